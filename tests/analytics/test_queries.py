@@ -32,8 +32,8 @@ with Store(None) as store:
 """
 
 
-def test_a_query_knows_its_text_its_header_and_its_parameters() -> None:
-    """The parameters are those of the header, in its order, without what it says about them."""
+def test_a_query_has_its_text_header_and_parameters() -> None:
+    """The parameters are those of the header, in order and without their descriptions."""
     query = queries()["human_scores"]
 
     assert isinstance(query, Query)
@@ -44,21 +44,21 @@ def test_a_query_knows_its_text_its_header_and_its_parameters() -> None:
     assert query.text.startswith("-- purpose: ")
 
 
-def test_a_query_may_take_no_parameters() -> None:
-    """`none` in a header is a word and no name."""
+def test_a_query_may_have_no_parameters() -> None:
+    """`none` in a header is not a parameter name."""
     assert queries()["dead_letters"].parameters == ()
 
 
-def test_queries_are_known_by_the_name_of_their_file_in_order() -> None:
-    """An error lists them; a list that jumps about is hard to read."""
+def test_queries_are_listed_by_file_name() -> None:
+    """An error message lists them, so the order must be stable."""
     names = list(queries())
 
     assert sorted(names) == names
     assert all(name == query.name and "." not in name for name, query in queries().items())
 
 
-def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
-    """A misspelt name is the commonest mistake."""
+def test_an_unknown_query_is_refused_with_the_available_names() -> None:
+    """A typo is the most common mistake."""
     with Store(None) as store, pytest.raises(QueryError, match="there is no query run") as refused:
         run_query(store.cursor(), "run")
 
@@ -66,14 +66,14 @@ def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
 
 
 @pytest.mark.parametrize("values", [None, {}, {"projekt": None}, {"project": None, "limit": 1}])
-def test_parameters_must_be_exactly_those_of_the_query(values: dict[str, object] | None) -> None:
-    """A parameter that is forgotten or misspelt must not silently mean all."""
+def test_parameters_must_match_those_of_the_query(values: dict[str, object] | None) -> None:
+    """A missing or misspelt parameter must not silently select everything."""
     with Store(None) as store, pytest.raises(QueryError, match="query runs takes the parameters project, since, newest, not"):
         run_query(store.cursor(), "runs", values)
 
 
-def test_rows_carry_their_times_as_utc() -> None:
-    """A time without a zone would be taken for local time by whoever shows or compares it."""
+def test_rows_have_times_in_utc() -> None:
+    """A time without a zone would be taken for local time."""
     with Store(None) as store:
         with store.transaction() as transaction:
             transaction.append("agent-events", [encode(event("s", 0, event="message"))])
@@ -83,8 +83,8 @@ def test_rows_carry_their_times_as_utc() -> None:
     assert row["last_at"].utcoffset() == timedelta(0)
 
 
-def test_a_query_that_finds_nothing_still_has_its_columns() -> None:
-    """Whoever builds a table of it asks for its columns by name."""
+def test_an_empty_result_has_its_columns() -> None:
+    """Tables are built from the columns by name."""
     with Store(None) as store:
         frame = run_query(store.cursor(), "runs", {"project": None, "since": None, "newest": None})
 
@@ -92,10 +92,10 @@ def test_a_query_that_finds_nothing_still_has_its_columns() -> None:
     assert "trust_score" in frame.columns
 
 
-def test_the_machine_may_be_in_any_zone() -> None:
-    """What is stored and asked for is UTC: whether a session is idle must not depend on where the process runs."""
+def test_the_time_zone_of_the_machine_does_not_matter() -> None:
+    """Stored and queried times are UTC: whether a session is idle must not depend on the machine."""
     root = Path(__file__).parents[2]
     environment = {**os.environ, "TZ": "America/New_York", "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
-    done = subprocess.run([sys.executable, "-c", NEW_YORK], env=environment, capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", NEW_YORK], env=environment, capture_output=True, text=True, check=True)
 
-    assert done.stdout.splitlines() == ["", str(datetime(2026, 10, 1, 9, 0, tzinfo=UTC))]
+    assert process.stdout.splitlines() == ["", str(datetime(2026, 10, 1, 9, 0, tzinfo=UTC))]

@@ -68,8 +68,8 @@ def assert_alone(path: Path) -> None:
     assert set(path.parent.iterdir()) == {path, lock_file(path)}
 
 
-def test_a_file_gets_smaller_and_says_the_same(filled: Path, tmp_path: Path) -> None:
-    """Deleting gives nothing back; compaction does, and rows, their order, views, macros and comments come along."""
+def test_compaction_shrinks_a_file_and_keeps_its_contents(filled: Path, tmp_path: Path) -> None:
+    """Deleting frees no disk space; compaction does, and keeps rows, their order, views, macros and comments."""
     path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
     before = contents(path)
 
@@ -84,8 +84,8 @@ def test_a_file_gets_smaller_and_says_the_same(filled: Path, tmp_path: Path) -> 
         assert store.end_of("exchanges") == ROWS
 
 
-def test_compaction_is_worth_it_for_a_large_free_share(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start does not copy a file for a few blocks."""
+def test_compaction_runs_only_for_a_large_free_share(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start must not copy a file for a few blocks."""
     space = measure_space(filled)
     assert space.free > space.size / 2
     assert not space.is_worth_it
@@ -95,8 +95,8 @@ def test_compaction_is_worth_it_for_a_large_free_share(filled: Path, monkeypatch
     assert measure_space(filled).is_worth_it
 
 
-def test_what_was_erased_is_a_reason_whatever_the_size(filled: Path, tmp_path: Path) -> None:
-    """Free space that holds somebody's words is not free; once compacted, the reason is gone."""
+def test_an_erasure_makes_compaction_due_at_any_size(filled: Path, tmp_path: Path) -> None:
+    """Free blocks may hold an erased person's words; after the compaction it is no longer due."""
     path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
     with Store(path) as store, store.transaction() as transaction:
         transaction.set_watermark(COMPACTION, "", 1)
@@ -106,8 +106,8 @@ def test_what_was_erased_is_a_reason_whatever_the_size(filled: Path, tmp_path: P
     assert not measure_space(path).is_worth_it
 
 
-def test_a_compaction_that_is_cut_short_stays_due(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed before the new file takes the old one's name, the free space still holds what was erased."""
+def test_an_interrupted_compaction_stays_due(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill before the new file takes the old one's name, the free blocks still hold erased text."""
     path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
     with Store(path) as store, store.transaction() as transaction:
         transaction.set_watermark(COMPACTION, "", 1)
@@ -125,25 +125,25 @@ def test_a_compaction_that_is_cut_short_stays_due(filled: Path, tmp_path: Path, 
     assert not measure_space(path).is_worth_it
 
 
-def test_a_file_in_use_is_left_alone(filled: Path, tmp_path: Path) -> None:
-    """A server's file is not taken from under it."""
+def test_a_file_in_use_is_not_compacted(filled: Path, tmp_path: Path) -> None:
+    """A running server's file must not be replaced."""
     path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
     context = multiprocessing.get_context("spawn")
-    ready, done = context.Event(), context.Event()
-    holder = context.Process(target=_hold, args=(path, ready, done))
+    ready, finished = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(path, ready, finished))
     holder.start()
     assert ready.wait(60)
 
     with pytest.raises(StoreError, match="in use by process"):
         compact(path)
 
-    done.set()
+    finished.set()
     holder.join()
     assert path.stat().st_size == filled.stat().st_size
 
 
-def test_without_room_nothing_is_begun(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is full does not get fuller."""
+def test_without_disk_space_no_compaction_starts(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk must not get fuller."""
     path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
@@ -156,7 +156,7 @@ def test_without_room_nothing_is_begun(filled: Path, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3])
 def test_a_kill_at_any_moment_loses_nothing(filled: Path, tmp_path: Path, delay: float) -> None:
-    """Either file is complete under the name, and the next run clears up."""
+    """One complete file has the name at any moment, and the next run removes the other."""
     path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
     before = contents(path)
     context = multiprocessing.get_context("spawn")
@@ -175,10 +175,10 @@ def test_a_kill_at_any_moment_loses_nothing(filled: Path, tmp_path: Path, delay:
     assert_alone(path)
 
 
-def _hold(path: Path, ready: Any, done: Any) -> None:
+def _hold(path: Path, ready: Any, finished: Any) -> None:
     with Store(path):
         ready.set()
-        done.wait(60)
+        finished.wait(60)
 
 
 def _compact(path: Path, begun: Any) -> None:

@@ -56,25 +56,25 @@ def texts_of(record: Any, marker: str, session: str) -> Any:
 
 def everything(samples: SampleMaker, session: str, marker: str) -> list[tuple[str, Record]]:
     """A record of every type that can be of a session, with a marker in each of its texts."""
-    said = exchange(session, 1, f"{marker} answer", user_message=f"{marker} asks", agent_thinking=f"{marker} thinks")
+    secret_exchange = exchange(session, 1, f"{marker} answer", user_message=f"{marker} asks", agent_thinking=f"{marker} thinks")
     judged = score(session, 1, tier2_flag_reason=f"{marker} flagged", anomaly_reasons=(f"{marker} odd",))
-    known = {
-        "Exchange": said,
+    identity = {
+        "Exchange": secret_exchange,
         "Score": judged,
         "Judgement": judgement(session, 1, answer=f"{marker} said", error=marker),
         "Reservation": reservation(session, 1, fingerprint=marker),
         "AgentEvent": event(session, 1, type="tool_call", tool=marker),
         "SessionClosed": closing(session, 1),
     }
-    made: list[tuple[str, Record]] = []
+    records: list[tuple[str, Record]] = []
     for schema in schemas_of_sessions():
-        record = known.get(schema.name) or texts_of(samples.records(schema.name, 1)[0], marker, session)
+        record = identity.get(schema.name) or texts_of(samples.records(schema.name, 1)[0], marker, session)
         if isinstance(record, ScoringTask | JudgingRequest):
-            record = msgspec.structs.replace(record, exchange=encode(said), exchange_id=said.exchange_id)
+            record = msgspec.structs.replace(record, exchange=encode(secret_exchange), exchange_id=secret_exchange.exchange_id)
         if isinstance(record, Evaluation):
             record = msgspec.structs.replace(record, evaluation_id=f"evaluation of {session}")
-        made += [(topic, record) for topic in schema.topics]
-    return made + about(samples, said, judged, marker)
+        records += [(topic, record) for topic in schema.topics]
+    return records + about(samples, secret_exchange, judged, marker)
 
 
 def about(samples: SampleMaker, said: Any, judged: Any, marker: str) -> list[tuple[str, Record]]:
@@ -141,7 +141,7 @@ def ask(store: Store, connection: str, session: str | None) -> None:
 
 @pytest.mark.parametrize("session", [SESSION, None])
 def test_no_byte_of_an_erased_session_is_left(tmp_path: Path, samples: SampleMaker, session: str | None) -> None:
-    """A marker in every text of a session is in no byte of the file, once that was compacted."""
+    """A marker in every text of a session must not be found in the compacted file."""
     path = tmp_path / "fleet.duckdb"
     with Store(path) as store:
         plant(store, samples, SESSION, MARKER)
@@ -175,8 +175,8 @@ def test_no_byte_of_an_erased_session_is_left(tmp_path: Path, samples: SampleMak
     assert not [file for file in tmp_path.iterdir() if file != path and MARKER.encode() in file.read_bytes()]
 
 
-def test_what_comes_later_of_an_erased_session_is_not_taken(store: Store) -> None:
-    """An agent that has not heard of it goes on sending; nothing of that is written, judged or paid for."""
+def test_later_records_of_an_erased_session_are_refused(store: Store) -> None:
+    """An agent that does not know of the erasure keeps sending; nothing of it is written, judged or paid for."""
 
     async def run() -> None:
         async with engine_over(store) as engine:
@@ -192,13 +192,13 @@ def test_what_comes_later_of_an_erased_session_is_not_taken(store: Store) -> Non
     assert rows(store, "exchanges", "session_id") == [(KEPT,)]
     assert rows(store, "scores", "session_id") == [(KEPT,)]
     assert rows(store, "agent_events") == []
-    ((found,),) = (erasures(store),)
-    assert found.done is not None
-    assert found.done.deleted["exchanges"] == 1
+    ((only_erasure,),) = (erasures(store),)
+    assert only_erasure.done is not None
+    assert only_erasure.done.deleted["exchanges"] == 1
 
 
-def test_a_rebuild_does_not_bring_it_back(store: Store) -> None:
-    """Neither what is made again, nor what is imported again."""
+def test_a_rebuild_does_not_restore_an_erased_session(store: Store) -> None:
+    """Neither derived records nor another import may bring it back."""
     runner = runner_over(store)
     accepted = EncodedRecords()
     for record in (exchange(SESSION, 1), exchange(KEPT, 1)):
@@ -219,8 +219,8 @@ def test_a_rebuild_does_not_bring_it_back(store: Store) -> None:
     assert {key for (key,) in rows(store, "stage_state", "key", "key") if key.startswith("local")} == {f"local/{KEPT}"}
 
 
-def test_days_are_added_up_again(store: Store) -> None:
-    """The sums of a day hold what its scores say, and these are fewer now."""
+def test_daily_sums_are_recomputed_after_an_erasure(store: Store) -> None:
+    """The sums of a day include the erased scores."""
     with store.transaction() as transaction:
         transaction.append("scores", [encode(score(SESSION, 1)), encode(score(KEPT, 1)), encode(score(KEPT, 2))])
     refresh_daily(store)
@@ -239,18 +239,18 @@ def test_days_are_added_up_again(store: Store) -> None:
     assert rows(store, "hourly_scores", "sum(exchanges)::INTEGER") == [(3,)]
 
 
-def test_an_erasure_that_was_cut_short_is_done_by_the_next(
+def test_an_interrupted_erasure_is_completed_by_the_next(
     store: Store, samples: SampleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed between two deletions, the request stands and the rest goes."""
+    """After a kill between two deletions, the request remains and the rest is deleted."""
     plant(store, samples, SESSION, MARKER)
     ask(store, "local", SESSION)
-    whole, steps = Transaction.delete_at, iter(range(100))
+    remove, steps = Transaction.delete_at, iter(range(100))
 
     def stopping(transaction: Transaction, name: str, places: pl.DataFrame) -> int:
         if next(steps) % 3 == 2:
             raise KeyboardInterrupt
-        return whole(transaction, name, places)
+        return remove(transaction, name, places)
 
     monkeypatch.setattr(Transaction, "delete_at", stopping)
     for _ in range(20):
@@ -258,8 +258,8 @@ def test_an_erasure_that_was_cut_short_is_done_by_the_next(
             erase(store, NOW)
     monkeypatch.undo()
 
-    left = {table: count for table, count in counts(store).items() if count}
-    assert {table: left[table] for table in left if table not in ("stage_state", "watermarks")} == {
+    remaining = {table: count for table, count in counts(store).items() if count}
+    assert {table: remaining[table] for table in remaining if table not in ("stage_state", "watermarks")} == {
         "incidents": 1,
         "incident_outlines": 1,
         "erasures": 1,
@@ -267,8 +267,8 @@ def test_an_erasure_that_was_cut_short_is_done_by_the_next(
     assert MARKER not in str(rows(store, "incidents") + rows(store, "incident_outlines"))
 
 
-def test_a_start_that_finds_nothing_to_erase_asks_for_no_new_file(tmp_path: Path, samples: SampleMaker) -> None:
-    """Every start erases all that was ever asked for once more; writing the whole file anew each time would be for nothing."""
+def test_a_start_without_anything_to_erase_rewrites_no_file(tmp_path: Path, samples: SampleMaker) -> None:
+    """Every start repeats all erasures, so rewriting the file each time would be wasteful."""
     path = tmp_path / "fleet.duckdb"
     with Store(path) as store:
         plant(store, samples, SESSION, MARKER)
@@ -281,24 +281,26 @@ def test_a_start_that_finds_nothing_to_erase_asks_for_no_new_file(tmp_path: Path
     assert not measure_space(path).holds_erased
 
 
-def test_every_incident_that_tells_of_it_is_blackened(
+def test_every_incident_about_an_erased_session_is_redacted(
     store: Store, samples: SampleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many there are: they are read some at a time, and rewritten while others are still to be read."""
+    """Incidents are read in groups, and rewritten while others are still to be read."""
     monkeypatch.setattr("analytics.deletion.retention.MAX_INCIDENTS", 2)
     evidence = msgspec.json.encode({"exchanges": [{"connection": "local", "sessionId": SESSION, "reason": MARKER}]}).decode()
-    (one,) = samples.records("Incident", 1)
-    many = [msgspec.structs.replace(one, incident_id=f"i{number}", revision=0, metadata=evidence) for number in range(5)]
+    (template,) = samples.records("Incident", 1)
+    incidents = [
+        msgspec.structs.replace(template, incident_id=f"i{number}", revision=0, metadata=evidence) for number in range(5)
+    ]
     with store.transaction() as transaction:
-        transaction.append("incidents", [encode(incident) for incident in many])
+        transaction.append("incidents", [encode(incident) for incident in incidents])
     ask(store, "local", SESSION)
     erase(store, NOW)
     assert rows(store, "incidents", "metadata") == [('{"exchanges":[{"erased":true}]}',)] * 5
     assert next(one.done.deleted["incidents"] for one in erasures(store) if one.done is not None) == 5
 
 
-def test_replays_that_hold_any_of_it_go(tmp_path: Path) -> None:
-    """They are files of their own beside the database, and can be made again."""
+def test_replays_with_records_of_an_erased_session_are_deleted(tmp_path: Path) -> None:
+    """They are separate files beside the database, and can be repeated."""
     path = tmp_path / "fleet.duckdb"
     folder = folder_of(path)
     folder.mkdir()
@@ -308,15 +310,15 @@ def test_replays_that_hold_any_of_it_go(tmp_path: Path) -> None:
     with Store(path) as store:
         ask(store, "local", SESSION)
         erase(store, NOW)
-        (found,) = erasures(store)
+        (erasure,) = erasures(store)
 
-    assert found.done is not None
-    assert list(found.done.replays) == ["theirs"]
+    assert erasure.done is not None
+    assert list(erasure.done.replays) == ["theirs"]
     assert [file.name for file in folder.glob("*.duckdb")] == ["others.duckdb"]
 
 
-def test_asking_twice_erases_twice(store: Store) -> None:
-    """What came another way meanwhile goes, too; the request is one record."""
+def test_a_repeated_erasure_erases_again(store: Store) -> None:
+    """Records that arrived meanwhile are erased too, but the request stays one record."""
 
     async def run() -> None:
         async with engine_over(store) as engine:

@@ -58,14 +58,14 @@ def count(store: Store, table: str) -> int:
     return len(rows(store, table, "1"))
 
 
-def test_a_day_is_kept_or_not() -> None:
-    """The cutoff is midnight: half a day would have averages of its own."""
+def test_retention_deletes_complete_days() -> None:
+    """The cutoff is midnight, because a partial day would have other averages."""
     assert cutoff(NOW, 90) == datetime(2026, 8, 3, tzinfo=UTC)
     assert cutoff(NOW, None) < datetime(2000, 1, 1, tzinfo=UTC)
 
 
-def test_old_exchanges_go_with_their_scores(store: Store) -> None:
-    """By the time they happened, not by the time they came."""
+def test_old_exchanges_are_deleted_with_their_scores(store: Store) -> None:
+    """The time of the exchange counts, not the time of arrival."""
     publish(store, "exchanges", said("old", 1, OLD), said("new", 1, NEW))
 
     purged = purge(store, POLICY, NOW)
@@ -78,8 +78,8 @@ def test_old_exchanges_go_with_their_scores(store: Store) -> None:
     assert purge(store, POLICY, NOW).rows.total() == 0
 
 
-def test_everything_about_an_old_exchange_goes(store: Store) -> None:
-    """What is left of an exchange would be its text, in the words of a judge."""
+def test_every_record_about_an_old_exchange_is_deleted(store: Store) -> None:
+    """The judge's explanation would otherwise quote its text."""
     publish(store, "exchanges", said("s", 1, OLD))
     with store.transaction() as transaction:
         transaction.append("judgements", [encode(reservation("s", 1)), encode(judgement("s", 1, judged_at=NEW))])
@@ -87,12 +87,12 @@ def test_everything_about_an_old_exchange_goes(store: Store) -> None:
 
     purge(store, POLICY, NOW)
 
-    left = {table: count(store, table) for table in ("exchanges", "judgements", "reservations", "scoring_tasks", "scores")}
-    assert left == {"exchanges": 0, "judgements": 0, "reservations": 0, "scoring_tasks": 0, "scores": 1}
+    remaining = {table: count(store, table) for table in ("exchanges", "judgements", "reservations", "scoring_tasks", "scores")}
+    assert remaining == {"exchanges": 0, "judgements": 0, "reservations": 0, "scoring_tasks": 0, "scores": 1}
 
 
-def test_an_exchange_goes_in_every_revision_and_is_counted_once(store: Store) -> None:
-    """What is left of an earlier revision would be half of its text."""
+def test_an_exchange_is_deleted_in_every_revision_and_counted_once(store: Store) -> None:
+    """An earlier revision would still contain half of its text."""
     publish(store, "exchanges", said("s", 1, OLD), said("s", 2, OLD))
     revisions = revise(store, POLICY, [said("s", 1, OLD, agent_response="Later.")], NOW)
     publish(store, "exchanges", *revisions.records)
@@ -107,7 +107,7 @@ def test_an_exchange_goes_in_every_revision_and_is_counted_once(store: Store) ->
 
 
 def test_each_project_has_its_own_retention(store: Store) -> None:
-    """Null keeps for ever; another number goes for another project."""
+    """Null keeps records forever, and other projects have other limits."""
     policy = Policy(projects={"brief": ProjectSettings(retention_days=5), "ever": ProjectSettings(retention_days=None)})
     publish(
         store, "exchanges", *(said(name, 1, at, project=name) for name, at in (("brief", NEW), ("ever", OLD), ("ops", NEW)))
@@ -118,8 +118,8 @@ def test_each_project_has_its_own_retention(store: Store) -> None:
     assert rows(store, "exchanges", "project") == [("ever",), ("ops",)]
 
 
-def test_positions_are_never_given_twice(path: Path) -> None:
-    """A topic that retention emptied goes on where it ended: stages would take new records for read ones."""
+def test_positions_are_never_reused(path: Path) -> None:
+    """After retention emptied a topic, new records on old positions would be mistaken for processed ones."""
     with Store(path) as store:
         publish(store, "exchanges", said("old", 1, OLD), said("old", 2, OLD))
         publish(store, "agent-events", event("old", 1))
@@ -133,8 +133,8 @@ def test_positions_are_never_given_twice(path: Path) -> None:
         assert rows(store, "diagnoses", "session_id") == [("new",)]
 
 
-def test_a_session_that_goes_on_counts_on(store: Store) -> None:
-    """Its first turns are gone, but it has had them: the next one is no first turn, and its money is not given back."""
+def test_a_continued_session_keeps_its_count(store: Store) -> None:
+    """The next turn is not a first turn although these were deleted, and the spent money is not returned."""
     publish(store, "exchanges", *(said("s", number, OLD if number < 6 else NEW) for number in range(1, 8)))
 
     purge(store, POLICY, NOW)
@@ -143,8 +143,8 @@ def test_a_session_that_goes_on_counts_on(store: Store) -> None:
     assert rows(store, "scores", "exchange_id, turn_number") == [("s:6", 6), ("s:7", 7), ("s:8", 8)]
 
 
-def test_a_rebuild_leaves_a_session_alone_whose_start_is_gone(store: Store) -> None:
-    """What is left would tell another story: turns would be counted from one, and a diagnosis would miss half the evidence."""
+def test_a_rebuild_skips_a_session_without_its_start(store: Store) -> None:
+    """Its turns would be counted from one, and its diagnosis would miss half of the evidence."""
     publish(
         store, "exchanges", *(said("s", number, OLD if number < 6 else NEW) for number in range(1, 8)), said("whole", 1, NEW)
     )
@@ -164,8 +164,8 @@ def test_a_rebuild_leaves_a_session_alone_whose_start_is_gone(store: Store) -> N
     assert rows(store, "scores WHERE exchange_id = 's:8'", "turn_number") == [(8,)]
 
 
-def test_a_session_of_which_nothing_is_left_is_forgotten(store: Store) -> None:
-    """Its states and its end go: when its id comes again, it is another session."""
+def test_a_session_without_records_is_forgotten(store: Store) -> None:
+    """Its states and its end are deleted, so a later session with its id is a new one."""
     publish(store, "exchanges", said("s", 1, OLD), msgspec.structs.replace(closing("s", 1), closed_at=OLD, ingested_at=OLD))
     publish(store, "exchanges", said("on", 1, OLD), said("on", 2, NEW))
 
@@ -179,8 +179,8 @@ def test_a_session_of_which_nothing_is_left_is_forgotten(store: Store) -> None:
     }
 
 
-def test_what_waits_for_the_end_of_its_session_goes_too(store: Store) -> None:
-    """A skipped exchange is kept whole in its session's state: that is no place to survive in."""
+def test_exchanges_kept_in_a_state_are_deleted_too(store: Store) -> None:
+    """A state contains skipped exchanges completely, and must not keep them longer than the tables."""
     policy = policy_of(sampling=Sampling(always_score_first=0, routine_interval=1000))
     publish(store, "exchanges", said("s", 1, OLD), said("s", 2, NEW), policy=policy)
 
@@ -194,8 +194,8 @@ def test_what_waits_for_the_end_of_its_session_goes_too(store: Store) -> None:
     assert rows(store, "scoring_tasks", "exchange_id") == [("s:2",)]
 
 
-def test_what_is_not_scored_yet_stays(store: Store) -> None:
-    """A stage that is behind finds everything where it was; the next run takes it."""
+def test_unscored_exchanges_are_kept(store: Store) -> None:
+    """A stage that lags behind finds its input, and the next run deletes it."""
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(said("s", 1, OLD))])
         transaction.append("agent-events", [encode(event("s", 1))])
@@ -212,8 +212,8 @@ def test_what_is_not_scored_yet_stays(store: Store) -> None:
     assert [count(store, table) for table in ("exchanges", "scoring_tasks", "agent_events")] == [0, 0, 0]
 
 
-def test_stages_go_over_what_was_deleted_before_they_read_it(store: Store) -> None:
-    """A hole in a topic is not its end."""
+def test_stages_skip_records_that_were_deleted_unread(store: Store) -> None:
+    """A gap in a topic is not its end."""
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(said("s", number, NEW)) for number in range(10)])
         holes = pl.DataFrame({"_topic": "exchanges", "_partition": 0, "_offset": list(range(8))})
@@ -226,10 +226,10 @@ def test_stages_go_over_what_was_deleted_before_they_read_it(store: Store) -> No
 
 
 def test_baselines_incidents_and_anchors_stay(store: Store, samples: SampleMaker) -> None:
-    """They are light, and what is normal is known from them for longer than texts may be kept."""
-    kept = {"Baseline": "baselines", "Incident": "incidents", "Anchor": "anchors", "Erasure": "erasures"}
+    """They are small, and the watch needs them for longer than texts may be kept."""
+    tables = {"Baseline": "baselines", "Incident": "incidents", "Anchor": "anchors", "Erasure": "erasures"}
     with store.transaction() as transaction:
-        for name, topic in kept.items():
+        for name, topic in tables.items():
             transaction.append(topic, [encode(one) for one in samples.records(name, 5)])
         review = samples.records("Review", 1)[0]
         decision = msgspec.structs.replace(review, kind="incident_decision", occurred_at=OLD, ingested_at=NEW)
@@ -237,11 +237,11 @@ def test_baselines_incidents_and_anchors_stay(store: Store, samples: SampleMaker
 
     purge(store, POLICY, NOW, 1)
 
-    assert [count(store, schema_of(name).table) for name in (*kept, "Review")] == [5] * 4 + [1]
+    assert [count(store, schema_of(name).table) for name in (*tables, "Review")] == [5] * 4 + [1]
 
 
-def test_what_belongs_to_no_exchange_goes_by_its_own_time(store: Store) -> None:
-    """Signs of life, dead letters and diagnoses are of a day, too."""
+def test_records_without_an_exchange_are_deleted_by_their_own_time(store: Store) -> None:
+    """Heartbeats, dead letters and diagnoses belong to a day, too."""
     with store.transaction() as transaction:
         for at in (OLD, NEW):
             sign = Heartbeat(connection="local", project="ops", session_id="s", occurred_at=at, ingested_at=NEW)
@@ -257,14 +257,14 @@ def test_what_belongs_to_no_exchange_goes_by_its_own_time(store: Store) -> None:
     assert [count(store, table) for table in ("heartbeats", "dead_letters")] == [1, 1]
 
 
-def test_an_evaluation_goes_with_its_request_and_its_judgements_after_both(store: Store) -> None:
-    """Half of the three would be made again by a rebuild, as something else."""
+def test_an_evaluation_is_deleted_with_its_request_and_judgements(store: Store) -> None:
+    """If only some of the three were deleted, a rebuild would make another evaluation of the rest."""
 
     def asked(name: str, at: datetime, judged_at: datetime) -> list[tuple[str, Record]]:
         request = evaluations.make_request(evaluation_id=name, request_id=f"request of {name}", requested_at=at)
         question = next(EVALUATION.open(request, POLICY, ()).judging())
-        said = evaluations.judgement(question, "{}", subject_id=name, judgement_id=name, judged_at=judged_at)
-        return [("judgements", said), ("evaluation-requests", request)]
+        judgement = evaluations.judgement(question, "{}", subject_id=name, judgement_id=name, judged_at=judged_at)
+        return [("judgements", judgement), ("evaluation-requests", request)]
 
     with store.transaction() as transaction:
         for topic, record in [*asked("gone", OLD, OLD), *asked("again", NEW, OLD), *asked("answered", OLD, NEW)]:
@@ -283,13 +283,13 @@ def test_an_evaluation_goes_with_its_request_and_its_judgements_after_both(store
     assert rows(store, "evaluations WHERE evaluation_id <> 'waits'", "* EXCLUDE (_offset)", "evaluation_id") == before
 
 
-def test_every_stage_s_states_are_among_those_that_go() -> None:
-    """A stage that is added keeps something of sessions, too."""
+def test_retention_covers_the_states_of_every_stage() -> None:
+    """A new stage keeps states of sessions as well."""
     assert {TRUNCATED_STAGE, *(stage.name for stage in TOPOLOGY)} == set(SESSION_STAGES)
 
 
-def test_settled_alerts_go_but_for_those_of_open_incidents(store: Store, samples: SampleMaker) -> None:
-    """The queue would grow for ever; an open incident whose alert had gone would be told again."""
+def test_settled_alerts_are_deleted_except_those_of_open_incidents(store: Store, samples: SampleMaker) -> None:
+    """The outbox must not grow forever, and a deleted alert of an open incident would be sent again."""
     (incident,) = samples.records("Incident", 1)
     (alert,) = samples.records("Alert", 1)
     with store.transaction() as transaction:
@@ -307,7 +307,7 @@ def test_settled_alerts_go_but_for_those_of_open_incidents(store: Store, samples
 
 
 def test_daily_sums_outlive_their_scores(store: Store) -> None:
-    """They hold no texts, and trends go back for longer than exchanges do; a rebuild does not empty them either."""
+    """They contain no texts, trends reach further back than exchanges, and a rebuild does not delete them."""
     publish(store, "exchanges", said("old", 1, OLD), said("new", 1, NEW))
 
     purge(store, POLICY, NOW)
@@ -323,14 +323,14 @@ def test_daily_sums_outlive_their_scores(store: Store) -> None:
     assert rows(store, "daily_scores", "day::DATE, exchanges", "day") == [(OLD.date(), 1), (NEW.date(), 1)]
 
 
-def test_hourly_sums_outlive_their_scores_for_as_long_as_the_watch_looks_back(store: Store) -> None:
-    """A ramp over a year is seen though scores are kept for ninety days; what nobody reads any more is not kept for ever."""
+def test_hourly_sums_outlive_their_scores_as_long_as_the_watch_needs_them(store: Store) -> None:
+    """A ramp over a year is found with scores of ninety days, and older sums are deleted."""
     publish(store, "exchanges", said("old", 1, OLD), said("new", 1, NEW))
     purge(store, POLICY, NOW)
     assert rows(store, "hourly_scores", "hour::DATE, exchanges", "hour") == [(OLD.date(), 1), (NEW.date(), 1)]
     until = NEW + timedelta(days=1)
-    asked = {"projects": ["ops"], "since": OLD - timedelta(days=1), "until": until, "coarse_until": until}
-    assert [row["day"] for row in query_rows(store.cursor(), "watched_hours", asked)] == [OLD.date(), NEW.date()]
+    parameters = {"projects": ["ops"], "since": OLD - timedelta(days=1), "until": until, "coarse_until": until}
+    assert [row["day"] for row in query_rows(store.cursor(), "watched_hours", parameters)] == [OLD.date(), NEW.date()]
     runner_over(store).rebuild()
     refresh_daily(store)
     assert rows(store, "hourly_scores", "hour::DATE, exchanges", "hour") == [(OLD.date(), 1), (NEW.date(), 1)]
@@ -343,8 +343,8 @@ def test_hourly_sums_outlive_their_scores_for_as_long_as_the_watch_looks_back(st
     assert rows(store, "daily_scores", "day::DATE, exchanges", "day") == [(OLD.date(), 1), (NEW.date(), 1)]
 
 
-def test_sums_of_judgements_and_numbers_of_exchanges_go_with_them(store: Store) -> None:
-    """They name sessions, and a page says what is there; an answer of today about an old exchange counts with the exchange."""
+def test_sums_of_judgements_are_deleted_with_their_exchanges(store: Store) -> None:
+    """They contain session names, and a late answer counts on the day of its exchange."""
     publish(store, "exchanges", said("old", 1, OLD), said("new", 1, NEW))
     with store.transaction() as transaction:
         transaction.append(
@@ -352,33 +352,31 @@ def test_sums_of_judgements_and_numbers_of_exchanges_go_with_them(store: Store) 
         )
     refresh_daily(store)
     assert rows(store, "session_costs", "session_id", "session_id") == [("new",), ("old",)]
-    asked = {"project": "ops", "by": "day", "from": OLD - timedelta(days=1), "to": NOW}
-    assert [row["period"].date() for row in query_rows(store.cursor(), "window_costs", asked)] == [OLD.date(), NEW.date()]
+    parameters = {"project": "ops", "by": "day", "from": OLD - timedelta(days=1), "to": NOW}
+    assert [row["period"].date() for row in query_rows(store.cursor(), "window_costs", parameters)] == [OLD.date(), NEW.date()]
 
     purge(store, POLICY, NOW)
 
     assert rows(store, "session_costs", "session_id") == [("new",)]
     assert rows(store, "daily_exchanges", "day::DATE, exchanges") == [(NEW.date(), 1)]
-    assert [row["period"].date() for row in query_rows(store.cursor(), "window_costs", asked)] == [NEW.date()]
+    assert [row["period"].date() for row in query_rows(store.cursor(), "window_costs", parameters)] == [NEW.date()]
 
 
-def test_a_run_that_is_cut_short_leaves_nothing_that_another_does_not_find(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the last transaction was, a second run ends where one would have ended."""
+def test_an_interrupted_run_is_completed_by_the_next(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the last transaction was, a second run ends in the same state as one run."""
     steps = 0
 
     class StopError(Exception):
         """The end of a process."""
 
-    whole = Transaction.delete_at
+    remove = Transaction.delete_at
 
     def stopping(transaction: Transaction, name: str, places: pl.DataFrame) -> int:
         nonlocal steps
         steps += 1
         if steps in stops:
             raise StopError
-        return whole(transaction, name, places)
+        return remove(transaction, name, places)
 
     stops = set(range(1, 40, 2))
     publish(store, "exchanges", *(said("s", number, OLD if number < 6 else NEW) for number in range(1, 8)), said("o", 1, OLD))

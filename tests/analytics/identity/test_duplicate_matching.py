@@ -29,9 +29,9 @@ def append(store: Store, topic: str, *records: Record) -> AppendResult:
 
 def read(number: int, **fields: Any) -> Exchange:
     """An exchange as an import reads it."""
-    one = build.exchange("s", number, **fields)
-    texts = (one.user_message, one.agent_response, one.agent_thinking)
-    fields["content_digest"] = read_digest(*texts, one.occurred_at)
+    stored_exchange = build.exchange("s", number, **fields)
+    texts = (stored_exchange.user_message, stored_exchange.agent_response, stored_exchange.agent_thinking)
+    fields["content_digest"] = read_digest(*texts, stored_exchange.occurred_at)
     return build.exchange("s", number, **fields)
 
 
@@ -49,21 +49,21 @@ def event(number: int, **fields: Any) -> AgentEvent:
 
 
 @pytest.mark.parametrize("is_read_first", [True, False])
-def test_an_exchange_that_was_told_and_read_is_known(*, is_read_first: bool) -> None:
-    """Thousands are when a folder is imported after a plugin has run for a month; one of them says something else."""
-    one, other = (read, told) if is_read_first else (told, read)
+def test_an_exchange_reported_and_imported_is_known(*, is_read_first: bool) -> None:
+    """Thousands match when a folder is imported after a month with the plugin; one of them conflicts."""
+    stored, other = (read, told) if is_read_first else (told, read)
     with Store(None) as store:
-        append(store, "exchanges", *(one(number) for number in range(20)))
+        append(store, "exchanges", *(stored(number) for number in range(20)))
         changed = other(7, agent_response="It is not.", agent_model="n")
-        done = append(store, "exchanges", *(changed if number == 7 else other(number) for number in range(21)))
-        assert done.written == {"exchanges": 1}
-        assert done.known == 19
-        assert done.conflicts == [7]
-        assert done.differing == {7: ("agent_response",)}
+        outcome = append(store, "exchanges", *(changed if number == 7 else other(number) for number in range(21)))
+        assert outcome.written == {"exchanges": 1}
+        assert outcome.known == 19
+        assert outcome.conflicts == [7]
+        assert outcome.differing == {7: ("agent_response",)}
 
 
-def test_a_record_is_told_what_it_contradicts() -> None:
-    """The sender of one exchange asks afterwards."""
+def test_a_conflict_names_the_fields() -> None:
+    """The sender of a single exchange asks for the reason afterwards."""
     with Store(None) as store, store.transaction() as transaction:
         transaction.append("exchanges", [encode(read(1))])
         transaction.append("agent-events", [encode(event(1, result="full"))])
@@ -80,74 +80,74 @@ def test_a_record_is_told_what_it_contradicts() -> None:
         assert find_contradictions(ask, "diagnoses", build.closing("s", 1)) == ()
 
 
-def test_a_payload_that_is_no_object_is_compared_as_it_is() -> None:
-    """Producers write payloads themselves, and one of them writes nonsense."""
+def test_a_payload_that_is_not_an_object_is_compared_verbatim() -> None:
+    """Producers write payloads themselves, and some are invalid."""
     broken = msgspec.structs.replace(event(1), payload="[1]")
     with Store(None) as store:
         append(store, "agent-events", broken)
-        done = append(store, "agent-events", msgspec.structs.replace(broken, payload="{"))
-        assert done.conflicts == [0]
+        outcome = append(store, "agent-events", msgspec.structs.replace(broken, payload="{"))
+        assert outcome.conflicts == [0]
 
 
 @pytest.mark.parametrize("by_hook_first", [True, False])
-def test_events_that_a_hook_and_the_transcript_tell_of_are_there_once(*, by_hook_first: bool) -> None:
-    """Under two ids they would be two results, two failures of memory, two compactions."""
+def test_events_reported_by_hook_and_transcript_are_stored_once(*, by_hook_first: bool) -> None:
+    """Under two ids they would count as two results, two memory failures or two compactions."""
     hooked = [event(number) for number in range(3)]
-    written = [event(number, event_id=f"r{number}", entry_id=f"r{number}") for number in range(4)]
-    first, second = (hooked, written) if by_hook_first else (written, hooked)
+    entries = [event(number, event_id=f"r{number}", entry_id=f"r{number}") for number in range(4)]
+    first, second = (hooked, entries) if by_hook_first else (entries, hooked)
     with Store(None) as store:
         append(store, "agent-events", *first)
-        done = append(store, "agent-events", *second)
-        assert done.written["agent_events"] == (1 if by_hook_first else 0)
-        assert done.known == 3
-        again = append(store, "agent-events", *second)
-        assert (again.written["agent_events"], again.known) == (0, len(second)), "and delivered again, as before"
+        outcome = append(store, "agent-events", *second)
+        assert outcome.written["agent_events"] == (1 if by_hook_first else 0)
+        assert outcome.known == 3
+        repetition = append(store, "agent-events", *second)
+        assert (repetition.written["agent_events"], repetition.known) == (0, len(second)), "and delivered again, as before"
 
 
-def test_events_of_other_senders_have_no_twins() -> None:
-    """Only OpenClaw's transcripts and hooks tell of the same thing under two ids."""
+def test_events_of_other_senders_are_never_duplicates() -> None:
+    """Only OpenClaw's transcripts and hooks report the same event under two ids."""
     plain = [msgspec.structs.replace(event(number), payload=canonical_json({"tool_call_id": "t"})) for number in range(2)]
     with Store(None) as store:
         append(store, "agent-events", plain[0])
         assert append(store, "agent-events", plain[1]).written == {"agent_events": 1}
 
 
-def test_what_another_log_took_lands_as_it_is() -> None:
-    """Over Kafka the workers tell repetitions by their digests alone: what a topic holds may not be known here and a conflict there."""
+def test_records_of_another_log_are_stored_unchanged() -> None:
+    """Workers on Kafka compare digests only: a known record of the topic must not become a conflict here."""
     with Store(None) as store:
         append(store, "exchanges", read(1))
         with store.transaction() as transaction:
-            seen = KnownIdentities()
-            transaction.read_identities("exchanges", seen)
+            identities = KnownIdentities()
+            transaction.read_identities("exchanges", identities)
             frame = decode_batch([encode(told(1)), encode(told(2))]).frames["Exchange"]
             placed = frame.with_columns(
                 pl.lit(0, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + 1).alias("_offset")
             )
-            landed = transaction.flush("exchanges", {"Exchange": placed}, seen)
+            landed = transaction.flush("exchanges", {"Exchange": placed}, identities)
             assert landed.conflicts == [0]
             assert landed.written == {"exchanges": 1}
 
 
 @pytest.mark.parametrize("nonsense", ['["entry_id":"r1"', '{"entry_id":"r1', '["told_by", {"entry_id":"r1"}]'], ids=str)
-def test_a_payload_of_nonsense_ends_no_delivery(nonsense: str) -> None:
-    """One record that a producer wrote would have every later event of its session refused."""
+def test_an_invalid_payload_blocks_no_delivery(nonsense: str) -> None:
+    """A single record would otherwise cause every later event of its session to be refused."""
     with Store(None) as store:
         append(store, "agent-events", msgspec.structs.replace(event(1), payload=nonsense))
         assert append(store, "agent-events", event(2)).written == {"agent_events": 1}
         assert append(store, "agent-events", msgspec.structs.replace(event(3), payload=nonsense)).written == {"agent_events": 1}
 
 
-def test_what_another_connection_or_session_tells_has_no_twin_here() -> None:
-    """A sender that claims to be a hook, or a transcript, drops nothing of anybody else."""
+def test_reports_of_another_connection_or_session_are_no_duplicates() -> None:
+    """A sender that claims to be a hook or a transcript must not drop other senders' events."""
     with Store(None) as store:
         append(store, "agent-events", event(1))
         for fields in ({"connection": "other"}, {"session_id": "other"}):
-            written = msgspec.structs.replace(event(1, event_id="r1", entry_id="r1"), **fields)
-            assert append(store, "agent-events", written).written == {"agent_events": 1}
+            entry = msgspec.structs.replace(event(1, event_id="r1", entry_id="r1"), **fields)
+            assert append(store, "agent-events", entry).written == {"agent_events": 1}
 
 
-def test_a_loop_that_goes_on_after_an_import_is_counted_whole() -> None:
-    """Each further round looks like one that was imported, to the argument: none of them may vanish."""
+def test_a_loop_that_continues_after_an_import_is_counted_completely() -> None:
+    """Each further round equals an imported one in every argument, but none may be dropped."""
     call: dict[str, Any] = {"event": "tool_call", "tool_call_id": "call_0", "arguments": {"command": "ls"}}
 
     def at(number: int, minutes: float, **fields: Any) -> AgentEvent:
@@ -162,13 +162,13 @@ def test_a_loop_that_goes_on_after_an_import_is_counted_whole() -> None:
             assert append(store, "agent-events", at(number, number)).written == {"agent_events": 1}
 
 
-def test_an_event_has_one_twin_over_all_deliveries() -> None:
-    """A transcript that is imported in parts: one step that a hook told of would swallow the same step in each part."""
+def test_an_event_has_one_duplicate_over_all_deliveries() -> None:
+    """With a transcript imported in parts, one hook event would otherwise drop an entry of each part."""
 
     def step(name: str, second: int, **fields: Any) -> AgentEvent:
-        one = build.event("s", 0, **({"event": "error_event", "action": "error", "event_id": name} | fields))
+        stored_event = build.event("s", 0, **({"event": "error_event", "action": "error", "event_id": name} | fields))
         moment = build.START + timedelta(seconds=second)
-        return msgspec.structs.replace(one, occurred_at=moment, ingested_at=build.START + timedelta(minutes=5))
+        return msgspec.structs.replace(stored_event, occurred_at=moment, ingested_at=build.START + timedelta(minutes=5))
 
     first, second = step("r1", 1, entry_id="r1"), step("r2", 2, entry_id="r2")
     with Store(None) as store:
@@ -182,26 +182,26 @@ def test_an_event_has_one_twin_over_all_deliveries() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8, 24])
-def test_batches_of_any_size_leave_the_same_out(size: int) -> None:
-    """Where a file is cut into batches must not decide what counts: here every third step was told by a hook, under one call id."""
+def test_batch_sizes_do_not_change_the_duplicates(size: int) -> None:
+    """A hook reported every third step, all with one call id."""
     moments = [build.START + timedelta(seconds=20 * number) for number in range(24)]
-    came = moments[-1] + LATER
+    arrival = moments[-1] + LATER
 
     def told_of(name: str, number: int, **fields: Any) -> AgentEvent:
-        one = build.event(
+        hook_event = build.event(
             "s", number, **({"event": "tool_output", "tool": "exec", "tool_call_id": "call_0", "event_id": name} | fields)
         )
-        return msgspec.structs.replace(one, occurred_at=moments[number], ingested_at=came)
+        return msgspec.structs.replace(hook_event, occurred_at=moments[number], ingested_at=arrival)
 
     entries = [told_of(f"r{number}", number, entry_id=f"r{number}") for number in range(24)]
     with Store(None) as store:
         append(store, "agent-events", *(told_of(f"h{number}", number, told_by="hook") for number in range(0, 24, 3)))
-        done = [append(store, "agent-events", *entries[first : first + size]) for first in range(0, 24, size)]
-        assert sum(one.written["agent_events"] for one in done) == 16
-        assert sum(one.known for one in done) == 8
+        outcomes = [append(store, "agent-events", *entries[first : first + size]) for first in range(0, 24, size)]
+        assert sum(one.written["agent_events"] for one in outcomes) == 16
+        assert sum(one.known for one in outcomes) == 8
 
 
-def test_pairs_are_forgotten_within_bounds() -> None:
+def test_matched_pairs_are_forgotten_within_bounds() -> None:
     """A server runs for months."""
     recent_matches = RecentMatches()
     for number in range(RecentMatches.PAIRS + 1):

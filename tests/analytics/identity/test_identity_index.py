@@ -27,68 +27,68 @@ def append(store: Store, known: KnownIdentities, *records: Record) -> AppendResu
         known.read(transaction.connection, topic, transaction.end_of(topic))
         frame = decode_batch(messages).frames["Exchange"]
         fresh, conflicts = find_new_rows(transaction.connection, schema, frame, topic, known)
-        done = transaction.append(topic, [messages[index] for index in fresh[INDEX].to_list()])
-    done.known, done.conflicts = len(records) - fresh.height - len(conflicts), sorted(conflicts)
-    written = [records[index] for index in fresh[INDEX].to_list()]
-    known.add_identities(topic, {"Exchange": identities_of("Exchange", written)}, store.end_of(topic))
-    return done
+        outcome = transaction.append(topic, [messages[index] for index in fresh[INDEX].to_list()])
+    outcome.known, outcome.conflicts = len(records) - fresh.height - len(conflicts), sorted(conflicts)
+    appended = [records[index] for index in fresh[INDEX].to_list()]
+    known.add_identities(topic, {"Exchange": identities_of("Exchange", appended)}, store.end_of(topic))
+    return outcome
 
 
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5), max_size=12), st.sets(st.integers(0, 11)))
 @settings(deadline=None, max_examples=8)
-def test_answers_are_those_of_looking_everything_up(batches: list[list[int]], written_elsewhere: set[int]) -> None:
-    """The hashes only save reading: whoever wrote a record, and in whatever batches, what is known is the same."""
+def test_answers_equal_those_of_a_full_lookup(batches: list[list[int]], written_elsewhere: set[int]) -> None:
+    """The hashes only save reads: the known records must be the same for any writer and batches."""
     with Store(None) as store, Store(None) as plain:
-        known = KnownIdentities()
-        for place, numbers in enumerate(batches):
+        identities = KnownIdentities()
+        for index, numbers in enumerate(batches):
             records = [exchange("s", number) for number in numbers]
             with plain.transaction() as transaction:
                 expected = transaction.append("exchanges", [encode(one) for one in records], skip_known=True)
-            if place in written_elsewhere:
+            if index in written_elsewhere:
                 with store.transaction() as transaction:
-                    done = transaction.append("exchanges", [encode(one) for one in records], skip_known=True)
+                    outcome = transaction.append("exchanges", [encode(one) for one in records], skip_known=True)
             else:
-                done = append(store, known, *records)
-            assert sum(done.written.values()) == sum(expected.written.values())
-            assert done.known == expected.known
+                outcome = append(store, identities, *records)
+            assert sum(outcome.written.values()) == sum(expected.written.values())
+            assert outcome.known == expected.known
 
 
-def test_what_a_log_held_before_is_known() -> None:
-    """A server that starts over a log of years must know what it took in years ago."""
+def test_identities_of_an_existing_log_are_known() -> None:
+    """A server must recognise the records of earlier years."""
     with Store(None) as store:
         append(store, KnownIdentities(), exchange("s", 1))
-        again = append(store, KnownIdentities(), exchange("s", 1), exchange("s", 2))
-    assert again.known == 1
-    assert again.written == {"exchanges": 1}
+        outcome = append(store, KnownIdentities(), exchange("s", 1), exchange("s", 2))
+    assert outcome.known == 1
+    assert outcome.written == {"exchanges": 1}
 
 
-def test_another_content_is_a_conflict() -> None:
-    """A sender that gives two exchanges one id is told, also when the first one came in an earlier commit."""
+def test_other_content_is_a_conflict() -> None:
+    """The sender is told, even if the first record came in an earlier commit."""
     with Store(None) as store:
-        known = KnownIdentities()
-        append(store, known, exchange("s", 1))
-        assert append(store, known, exchange("s", 1, content_digest="f" * 16)).conflicts == [0]
+        identities = KnownIdentities()
+        append(store, identities, exchange("s", 1))
+        assert append(store, identities, exchange("s", 1, content_digest="f" * 16)).conflicts == [0]
 
 
-def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hashes that wait are sorted in with the others, and positions are read in parts; nothing is lost in between."""
+def test_many_identities_stay_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pending hashes are merged into the sorted ones, and positions are read in parts; none may be lost."""
     monkeypatch.setattr(analytics.identity.duplicate_matching, "MAX_UNSORTED", 10)
     monkeypatch.setattr(analytics.identity.duplicate_matching, "MAX_POSITIONS", 7)
     records = [exchange("s", number) for number in range(64)]
     with Store(None) as store:
-        known = KnownIdentities()
+        identities = KnownIdentities()
         for record in records[:32]:
-            append(store, known, record)
-        append(store, known, *records[32:])
+            append(store, identities, record)
+        append(store, identities, *records[32:])
         late = KnownIdentities()
         with store.transaction() as transaction:
             late.read(transaction._connection, "exchanges", store.end_of("exchanges"))
         frame = decode_batch([encode(one) for one in records]).frames["Exchange"]
-        assert [_held(known, frame), _held(late, frame)] == [64, 64]
-        others = [exchange("t", number) for number in range(64)]
-        assert _held(late, decode_batch([encode(one) for one in others]).frames["Exchange"]) == 0
-        assert _are_new(late, "exchanges", others)
-        assert not _are_new(late, "exchanges", [*others, records[0]])
+        assert [_held(identities, frame), _held(late, frame)] == [64, 64]
+        other_exchanges = [exchange("t", number) for number in range(64)]
+        assert _held(late, decode_batch([encode(one) for one in other_exchanges]).frames["Exchange"]) == 0
+        assert _are_new(late, "exchanges", other_exchanges)
+        assert not _are_new(late, "exchanges", [*other_exchanges, records[0]])
 
 
 @pytest.mark.parametrize(
@@ -98,21 +98,21 @@ def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> Non
         ("scores", [score("s", 1), score("s", 1, revision=1), score("s", 2)]),
     ],
 )
-def test_numbers_and_times_are_known_again(topic: str, records: list[Record]) -> None:
-    """The log gives them back as other types than decoding does: hashed otherwise, a repetition would pass as new."""
+def test_numbers_and_times_are_recognised(topic: str, records: list[Record]) -> None:
+    """The log returns other types than decoding does; with another hash a repetition would be new."""
     messages = [encode(one) for one in records]
     with Store(None) as store:
-        for known in (KnownIdentities(), KnownIdentities()):
+        for identities in (KnownIdentities(), KnownIdentities()):
             with store.transaction() as transaction:
-                done = transaction.append(topic, messages[:-1], skip_known=True)
-                known.read(transaction.connection, topic, transaction.end_of(topic))
-            assert done.known + sum(done.written.values()) == len(messages) - 1
-        assert [_are_new(known, topic, [one]) for one in records[:-1]] == [False] * (len(records) - 1)
-        assert _are_new(known, topic, records[-1:])
+                outcome = transaction.append(topic, messages[:-1], skip_known=True)
+                identities.read(transaction.connection, topic, transaction.end_of(topic))
+            assert outcome.known + sum(outcome.written.values()) == len(messages) - 1
+        assert [_are_new(identities, topic, [one]) for one in records[:-1]] == [False] * (len(records) - 1)
+        assert _are_new(identities, topic, records[-1:])
         with store.transaction() as transaction:
-            again = transaction.append(topic, messages, skip_known=True)
-    assert again.known == len(messages) - 1
-    assert sum(again.written.values()) == 1
+            repetition = transaction.append(topic, messages, skip_known=True)
+    assert repetition.known == len(messages) - 1
+    assert sum(repetition.written.values()) == 1
 
 
 def _are_new(known: KnownIdentities, topic: str, records: Sequence[Record]) -> bool:

@@ -228,16 +228,16 @@ def held_by_another_process(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("statement", READING)
-def test_what_reads_is_answered(statement: str, database: Path) -> None:
-    """An analyst may use every way DuckDB has of asking."""
+def test_every_reading_statement_is_answered(statement: str, database: Path) -> None:
+    """Analysts may use every form that DuckDB has."""
     _, rows, more = fetch_rows(database, statement, 1000)
 
     assert len(rows) == READING[statement]
     assert more is False
 
 
-def test_the_tables_and_their_columns_can_be_asked_for_with_what_they_mean(database: Path) -> None:
-    """Where everybody starts; the comments come from the schemas."""
+def test_tables_and_columns_can_be_listed_with_their_comments(database: Path) -> None:
+    """Analysts start there; the comments come from the schemas."""
     comment = (
         "SELECT comment FROM duckdb_columns() WHERE schema_name = 'main' AND table_name = 'scores' AND column_name = 'anomaly'"
     )
@@ -248,8 +248,8 @@ def test_the_tables_and_their_columns_can_be_asked_for_with_what_they_mean(datab
 
 
 @pytest.mark.parametrize("statement", CHANGING)
-def test_what_changes_something_is_refused_and_changes_nothing(statement: str, database: Path) -> None:
-    """Neither the database nor anything beside it: also not its write-ahead log, which DuckDB itself would let be overwritten."""
+def test_a_writing_statement_is_refused_and_changes_nothing(statement: str, database: Path) -> None:
+    """This includes files beside the database, even its write-ahead log, which DuckDB would let be overwritten."""
     before = contents(database.parent)
     with pytest.raises(QueryError) as refused:
         fetch_rows(database, statement.replace("FOLDER", str(database.parent)), 1000)
@@ -260,8 +260,8 @@ def test_what_changes_something_is_refused_and_changes_nothing(statement: str, d
 
 
 @pytest.mark.parametrize("statement", REACHING)
-def test_what_reaches_beyond_the_database_is_refused(statement: str, database: Path) -> None:
-    """A statement pasted from somewhere must not show files, the network or the environment."""
+def test_a_statement_outside_the_database_is_refused(statement: str, database: Path) -> None:
+    """A pasted statement must not reveal files, the network or the environment."""
     with pytest.raises(QueryError) as refused:
         fetch_rows(database, statement.replace("FOLDER", str(database.parent)), 1000)
 
@@ -270,8 +270,8 @@ def test_what_reaches_beyond_the_database_is_refused(statement: str, database: P
 
 
 @pytest.mark.parametrize("statement", WRITING)
-def test_a_statement_that_contains_one_that_writes_is_refused_before_it_runs(statement: str) -> None:
-    """EXPLAIN ANALYZE runs what it explains, and DuckDB tells its type alone; that no file can be reached is another layer."""
+def test_a_statement_that_contains_a_writing_one_is_refused(statement: str) -> None:
+    """EXPLAIN ANALYZE runs the explained statement, and DuckDB reports only the outer type."""
     with duckdb.connect(":memory:") as connection:
         connection.execute("CREATE TABLE t (a INTEGER)")
         with pytest.raises(QueryError, match="not allowed"):
@@ -279,16 +279,16 @@ def test_a_statement_that_contains_one_that_writes_is_refused_before_it_runs(sta
 
 
 @pytest.mark.parametrize("statement", HARMLESS)
-def test_a_statement_that_only_looks_like_one_that_writes_is_answered(statement: str) -> None:
-    """Words that write may be names, texts and comments."""
+def test_a_statement_that_only_resembles_a_writing_one_is_answered(statement: str) -> None:
+    """Names, texts and comments may contain the keywords."""
     with duckdb.connect(":memory:") as connection:
         connection.execute("CREATE TABLE t (a INTEGER)")
         connection.execute(parse_single_statement(connection, statement)).fetchall()
 
 
 @pytest.mark.parametrize("name", ["a_frame", "A_FRAME", "LOCKED", "statement", "rows"])
-def test_variables_of_this_process_are_no_tables(name: str, database: Path) -> None:
-    """DuckDB would look for an unknown table among the variables of whoever asks, and of whoever asked them."""
+def test_variables_of_this_process_are_not_tables(name: str, database: Path) -> None:
+    """DuckDB would search the variables of its callers for an unknown table."""
     a_frame = A_FRAME.with_columns(more=1)
     with pytest.raises(QueryError, match=f"Table with name {name} does not exist"):
         fetch_rows(database, f"FROM {name}", 1000)
@@ -298,7 +298,7 @@ def test_variables_of_this_process_are_no_tables(name: str, database: Path) -> N
 
 @pytest.mark.parametrize(("statement", "number"), [("", 0), ("-- nothing", 0), (";;", 0), ("SELECT 1; SELECT 2", 2)])
 def test_exactly_one_statement_is_answered(statement: str, number: int, database: Path) -> None:
-    """Of several only the last one's rows would be seen, and what the others did would not."""
+    """Of several statements, only the rows of the last one would be shown."""
     with pytest.raises(QueryError, match=f"got {number}"):
         fetch_rows(database, statement, 1000)
 
@@ -306,15 +306,15 @@ def test_exactly_one_statement_is_answered(statement: str, number: int, database
 @pytest.mark.parametrize(
     ("limit", "shown", "more"), [(1, [0], True), (2, [0, 1], True), (3, [0, 1, 2], False), (9, [0, 1, 2], False)]
 )
-def test_rows_are_cut_at_the_limit_and_it_is_said_so(limit: int, shown: list[int], more: bool, database: Path) -> None:
-    """Rows that are left out in silence would be counted as if they were not there."""
+def test_a_result_over_the_limit_is_truncated_with_a_note(limit: int, shown: list[int], more: bool, database: Path) -> None:
+    """Silently omitted rows would be taken for missing ones."""
     answer = fetch_rows(database, "SELECT seq FROM agent_events ORDER BY seq", limit)
 
     assert answer == (["seq"], [(seq,) for seq in shown], more)
 
 
-def test_a_result_that_never_ends_is_cut_too(database: Path) -> None:
-    """Rows are taken as they come, not made first and cut afterwards."""
+def test_an_endless_result_is_truncated(database: Path) -> None:
+    """Rows are fetched one by one until the limit."""
     assert fetch_rows(database, "FROM range(1_000_000_000_000)", 2)[1:] == ([(0,), (1,)], True)
 
 
@@ -331,8 +331,8 @@ def test_a_result_that_never_ends_is_cut_too(database: Path) -> None:
         ("SELECT '\ud800'", "not valid text"),
     ],
 )
-def test_a_mistake_is_shown_with_its_place_and_a_hint(statement: str, said: str, database: Path) -> None:
-    """Whoever writes SQL by hand makes mistakes; the message has no blank lines, for each line is printed as an error."""
+def test_an_error_has_its_position_and_a_hint(statement: str, said: str, database: Path) -> None:
+    """Analysts type SQL by hand; the message has no blank lines, because each line is printed as an error."""
     with pytest.raises(QueryError) as refused:
         fetch_rows(database, statement, 1000)
 
@@ -341,16 +341,16 @@ def test_a_mistake_is_shown_with_its_place_and_a_hint(statement: str, said: str,
     assert refused.value.hint
 
 
-def test_an_unknown_table_is_answered_with_where_the_tables_are_listed(database: Path) -> None:
-    """Nobody knows the tables' names at first."""
+def test_an_unknown_table_is_answered_with_where_to_list_the_tables(database: Path) -> None:
+    """New users do not know the names of the tables."""
     with pytest.raises(QueryError, match="Table with name sessions does not exist") as refused:
         fetch_rows(database, "FROM sessions", 1000)
 
     assert "SHOW TABLES" in refused.value.hint
 
 
-def test_what_does_not_fit_into_memory_says_so(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written aside, so there is an end to it; the hint must not be to change a setting that is locked."""
+def test_a_statement_that_exceeds_the_memory_says_so(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is spilled to disk, and the hint must not suggest a locked setting."""
     monkeypatch.setitem(READ_ONLY_SETTINGS, "memory_limit", "20MB")
     with pytest.raises(QueryError, match="Out of Memory") as refused:
         fetch_rows(database, "SELECT repeat(range::VARCHAR, 100) AS x FROM range(1_000_000) ORDER BY x", 1)
@@ -358,8 +358,8 @@ def test_what_does_not_fit_into_memory_says_so(database: Path, monkeypatch: pyte
     assert "Query less" in refused.value.hint
 
 
-def test_a_file_another_process_has_is_refused_with_what_to_do(database: Path) -> None:
-    """A follower that is still running is the commonest reason."""
+def test_a_file_in_use_is_refused_with_what_to_do(database: Path) -> None:
+    """The most common reason is a follower that is still running."""
     with held_by_another_process(database), pytest.raises(StoreError) as refused:
         fetch_rows(database, "SELECT 1", 1)
 
@@ -368,7 +368,7 @@ def test_a_file_another_process_has_is_refused_with_what_to_do(database: Path) -
 
 @pytest.mark.parametrize("name", ["missing.duckdb", "missing/fleet.duckdb", ".", "secret.csv", "damaged.duckdb"])
 def test_a_file_that_cannot_be_opened_is_an_error_with_a_hint(name: str, database: Path) -> None:
-    """And asking does not make one."""
+    """A query must not create the file."""
     (database.parent / "damaged.duckdb").write_bytes(b"not a database" * 1000)
     before = contents(database.parent)
     with pytest.raises(StoreError) as refused:
@@ -378,14 +378,14 @@ def test_a_file_that_cannot_be_opened_is_an_error_with_a_hint(name: str, databas
     assert contents(database.parent) == before
 
 
-def test_no_progress_bar_is_drawn_among_answers(database: Path) -> None:
-    """In an interpreter without a script DuckDB draws one on standard output after two seconds, where answers go."""
-    shown = subprocess.run([sys.executable, "-c", PROGRESS, str(database)], capture_output=True, text=True, check=True).stdout
-    assert shown.strip() == "False"
+def test_no_progress_bar_is_printed(database: Path) -> None:
+    """Without a script, DuckDB prints one on standard output after two seconds, among the answers."""
+    process = subprocess.run([sys.executable, "-c", PROGRESS, str(database)], capture_output=True, text=True, check=True).stdout
+    assert process.strip() == "False"
 
 
-def test_times_come_back_as_utc_wherever_they_stand(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A time without a zone would be taken for local time; times with one must not take a package that is not ours."""
+def test_times_are_returned_in_utc(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time without a zone would be taken for local time, and times with one must not need another package."""
     monkeypatch.setitem(sys.modules, "pytz", None)
     statement = """
         SELECT occurred_at, [occurred_at], {'at': [occurred_at]}, MAP {occurred_at: 1}, TIMESTAMPTZ '2026-10-01 11:00:00+02' AS zoned,
@@ -413,25 +413,25 @@ def test_times_come_back_as_utc_wherever_they_stand(database: Path, monkeypatch:
     assert [names[0], names[4]] == ["occurred_at", "zoned"]
 
 
-def test_the_machine_may_be_in_any_zone(database: Path) -> None:
-    """Every time in the database is UTC, so a statement that mixes times with and without a zone goes by UTC."""
+def test_the_time_zone_of_the_machine_does_not_matter(database: Path) -> None:
+    """Every stored time is UTC, so a statement that mixes times with and without a zone uses UTC."""
     environment = {**IMPORTABLE, "TZ": "America/New_York"}
     command = [sys.executable, "-c", NEW_YORK, str(database)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
-    assert done.stdout.strip().split(",") == ["2026-10-01 09:00:00+00:00"] * 3
+    assert process.stdout.strip().split(",") == ["2026-10-01 09:00:00+00:00"] * 3
 
 
-def test_the_present_can_be_asked_for(database: Path) -> None:
-    """The project's own queries read no clock; an analyst's may."""
+def test_statements_may_use_the_current_time(database: Path) -> None:
+    """The project's own queries read no clock, but analysts may."""
     ((now, recent),) = fetch_rows(database, "SELECT now(), max(occurred_at) > now() FROM agent_events", 1)[1]
 
     assert now.tzinfo == UTC
     assert recent is False
 
 
-def test_values_of_every_kind_come_back(database: Path) -> None:
-    """Nulls, nested values, bytes, numbers over 64 bits, the ends of time: an answer is never an exception of another kind."""
+def test_values_of_every_type_are_returned(database: Path) -> None:
+    """Nulls, nested values, bytes, large numbers and extreme times must not cause an error."""
     statement = """SELECT NULL AS nothing, [1, NULL, 3] AS numbers, {'a': {'b': ['c']}} AS nested, 'x'::BLOB AS bytes, 2::HUGEINT ** 100 AS big,
         1.50::DECIMAL(4, 2) AS money, TIMESTAMP 'infinity' AS never, TIMESTAMP '290000-01-01' AS far, chr(0) AS nul, [] AS empty"""
     names, ((nothing, numbers, nested, data, _, _, never, far, nul, empty),), _ = fetch_rows(database, statement, 10)
@@ -448,13 +448,13 @@ def test_values_of_every_kind_come_back(database: Path) -> None:
     assert fetch_rows(database, "FROM test_all_types()", 10)[1]
 
 
-def test_two_columns_of_one_name_are_two_columns(database: Path) -> None:
-    """As DuckDB answers them; nothing is lost by the name."""
+def test_two_columns_with_one_name_are_both_returned(database: Path) -> None:
+    """DuckDB returns both, so none may be lost by its name."""
     assert fetch_rows(database, "SELECT 1 AS a, 2 AS a", 1) == (["a", "a"], [(1, 2)], False)
 
 
-def test_what_a_killed_process_left_in_the_log_is_read_and_left_there(database: Path) -> None:
-    """Looking must neither miss what was committed last nor take the log away from the owner of the file."""
+def test_a_killed_process_s_log_is_read_and_kept(database: Path) -> None:
+    """The last commits must be visible, and the log must stay for the owner of the file."""
     killed = subprocess.run([sys.executable, "-c", LEAVE_WAL, str(database)], env=IMPORTABLE, check=False)
     before = contents(database.parent)
     rows = fetch_rows(database, "SELECT session_id FROM agent_events ORDER BY session_id", 10)[1]

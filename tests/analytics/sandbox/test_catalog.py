@@ -10,8 +10,8 @@ from analytics.snapshots import build_snapshot, copy_database, load_catalogue
 from analytics.store.store import Store
 
 
-def test_the_catalogue_is_that_of_a_snapshot(tmp_path: Path) -> None:
-    """A column that is named and not there, or of another type, makes every statement with it fail."""
+def test_the_catalogue_matches_a_snapshot(tmp_path: Path) -> None:
+    """A missing column, or one of another type, would break every statement that uses it."""
     copy, target = tmp_path / "copy.duckdb", tmp_path / "driftline.duckdb"
     with Store(tmp_path / "fleet.duckdb") as store:
         copy_database(store, copy)
@@ -24,8 +24,8 @@ def test_the_catalogue_is_that_of_a_snapshot(tmp_path: Path) -> None:
     assert sorted(there) == sorted(named)
 
 
-def test_what_is_made_to_be_read_comes_first_and_says_what_it_is() -> None:
-    """Nobody begins with the record types."""
+def test_published_views_come_first_with_a_description() -> None:
+    """Nobody starts with the record types."""
     kinds = [one.is_view for one in load_catalogue()]
     assert sorted(kinds, reverse=True) == kinds
     assert [one.name for one in load_catalogue() if not one.description] == []

@@ -53,7 +53,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @pytest.mark.parametrize("value", VALUES)
 def test_every_type_can_be_written_in_every_format(value: str, connection: duckdb.DuckDBPyConnection) -> None:
-    """A statement is not refused for what it answers."""
+    """A statement must not fail because of the types in its result."""
     sql, expected = VALUES[value]
     frame = fetch_frame(connection.sql(f"SELECT {sql} AS x, 1 AS y"))
 
@@ -64,13 +64,13 @@ def test_every_type_can_be_written_in_every_format(value: str, connection: duckd
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_no_rows_are_written_too(name: str, connection: duckdb.DuckDBPyConnection) -> None:
-    """With the columns, where the format has them without rows."""
+def test_an_empty_result_can_be_written(name: str, connection: duckdb.DuckDBPyConnection) -> None:
+    """It has its columns in formats that can have columns without rows."""
     assert FORMATS[name].encode(fetch_frame(connection.sql("SELECT 1 AS x WHERE false")))
 
 
-def test_columns_of_one_name_are_told_apart(connection: duckdb.DuckDBPyConnection) -> None:
-    """Frames and objects have each name once; no value is lost."""
+def test_columns_with_equal_names_are_renamed(connection: duckdb.DuckDBPyConnection) -> None:
+    """Dataframes and objects need distinct names, and no value may be lost."""
     frame = fetch_frame(connection.sql("SELECT 1 AS a, 2 AS a, 3 AS a_1"))
     assert list(frame.row(0)) == [1, 2, 3]
     assert len(set(frame.columns)) == 3
@@ -78,20 +78,20 @@ def test_columns_of_one_name_are_told_apart(connection: duckdb.DuckDBPyConnectio
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1"])
 def test_a_text_that_looks_like_a_formula_is_quoted(text: str, connection: duckdb.DuckDBPyConnection) -> None:
-    """An audited agent wrote it, and somebody opens the file in a spreadsheet."""
+    """An audited agent wrote it, and a spreadsheet would run it."""
     frame = fetch_frame(connection.sql("SELECT $text AS x", params={"text": text}))
-    written = encode_csv(frame.with_columns(y=1)).decode()
-    cell = list(csv.reader(io.StringIO(written, newline="")))[1][0]
+    csv_text = encode_csv(frame.with_columns(y=1)).decode()
+    cell = list(csv.reader(io.StringIO(csv_text, newline="")))[1][0]
     assert cell == f"'{text}"
 
 
-def test_numbers_below_zero_and_plain_texts_stay_as_they_are(connection: duckdb.DuckDBPyConnection) -> None:
+def test_negative_numbers_and_plain_texts_are_unchanged(connection: duckdb.DuckDBPyConnection) -> None:
     """Only texts can be formulas."""
     frame = fetch_frame(connection.sql("SELECT -1 AS a, -1.5 AS b, 'a=b' AS c, '' AS d"))
     assert list(csv.reader(io.StringIO(encode_csv(frame).decode())))[1] == ["-1", "-1.5", "a=b", ""]
 
 
-def test_times_and_decimals_keep_their_types_in_columns(connection: duckdb.DuckDBPyConnection) -> None:
-    """Arrow and Parquet are for programs: nothing is text that is not."""
+def test_times_and_decimals_keep_their_types(connection: duckdb.DuckDBPyConnection) -> None:
+    """Arrow and Parquet are for programs, so only texts are strings."""
     frame = fetch_frame(connection.sql("SELECT TIMESTAMP '2026-10-01 09:00:00' AS at, 1.5 AS d"))
     assert pl.read_parquet(io.BytesIO(FORMATS["parquet"].encode(frame))).rows() == [(AT, Decimal("1.5"))]

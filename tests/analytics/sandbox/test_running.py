@@ -20,8 +20,8 @@ def has_ended(process_id: int) -> bool:
 
 
 @pytest.mark.parametrize("cancellations", [1, 2, 5])
-def test_a_process_is_waited_for_however_often_its_caller_is_cancelled(cancellations: int) -> None:
-    """A loop that closes cancels what is already being cancelled; a zombie would stay for as long as the server runs."""
+def test_a_process_is_reaped_however_often_its_caller_is_cancelled(cancellations: int) -> None:
+    """A closing loop cancels twice, and an unreaped process would remain a zombie as long as the server runs."""
 
     async def run() -> tuple[int, bool]:
         is_running = asyncio.Event()

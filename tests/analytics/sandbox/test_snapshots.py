@@ -35,8 +35,8 @@ class Refusing(Store):
             raise
 
 
-def test_a_copy_waits_for_a_write_that_is_under_way(tmp_path: Path) -> None:
-    """DuckDB refuses a checkpoint meanwhile; the page of SQL showed its words to who had asked."""
+def test_a_copy_waits_for_a_running_write(tmp_path: Path) -> None:
+    """DuckDB refuses a checkpoint meanwhile, and its error used to appear on the SQL page."""
     with Refusing(tmp_path / "fleet.duckdb") as store, ThreadPoolExecutor(1) as threads:
         writing = store.cursor()
         writing.begin()
@@ -49,25 +49,27 @@ def test_a_copy_waits_for_a_write_that_is_under_way(tmp_path: Path) -> None:
         assert copy.execute("FROM log.under_way").fetchall() == []
 
 
-def test_the_latest_revisions_need_no_memory_for_their_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each incident the last revision alone is there, from a log that is larger than the memory of the build."""
+def test_reading_the_latest_revisions_needs_no_memory_for_the_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot has the last revision of each incident, from a log larger than the memory limit."""
     monkeypatch.setattr(snapshots, "BUILD_MEMORY", "160MB")
-    words = json.dumps("".join(random.Random(7).choices(string.ascii_letters, k=20_000)))
+    evidence = json.dumps("".join(random.Random(7).choices(string.ascii_letters, k=20_000)))
     with Store(tmp_path / "fleet.duckdb") as store:
         for revision in range(3):
-            made = [build.incident(incident_id=f"i{number}", revision=revision, metadata=words) for number in range(3000)]
+            incidents = [
+                build.incident(incident_id=f"i{number}", revision=revision, metadata=evidence) for number in range(3000)
+            ]
             with store.transaction() as transaction:
-                transaction.append("incidents", [encode(one) for one in made])
+                transaction.append("incidents", [encode(one) for one in incidents])
         copy_database(store, tmp_path / "copy.duckdb")
     build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
     with duckdb.connect(str(tmp_path / "snapshot.duckdb"), read_only=True) as snapshot:
-        found = snapshot.execute(
+        rows = snapshot.execute(
             "SELECT revision, count(*), count(DISTINCT incident_id) FROM incidents GROUP BY revision"
         ).fetchall()
-    assert found == [(2, 3000, 3000)]
+    assert rows == [(2, 3000, 3000)]
 
 
-def test_an_exchange_is_there_once_and_not_at_all_where_it_was_withdrawn(tmp_path: Path) -> None:
+def test_an_exchange_is_in_a_snapshot_once_unless_it_was_withdrawn(tmp_path: Path) -> None:
     """Analysts count rows."""
     with Store(tmp_path / "fleet.duckdb") as store, store.transaction() as transaction:
         first = [build.exchange("s", number, input_tokens=1) for number in range(3)]
@@ -77,5 +79,5 @@ def test_an_exchange_is_there_once_and_not_at_all_where_it_was_withdrawn(tmp_pat
         copy_database(store, tmp_path / "copy.duckdb")
     build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
     with duckdb.connect(str(tmp_path / "snapshot.duckdb"), read_only=True) as snapshot:
-        found = snapshot.execute("SELECT exchange_id, input_tokens, revision FROM exchanges ORDER BY ALL").fetchall()
-    assert found == [("s:0", 1, 0), ("s:1", 2, 1)]
+        rows = snapshot.execute("SELECT exchange_id, input_tokens, revision FROM exchanges ORDER BY ALL").fetchall()
+    assert rows == [("s:0", 1, 0), ("s:1", 2, 1)]

@@ -49,8 +49,8 @@ OPENERS: tuple[Callable[[Path], object], ...] = (Store, read, attach, replay, co
 
 
 @pytest.mark.parametrize("open_it", OPENERS)
-def test_whoever_opens_a_database_that_this_process_has_is_refused(open_it: Callable[[Path], object], store: Store) -> None:
-    """Closing a second descriptor would take DuckDB's lock from the first, and any process could write the file from then on."""
+def test_opening_a_database_of_this_process_is_refused(open_it: Callable[[Path], object], store: Store) -> None:
+    """Closing a second descriptor would release DuckDB's lock, and any process could write the file."""
     assert store.path is not None
     with pytest.raises(StoreError, match=f"in use by process {os.getpid()}"):
         open_it(store.path)
@@ -58,8 +58,8 @@ def test_whoever_opens_a_database_that_this_process_has_is_refused(open_it: Call
     assert_ours(store.path)
 
 
-def test_a_snapshot_leaves_the_lock_where_it_is(store: Store, tmp_path: Path) -> None:
-    """The copy is made by another process, and whether anything has changed is told without opening the file."""
+def test_a_snapshot_keeps_the_lock(store: Store, tmp_path: Path) -> None:
+    """Another process makes the copy, and a change is detected without opening the file."""
     assert store.path is not None
     copy_database(store, tmp_path / "copy.duckdb")
     read_file_state(store.path)
@@ -67,8 +67,8 @@ def test_a_snapshot_leaves_the_lock_where_it_is(store: Store, tmp_path: Path) ->
     assert_ours(store.path)
 
 
-def test_the_lock_file_keeps_others_out_by_itself(store: Store) -> None:
-    """A library that opens the file and closes it again, unknown to us, must not cost any data."""
+def test_the_lock_file_alone_excludes_other_processes(store: Store) -> None:
+    """A library that opens and closes the file without our knowledge must not cost any data."""
     assert store.path is not None
     store.path.read_bytes()
 
@@ -77,7 +77,7 @@ def test_the_lock_file_keeps_others_out_by_itself(store: Store) -> None:
 
 
 def test_a_closed_database_is_free_and_its_lock_file_stays(tmp_path: Path) -> None:
-    """A lock on a file that was removed keeps nobody out, so it never is; nothing is written into it."""
+    """A lock on a removed file excludes nobody, so the file is never removed, and never written."""
     path = tmp_path / "fleet.duckdb"
     Store(path).close()
 
@@ -85,8 +85,8 @@ def test_a_closed_database_is_free_and_its_lock_file_stays(tmp_path: Path) -> No
     assert lock_file(path).read_bytes() == b""
 
 
-def test_a_database_has_one_lock_file_whatever_it_is_called_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link to it, or a relative name, leads to the same file."""
+def test_a_database_has_one_lock_file_under_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link or a relative path leads to the same file."""
     (tmp_path / "linked.duckdb").symlink_to(tmp_path / "fleet.duckdb")
     monkeypatch.chdir(tmp_path)
     with Store(tmp_path / "fleet.duckdb"):
@@ -95,8 +95,8 @@ def test_a_database_has_one_lock_file_whatever_it_is_called_by(tmp_path: Path, m
                 Store(Path(name))
 
 
-def test_readers_share_a_database_and_keep_writers_out(tmp_path: Path) -> None:
-    """Several reports at once are fine; a writer is told who reads. A reader makes no file where it may only look."""
+def test_readers_share_a_database_and_exclude_writers(tmp_path: Path) -> None:
+    """Several reports may run together, and a writer is told who reads. A reader creates no file in a read-only folder."""
     path = tmp_path / "fleet.duckdb"
     Store(path).close()
     with open_read_only(path), attach_files({"one": path}):
@@ -107,8 +107,8 @@ def test_readers_share_a_database_and_keep_writers_out(tmp_path: Path) -> None:
     assert not lock_file(copied).exists()
 
 
-def test_a_file_that_cannot_be_opened_is_let_go_of(tmp_path: Path) -> None:
-    """What was no database can be put right and opened, by the same process too."""
+def test_a_file_that_cannot_be_opened_is_released(tmp_path: Path) -> None:
+    """An invalid file can be repaired and opened, even by the same process."""
     path = tmp_path / "fleet.duckdb"
     path.write_bytes(b"this is no database")
     with pytest.raises(StoreError):
@@ -118,24 +118,24 @@ def test_a_file_that_cannot_be_opened_is_let_go_of(tmp_path: Path) -> None:
     Store(path).close()
 
 
-def test_a_process_that_was_forked_or_started_has_no_part_in_the_lock(store: Store) -> None:
-    """One that outlives a killed server would keep the database from the next one."""
+def test_a_child_process_does_not_inherit_the_lock(store: Store) -> None:
+    """A child that outlives a killed server would keep the next server from opening the database."""
     assert store.path is not None
     listing = (
         f"import os; print(sum(os.path.realpath(f'/proc/self/fd/{{n}}') == {str(lock_file(store.path))!r} for n in range(64)))"
     )
     started = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True, close_fds=False)
-    held = os.path.realpath(lock_file(store.path))
+    lock_path = os.path.realpath(lock_file(store.path))
     if (forked := os.fork()) == 0:
-        os._exit(sum(os.path.realpath(f"/proc/self/fd/{number}") == held for number in range(256)))
+        os._exit(sum(os.path.realpath(f"/proc/self/fd/{number}") == lock_path for number in range(256)))
 
     assert started.stdout == "0\n"
     assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
     assert_ours(store.path)
 
 
-def test_a_lock_is_released_once_and_by_its_process_alone(tmp_path: Path) -> None:
-    """A forked process that ends in order must not give the database away."""
+def test_a_lock_is_released_once_and_only_by_its_process(tmp_path: Path) -> None:
+    """A forked process that exits must not release it."""
     path = tmp_path / "fleet.duckdb"
     lock = FileLock(path)
     if (forked := os.fork()) == 0:
@@ -150,8 +150,8 @@ def test_a_lock_is_released_once_and_by_its_process_alone(tmp_path: Path) -> Non
     FileLock(path).release()
 
 
-def test_a_part_of_a_replay_waits_for_who_was_killed_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system takes a moment to end a process; giving up at once would fail a replay that goes on."""
+def test_a_part_of_a_replay_waits_for_a_killed_predecessor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system takes a moment to end a process, and giving up at once would fail a resumed replay."""
     path = tmp_path / "part-1.duckdb"
     before = Store(path)
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: before.close())
@@ -159,8 +159,8 @@ def test_a_part_of_a_replay_waits_for_who_was_killed_with_it(tmp_path: Path, mon
     open_store(path).close()
 
 
-def test_a_copy_during_which_the_header_changed_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a checkpoint blocks are written over that an earlier header still refers to: such a copy could be of two times at once."""
+def test_a_copy_during_which_the_header_changed_is_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a checkpoint, blocks of the earlier header are overwritten, so the copy could mix two times."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(bytes(copying.HEADER_BYTES + 1))
     assert copying.copy(source, target)
@@ -170,8 +170,8 @@ def test_a_copy_during_which_the_header_changed_is_not_whole(tmp_path: Path, mon
     assert not copying.copy(source, target)
 
 
-def test_a_copy_that_a_checkpoint_overtook_is_made_again(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And after some attempts it is said that there is none."""
+def test_a_copy_overtaken_by_a_checkpoint_is_repeated(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some attempts, the copy fails with a message."""
     answers = [False, True]
     monkeypatch.setattr(snapshots, "copy_in_subprocess", lambda *_: answers.pop(0))
     copy_database(store, tmp_path / "copy.duckdb")
@@ -181,15 +181,15 @@ def test_a_copy_that_a_checkpoint_overtook_is_made_again(store: Store, tmp_path:
         copy_database(store, tmp_path / "copy.duckdb")
 
 
-def test_a_copy_that_cannot_be_written_says_why(store: Store, tmp_path: Path) -> None:
-    """A full disk, or a folder that is gone."""
+def test_a_copy_that_cannot_be_written_gives_the_reason(store: Store, tmp_path: Path) -> None:
+    """The disk may be full, or the folder gone."""
     assert store.path is not None
     with pytest.raises(StoreError, match="No such file or directory"):
         copy_database(store, tmp_path / "gone" / "copy.duckdb")
 
 
-def test_what_was_committed_since_tells_itself_without_opening_the_file(store: Store) -> None:
-    """A snapshot is made anew only when there is something new."""
+def test_new_commits_are_detected_without_opening_the_file(store: Store) -> None:
+    """A new snapshot is made only if there is something new."""
     assert store.path is not None
     before = read_file_state(store.path)
     with store.transaction() as transaction:
@@ -203,10 +203,10 @@ def test_what_was_committed_since_tells_itself_without_opening_the_file(store: S
     assert len({before, committed, read_file_state(store.path)}) == 3
 
 
-def test_what_is_committed_while_a_copy_begins_asks_for_the_next_one(
+def test_a_commit_during_the_start_of_a_copy_counts_as_new(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in the write-ahead log and not in the copy: taken for copied, it would be missing until something else came."""
+    """It is only in the write-ahead log, and would be missing until the next commit otherwise."""
     assert store.path is not None
     checkpoint = store.checkpoint
 

@@ -16,32 +16,32 @@ Writes = list[tuple[str, list[int]]]
     st.lists(st.tuples(st.sampled_from(STAGES), st.lists(st.integers(0, 20), max_size=3)), max_size=10),
     st.sets(st.integers(0, 9)),
 )
-def test_a_session_with_a_state_is_never_unknown(writes: Writes, reads: set[int]) -> None:
-    """Its next exchange would be taken for its first."""
+def test_a_session_with_a_state_is_always_known(writes: Writes, reads: set[int]) -> None:
+    """Otherwise its next exchange would be taken for its first."""
     with Store(None) as store:
-        sessions, written = KnownSessions(STAGES), set[str]()
-        for place, (stage, numbers) in enumerate(writes):
+        sessions, expected_sessions = KnownSessions(STAGES), set[str]()
+        for index, (stage, numbers) in enumerate(writes):
             keys = [f"c/{number}" for number in numbers]
             with store.transaction() as transaction:
                 # A judged stage's position stays where it is while an earlier task is under way.
-                transaction.set_states(stage, dict.fromkeys(keys, b""), place // 2)
-            written.update(keys)
-            if place in reads:
+                transaction.set_states(stage, dict.fromkeys(keys, b""), index // 2)
+            expected_sessions.update(keys)
+            if index in reads:
                 sessions.read(store.cursor())
         sessions.read(store.cursor())
         every = [f"c/{number}" for number in range(21)]
-        assert sessions.find_unknown(every) == [key for key in every if key not in written]
+        assert sessions.find_unknown(every) == [key for key in every if key not in expected_sessions]
 
 
 def test_sessions_are_known_before_their_states_are_written() -> None:
-    """What is in the write-ahead log alone counts, too."""
+    """States that are only in the write-ahead log count, too."""
     sessions = KnownSessions(STAGES)
     sessions.add(["c/1"])
     assert sessions.find_unknown(["c/1", "c/2"]) == ["c/2"]
 
 
-def test_who_changed_the_states_of_a_stage_is_counted() -> None:
-    """A cache of states is read again when anybody else has written to the same stages, and only then."""
+def test_writes_of_other_owners_to_a_stage_are_counted() -> None:
+    """A cache of states is reloaded exactly if another owner has written to its stages."""
     with Store(None) as store:
         with store.transaction() as transaction:
             transaction.set_states("intake", {"c/1": b""}, 1)

@@ -59,15 +59,15 @@ def event(session: str, number: int) -> AgentEvent:
 
 
 @pytest.mark.parametrize(("topic", "name"), TOPICS)
-def test_what_is_read_is_what_was_appended(store: Store, topic: str, name: str, samples: Any) -> None:
-    """The table is the topic: a record must come out of it as it went in, to the last bit and microsecond."""
+def test_records_are_read_as_they_were_appended(store: Store, topic: str, name: str, samples: Any) -> None:
+    """The table is the topic: a record must be equal to the last bit and microsecond."""
     records = samples.records(name, 60)
     assert AppendResult({schema_of(name).table: 60}, 0) == append(store, topic, *records)
     assert list(enumerate(records)) == everything(store, topic)
 
 
-def test_every_topic_and_every_record_type_is_tried_above() -> None:
-    """A record type that no topic carries is kept by the store itself."""
+def test_the_tests_cover_every_topic_and_record_type() -> None:
+    """A record type without a topic is internal to the store."""
     internal = {
         "StageState",
         "Watermark",
@@ -86,7 +86,7 @@ def test_every_topic_and_every_record_type_is_tried_above() -> None:
 
 
 def test_positions_follow_the_batch_across_record_types(store: Store, samples: Any) -> None:
-    """A closing between two exchanges must stay between them, though they land in two tables."""
+    """A closing between two exchanges must stay between them, although they are in different tables."""
     kinds = ["Exchange", "SessionClosed", "Exchange", "Exchange", "SessionClosed"]
     records = [record for _ in range(12) for kind in kinds for record in samples.records(kind, 1)]
     append(store, "exchanges", *records[:30])
@@ -95,8 +95,8 @@ def test_positions_follow_the_batch_across_record_types(store: Store, samples: A
     assert store.end_of("exchanges") == 60
 
 
-def test_a_read_starts_and_ends_where_it_is_told(store: Store) -> None:
-    """A consumer reads from its watermark, as much as it can take."""
+def test_a_read_starts_and_ends_at_the_given_positions(store: Store) -> None:
+    """A consumer reads from its watermark, up to its batch size."""
     records = [event("s1", number) for number in range(10)]
     append(store, "agent-events", *records)
     for start, limit in [(0, 0), (0, 3), (3, 3), (9, 5), (10, 5), (100, 5)]:
@@ -105,32 +105,32 @@ def test_a_read_starts_and_ends_where_it_is_told(store: Store) -> None:
     assert store.read("agent-events", 10, 5) == {}
 
 
-def test_nothing_appended_is_nothing_changed(store: Store) -> None:
-    """A poll that brought nothing must cost nothing."""
+def test_an_empty_append_changes_nothing(store: Store) -> None:
+    """A poll without records must cost nothing."""
     assert AppendResult() == append(store, "exchanges")
     assert AppendResult() == append(store, "exchanges", skip_known=True)
     assert store.end_of("exchanges") == 0
 
 
-def test_a_record_that_is_known_is_left_out(store: Store) -> None:
-    """Delivering twice is the rule, not the exception; positions must not have holes from it."""
+def test_a_known_record_is_skipped(store: Store) -> None:
+    """Redelivery is normal, and must leave no gaps in the positions."""
     first = [event("s1", 0), event("s1", 1)]
     assert AppendResult({"agent_events": 2}, 0) == append(store, "agent-events", *first, skip_known=True)
-    again = [event("s1", 1), event("s2", 1), event("s1", 0), event("s1", 2)]
-    assert AppendResult({"agent_events": 2}, 2) == append(store, "agent-events", *again, skip_known=True)
-    assert list(enumerate([*first, again[1], again[3]])) == everything(store, "agent-events")
-    assert AppendResult({"agent_events": 0}, 4) == append(store, "agent-events", *again, skip_known=True)
+    redelivered = [event("s1", 1), event("s2", 1), event("s1", 0), event("s1", 2)]
+    assert AppendResult({"agent_events": 2}, 2) == append(store, "agent-events", *redelivered, skip_known=True)
+    assert list(enumerate([*first, redelivered[1], redelivered[3]])) == everything(store, "agent-events")
+    assert AppendResult({"agent_events": 0}, 4) == append(store, "agent-events", *redelivered, skip_known=True)
 
 
-def test_a_record_twice_in_a_batch_is_taken_once(store: Store) -> None:
-    """A client that retries within one request sends it twice at once; the first one counts."""
+def test_a_record_repeated_within_a_batch_counts_once(store: Store) -> None:
+    """A client that retries within one request sends it twice; the first one counts."""
     records = [event("s1", 0), event("s1", 0), event("s1", 1), event("s1", 0)]
     assert AppendResult({"agent_events": 2}, 2) == append(store, "agent-events", *records, skip_known=True)
     assert everything(store, "agent-events") == [(0, records[0]), (1, records[2])]
 
 
-def test_another_content_under_a_known_identity_is_a_conflict_and_no_repetition(store: Store) -> None:
-    """Two clients that number their events alike must not hide each other's: what cannot be kept is told."""
+def test_other_content_under_a_known_identity_is_a_conflict(store: Store) -> None:
+    """Two clients with the same numbering must not hide each other's events, so the conflict is reported."""
     first = [event("s1", 0), event("s1", 1)]
     append(store, "agent-events", *first, skip_known=True)
     other = [msgspec.structs.replace(one, payload='{"other":1}') for one in first]
@@ -140,22 +140,22 @@ def test_another_content_under_a_known_identity_is_a_conflict_and_no_repetition(
     assert list(enumerate([*first, batch[2]])) == everything(store, "agent-events")
 
 
-def test_within_a_batch_the_first_content_of_an_identity_counts_unless_the_log_has_one(store: Store) -> None:
-    """Whatever else was delivered with it, a record is compared with what is kept."""
+def test_the_first_content_of_an_identity_counts_unless_the_log_has_one(store: Store) -> None:
+    """A record is compared with the stored one, whatever else is in the batch."""
     first, second = build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)
     assert AppendResult({"exchanges": 1}, 1, [1]) == append(store, "exchanges", first, second, first, skip_known=True)
     assert AppendResult({"exchanges": 0}, 1, [0, 2]) == append(store, "exchanges", second, first, second, skip_known=True)
     assert everything(store, "exchanges") == [(0, first)]
 
 
-def test_without_skipping_everything_is_kept(store: Store) -> None:
-    """A stage's own records are never known: they are committed with the watermark of what made them."""
+def test_without_skipping_every_record_is_stored(store: Store) -> None:
+    """A stage's own records are never duplicates: they are committed with its watermark."""
     assert AppendResult({"agent_events": 2}, 0) == append(store, "agent-events", event("s1", 0), event("s1", 0))
 
 
 @pytest.mark.parametrize(("topic", "name"), TOPICS)
 def test_every_type_is_recognised_by_its_identity(store: Store, topic: str, name: str, samples: Any) -> None:
-    """Identities hold times and odd texts; each must be found again, in the log and within a batch."""
+    """Identities contain times and unusual texts, which must be found in the log and within a batch."""
     records = samples.records(name, 50)
     key = [*schema_of(name).identity, *(["revision"] if schema_of(name).has_revisions else [])]
     distinct: dict[tuple[Any, ...], Record] = {}
@@ -164,14 +164,14 @@ def test_every_type_is_recognised_by_its_identity(store: Store, topic: str, name
     first = append(store, topic, *records, *records, skip_known=True)
     assert sum(first.written.values()) == len(distinct)
     assert first.known + len(first.conflicts) == 100 - len(distinct)
-    again = append(store, topic, *records, skip_known=True)
-    assert sum(again.written.values()) == 0
-    assert again.known + len(again.conflicts) == 50
+    redelivered = append(store, topic, *records, skip_known=True)
+    assert sum(redelivered.written.values()) == 0
+    assert redelivered.known + len(redelivered.conflicts) == 50
     assert list(distinct.values()) == [record for _, record in everything(store, topic)]
 
 
-def test_a_new_revision_is_not_known(store: Store) -> None:
-    """It is of the same thing and says something else; to leave it out would keep the old word for ever."""
+def test_a_new_revision_is_not_a_duplicate(store: Store) -> None:
+    """It has other content, and skipping it would keep the old content forever."""
     (record,) = [
         Incident(
             incident_id="a", revision=0, project="p", type="drift", status="open", severity="warning", title="t",
@@ -184,8 +184,8 @@ def test_a_new_revision_is_not_known(store: Store) -> None:
     assert store.cursor().execute("SELECT status FROM incidents").fetchall() == [("dismissed",)]
 
 
-def test_a_closing_travels_on_two_topics_independently(store: Store) -> None:
-    """Exchanges and events are read by different stages; each must be told that the session is over."""
+def test_a_closing_is_independent_on_each_of_its_topics(store: Store) -> None:
+    """Different stages read exchanges and events, and each must learn that the session is over."""
     closing, other = build.closing("s1", 1), build.closing("s2", 1)
     append(store, "exchanges", build.exchange("s1", 0), closing, skip_known=True)
     assert AppendResult({"session_closings": 1, "agent_events": 1}, 0) == append(
@@ -198,8 +198,8 @@ def test_a_closing_travels_on_two_topics_independently(store: Store) -> None:
     assert store.end_of("agent-events") == 3
 
 
-def test_states_are_kept_by_stage_and_key(store: Store) -> None:
-    """A stage must not see another one's state, nor an old one of its own."""
+def test_states_are_stored_by_stage_and_key(store: Store) -> None:
+    """A stage must see neither another stage's state nor an outdated one of its own."""
     with store.transaction() as transaction:
         transaction.set_states("diagnosis", {"a": b"1", "b": b"\0\xff"}, 5)
         transaction.set_states("scoring", {"a": b"2"}, 9)
@@ -217,7 +217,7 @@ def test_states_are_kept_by_stage_and_key(store: Store) -> None:
 
 @pytest.mark.parametrize("sessions", [1, 20])
 def test_states_of_several_stages_are_replaced_together(store: Store, sessions: int) -> None:
-    """A landing has states of two stages for each session; each stage keeps its own, at its own position."""
+    """A flush has states of two stages per session, and each keeps its own at its own position."""
     keys = [f"k{number}" for number in range(sessions)]
     for first, second, at in ((b"1", b"2", 5), (b"3", b"4", 8)):
         with store.transaction() as transaction:
@@ -235,8 +235,8 @@ def test_states_of_several_stages_are_replaced_together(store: Store, sessions: 
     assert rows == [("intake", 8, sessions), ("scoring", 9, sessions)]
 
 
-def test_watermarks_are_kept_by_consumer_and_topic(store: Store) -> None:
-    """Nothing read yet is position zero."""
+def test_watermarks_are_stored_by_consumer_and_topic(store: Store) -> None:
+    """Without a read, the watermark is position zero."""
     with store.transaction() as transaction:
         transaction.set_watermark("intake", "exchanges", 4)
         transaction.set_watermark("sink", "exchanges", 9)
@@ -249,8 +249,8 @@ def test_watermarks_are_kept_by_consumer_and_topic(store: Store) -> None:
     assert store.cursor().execute("SELECT count(*) FROM log.watermarks").fetchone()[0] == 2
 
 
-def test_progress_of_a_file_is_replaced_even_within_one_call(store: Store) -> None:
-    """A file can be listed twice; two rows for it would contradict each other for ever."""
+def test_the_progress_of_a_file_is_replaced_even_within_one_call(store: Store) -> None:
+    """A file may be listed twice, and two rows for it would contradict each other."""
     old = ImportProgress(source="openclaw", path="a", size=1, modified_ns=2, complete=False, settings_digest="d")
     new = msgspec.structs.replace(old, size=9, complete=True)
     for progress in ([old, new], [old, new], [new]):
@@ -278,8 +278,8 @@ def change_everything_and_raise(store: Store, error: type[BaseException]) -> Non
         raise error
 
 
-def test_an_exception_leaves_nothing_behind(store: Store) -> None:
-    """Rows, states and watermark are one change: half of it would be records that were made twice, or never."""
+def test_an_exception_rolls_everything_back(store: Store) -> None:
+    """Rows, states and watermark are one change; half of it would lose or duplicate records."""
     append(store, "agent-events", event("s1", 0))
     for error in (ValueError, Interrupted, duckdb.Error):
         with pytest.raises(error):
@@ -293,8 +293,8 @@ def test_an_exception_leaves_nothing_behind(store: Store) -> None:
     assert everything(store, "agent-events") == [(0, event("s1", 0)), (1, event("s1", 1))]
 
 
-def test_a_message_that_does_not_decode_stops_the_transaction(store: Store) -> None:
-    """What is appended has been accepted; if it is not valid, somebody's promise is broken."""
+def test_an_undecodable_message_stops_the_transaction(store: Store) -> None:
+    """An appended message has been accepted, so an invalid one is a bug."""
     with pytest.raises(RecordError), store.transaction() as transaction:
         transaction.append("agent-events", [encode(event("s1", 0)), encode(event("s1", 1))[:-1]])
     assert everything(store, "agent-events") == []
@@ -315,8 +315,8 @@ class DurableButFailing:
         raise Interrupted
 
 
-def test_a_commit_that_fails_and_yet_is_durable_gives_no_position_twice(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two records in one place would both be read as one and the next one skipped."""
+def test_a_durable_commit_that_reports_a_failure_reuses_no_position(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two records with one position would be read as one, and the next one skipped."""
     with monkeypatch.context() as patch:
         patch.setattr(store, "_connection", DurableButFailing(store._connection))
         with pytest.raises(Interrupted):
@@ -343,8 +343,8 @@ class Dead(DurableButFailing):
         return self._connection.execute(statement, values)
 
 
-def test_when_nothing_can_be_asked_positions_stay_as_they_were(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a fatal error the process must reopen; until then it must not claim what it does not know."""
+def test_after_a_fatal_error_positions_stay_unchanged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process must reopen the file, and must not claim unknown positions before."""
     with monkeypatch.context() as patch:
         patch.setattr(store, "_connection", Dead(store._connection))
         with pytest.raises(duckdb.FatalException):
@@ -353,8 +353,8 @@ def test_when_nothing_can_be_asked_positions_stay_as_they_were(store: Store, mon
     store._connection.rollback()
 
 
-def test_a_store_that_is_opened_again_goes_on(path: Path) -> None:
-    """Positions, states and watermarks are in the file and nowhere else."""
+def test_a_reopened_store_continues(path: Path) -> None:
+    """Positions, states and watermarks are only in the file."""
     for round_number in range(3):
         with Store(path) as store:
             assert store.end_of("exchanges") == 2 * round_number
@@ -370,8 +370,8 @@ def test_a_store_that_is_opened_again_goes_on(path: Path) -> None:
         assert [offset for offset, _ in everything(store, "exchanges")] == list(range(6))
 
 
-def test_what_is_forgotten_can_be_made_again_from_the_start(store: Store) -> None:
-    """A rebuild writes the same records to the same places, and touches nothing that came from outside."""
+def test_deleted_derived_records_can_be_rebuilt_from_the_start(store: Store) -> None:
+    """A rebuild writes the same records to the same positions, and leaves input records alone."""
     append(store, "exchanges", build.exchange("s1", 0), build.closing("s1", 0))
     append(store, "agent-events", event("s1", 0), build.closing("s1", 0))
     with store.transaction() as transaction:
@@ -387,21 +387,21 @@ def test_what_is_forgotten_can_be_made_again_from_the_start(store: Store) -> Non
 
 
 def test_a_read_sees_no_uncommitted_row(store: Store) -> None:
-    """A consumer that saw them would be ahead of a topic that may never get there."""
+    """A consumer could otherwise be ahead of a topic that is rolled back."""
     append(store, "agent-events", event("s1", 0))
-    seen: list[int] = []
+    positions: list[int] = []
     with store.transaction() as transaction:
         transaction.append("agent-events", [encode(event("s1", 1))])
-        reader = threading.Thread(target=lambda: seen.append(len(everything(store, "agent-events"))))
+        reader = threading.Thread(target=lambda: positions.append(len(everything(store, "agent-events"))))
         reader.start()
         reader.join()
-        seen.append(len(everything(store, "agent-events")))
-    seen.append(len(everything(store, "agent-events")))
-    assert seen == [1, 1, 2]
+        positions.append(len(everything(store, "agent-events")))
+    positions.append(len(everything(store, "agent-events")))
+    assert positions == [1, 1, 2]
 
 
-def test_a_read_is_of_one_moment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are read one after the other: a commit in between must not show its closing without its exchange.
+def test_a_read_is_a_consistent_snapshot(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are read one after another: a commit in between must not show a closing without its exchange.
 
     The reader's watermark would pass the exchange, and nobody would ever read it.
     """
@@ -419,8 +419,8 @@ def test_a_read_is_of_one_moment(store: Store, monkeypatch: pytest.MonkeyPatch) 
     assert [offset for offset, _ in everything(store, "exchanges")] == [0, 1, 2]
 
 
-def test_threads_that_write_at_once_take_turns(store: Store) -> None:
-    """One writer at a time, and no position twice or left out."""
+def test_concurrent_writers_wait_for_each_other(store: Store) -> None:
+    """With one writer at a time, no position is repeated or skipped."""
     failures: list[BaseException] = []
 
     def write(name: str) -> None:
@@ -472,18 +472,18 @@ OPEN = """
 
 
 def test_a_second_process_is_told_who_has_the_file(tmp_path: Path) -> None:
-    """The most common mistake there is: the answer must say what to do."""
+    """This is the most common mistake, so the error must say what to do."""
     path = tmp_path / "walnut.duckdb"
     with Store(path):
-        done = run_python(OPEN, str(path))
-    assert done.stdout == f"{path}: in use by process {os.getpid()}\n{IN_USE_HINT}\n"
+        process = run_python(OPEN, str(path))
+    assert process.stdout == f"{path}: in use by process {os.getpid()}\n{IN_USE_HINT}\n"
     assert "server" in IN_USE_HINT
     assert run_python(OPEN, str(path)).stdout == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + bytes(9000), b"not a database", bytes(20_000)])
-def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
-    """A path that was mistyped must not be written over; its name must not decide what is said about it."""
+def test_a_file_of_another_format_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    """A mistyped path must not overwrite a file, and the file's name must not decide about the message."""
     path = tmp_path / "lock-the-wal.txt"
     path.write_bytes(content)
     with pytest.raises(StoreError, match=r"lock-the-wal\.txt: ") as caught:
@@ -493,8 +493,8 @@ def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, conten
 
 
 @pytest.mark.parametrize("where", ["missing/fleet.duckdb", "."])
-def test_a_place_that_cannot_be_a_file_is_refused(tmp_path: Path, where: str) -> None:
-    """A folder that does not exist is not made: the path is more likely wrong than the folder missing."""
+def test_a_path_that_cannot_be_a_file_is_refused(tmp_path: Path, where: str) -> None:
+    """A missing folder is not created, because the path is more likely wrong."""
     with pytest.raises(StoreError) as caught:
         Store(tmp_path / where)
     assert "\n" not in str(caught.value)
@@ -515,8 +515,8 @@ CRASH = """
 """
 
 
-def test_a_damaged_log_is_named_with_what_to_do(path: Path) -> None:
-    """DuckDB refuses to open it; what was folded into the file is still good."""
+def test_a_damaged_log_is_reported_with_what_to_do(path: Path) -> None:
+    """DuckDB refuses to open it, but the data in the main file is still valid."""
     run_python(CRASH, str(path))
     log = path.with_name(path.name + ".wal")
     damaged = bytearray(log.read_bytes())
@@ -560,9 +560,9 @@ ZONES = """
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu"])
 def test_times_do_not_depend_on_the_zone_of_the_machine(zone: str) -> None:
-    """A night in autumn has one hour twice: whoever goes by local time there loses an hour of events."""
-    done = run_python(ZONES, TZ=zone)
-    assert done.stdout == "exact\n", done.stderr
+    """One hour occurs twice in an autumn night, and local time would lose an hour of events."""
+    process = run_python(ZONES, TZ=zone)
+    assert process.stdout == "exact\n", process.stderr
 
 
 LEAN = """
@@ -589,14 +589,14 @@ LEAN = """
 """
 
 
-def test_no_package_is_needed_that_is_not_declared() -> None:
-    """DuckDB and polars each work better with packages that a fresh installation does not have."""
-    done = run_python(LEAN)
-    assert done.stdout == "lean\n", done.stderr
+def test_no_undeclared_package_is_needed() -> None:
+    """DuckDB and Polars use optional packages that a fresh installation lacks."""
+    process = run_python(LEAN)
+    assert process.stdout == "lean\n", process.stderr
 
 
-def test_texts_of_every_kind_are_stored_as_they_are(store: Store) -> None:
-    """Texts come from agents: NUL, marks that turn the line round, and half of an SQL statement."""
+def test_any_text_is_stored_unchanged(store: Store) -> None:
+    """Agents write NUL characters, direction marks, and parts of SQL statements."""
     nasty = [
         "",
         "\0",
@@ -616,13 +616,13 @@ def test_texts_of_every_kind_are_stored_as_they_are(store: Store) -> None:
     assert nasty == [text for (text,) in lengths]
 
 
-def test_a_store_in_memory_is_its_own() -> None:
-    """Two of them in one process must not share anything."""
-    with Store(None) as one, Store(None) as other:
-        append(one, "agent-events", event("s1", 0))
-        assert one.end_of("agent-events") == 1
+def test_a_store_in_memory_is_separate() -> None:
+    """Two stores in one process must not share anything."""
+    with Store(None) as first, Store(None) as other:
+        append(first, "agent-events", event("s1", 0))
+        assert first.end_of("agent-events") == 1
         assert other.end_of("agent-events") == 0
-        assert everything(one, "agent-events") == [(0, event("s1", 0))]
+        assert everything(first, "agent-events") == [(0, event("s1", 0))]
         assert everything(other, "agent-events") == []
 
 
@@ -633,8 +633,8 @@ def numbered(first: int, count: int) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_a_million_records_are_taken_and_read_back(path: Path) -> None:
-    """This is a day of a busy fleet; every one must be there, once, in its place."""
+def test_a_million_records_are_stored_and_read(path: Path) -> None:
+    """A busy fleet writes this many per day; each must be there once, at its position."""
     batch = 20_000
     with Store(path) as store:
         for first in range(0, 1_000_000, batch):
@@ -642,8 +642,8 @@ def test_a_million_records_are_taken_and_read_back(path: Path) -> None:
                 transaction.append("agent-events", numbered(first, batch))
                 transaction.set_watermark("sink", "agent-events", first + batch)
         with store.transaction() as transaction:
-            known = transaction.append("agent-events", numbered(990_000, batch), skip_known=True)
-        assert AppendResult({"agent_events": 10_000}, 10_000) == known
+            outcome = transaction.append("agent-events", numbered(990_000, batch), skip_known=True)
+        assert AppendResult({"agent_events": 10_000}, 10_000) == outcome
     with Store(path) as store:
         assert store.end_of("agent-events") == store.count("agent_events") == 1_010_000
         position = 0
@@ -658,21 +658,21 @@ def test_a_million_records_are_taken_and_read_back(path: Path) -> None:
         assert position == 1_010_000
 
 
-def test_no_table_is_called_as_a_batch_is() -> None:
-    """A table of the name under which batches are registered would be read in their place."""
+def test_no_table_has_the_name_of_a_registered_batch() -> None:
+    """Such a table would be read instead of the batch."""
     assert BATCH not in {schema.table for schema in current_schemas().values()}
 
 
-def test_times_to_the_microsecond_are_found_again(store: Store) -> None:
-    """A heartbeat's identity is its time: off by one and every delivery is a new one."""
+def test_times_are_recognised_to_the_microsecond(store: Store) -> None:
+    """A heartbeat's identity is its time, so a rounding error would make each delivery a new one."""
     times = [NOON + timedelta(microseconds=step) for step in (0, 1, 999_999)]
     records = [Heartbeat(connection="c", project="p", session_id="s", occurred_at=at, ingested_at=NOON) for at in times]
     assert append(store, "heartbeats", *records, skip_known=True).known == 0
     assert append(store, "heartbeats", *records, skip_known=True).known == 3
 
 
-def test_a_file_closes_while_others_ask_for_cursors(tmp_path: Path) -> None:
-    """A page or a periodic task may ask at any moment; the stop of a server must not fail for that."""
+def test_a_file_can_be_closed_while_others_request_cursors(tmp_path: Path) -> None:
+    """Pages and periodic tasks may do so at any moment, and stopping a server must not fail."""
     for number in range(3):
         store = Store(tmp_path / f"{number}.duckdb")
         asking = threading.Barrier(5)

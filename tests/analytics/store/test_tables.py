@@ -59,27 +59,27 @@ def expected_type(avro_type: Any, named: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("name", sorted(current_schemas()))
 def test_a_table_has_the_columns_types_and_comments_of_its_schema(store: Store, name: str) -> None:
-    """The schema is the only place where a column is defined, and its doc is what people see in the database."""
+    """A column is defined only in the schema, and its comment is shown in the database."""
     schema = schema_of(name)
-    named: dict[str, str] = {}
-    wanted = {field["name"]: (expected_type(field["type"], named), field["doc"]) for field in schema.fields}
-    found = columns(store, "log", schema.table)
-    assert [item for item in found.items() if item[0] not in SYSTEM] == list(wanted.items())
-    assert {column: kind for column, (kind, comment) in found.items() if column in SYSTEM and comment} == SYSTEM
+    named_types: dict[str, str] = {}
+    expected_columns = {field["name"]: (expected_type(field["type"], named_types), field["doc"]) for field in schema.fields}
+    actual_columns = columns(store, "log", schema.table)
+    assert [item for item in actual_columns.items() if item[0] not in SYSTEM] == list(expected_columns.items())
+    assert {column: kind for column, (kind, comment) in actual_columns.items() if column in SYSTEM and comment} == SYSTEM
     comments = dict(store.cursor().execute("SELECT table_name, comment FROM duckdb_tables()").fetchall())
     assert schema.definition["doc"] == comments[schema.table]
 
 
 @pytest.mark.parametrize("name", sorted(current_schemas()))
-def test_a_view_shows_the_record_without_its_place(store: Store, name: str) -> None:
-    """People query what was said, not where in the log it stands; what only the store keeps they do not see at all."""
+def test_a_view_shows_the_record_without_its_position(store: Store, name: str) -> None:
+    """Users query contents, not positions; internal columns are hidden."""
     schema = schema_of(name)
-    found = columns(store, "main", schema.table)
-    assert (dict(list(columns(store, "log", schema.table).items())[3:]) if schema.topics else {}) == found
+    view_columns = columns(store, "main", schema.table)
+    assert (dict(list(columns(store, "log", schema.table).items())[3:]) if schema.topics else {}) == view_columns
 
 
 def test_no_table_has_a_key_or_an_index(store: Store) -> None:
-    """At a million rows a key takes three quarters of the speed and doubles the file."""
+    """With a million rows, a key costs three quarters of the speed and doubles the file."""
     cursor = store.cursor()
     assert cursor.execute("SELECT * FROM duckdb_indexes()").fetchall() == []
     assert cursor.execute("SELECT * FROM duckdb_constraints()").fetchall() == []
@@ -99,8 +99,8 @@ def incident(identity: str, revision: int, status: str) -> Incident:
     )  # fmt: skip
 
 
-def test_a_view_shows_the_latest_revision_and_nothing_else(store: Store) -> None:
-    """Revisions arrive in any order, and a redelivery brings one twice."""
+def test_a_view_shows_only_the_latest_revision(store: Store) -> None:
+    """Revisions arrive in any order and repeatedly."""
     append(
         store,
         "incidents",
@@ -115,14 +115,14 @@ def test_a_view_shows_the_latest_revision_and_nothing_else(store: Store) -> None
 
 
 def test_of_two_records_with_one_revision_the_later_one_counts(store: Store) -> None:
-    """Else which of them is shown would be chance."""
+    """Otherwise the shown one would be random."""
     append(store, "incidents", incident("a", 0, "open"))
     append(store, "incidents", incident("a", 0, "dismissed"))
     assert store.cursor().execute("SELECT status FROM incidents").fetchall() == [("dismissed",)]
 
 
-def test_a_record_on_two_topics_is_one_thing_in_the_view(store: Store) -> None:
-    """A session is closed once, however many topics must be told; a count of closings must not count topics."""
+def test_a_record_on_two_topics_is_one_row_of_the_view(store: Store) -> None:
+    """A session is closed once, so the number of closings must not count topics."""
     closing = build.closing("s1", 3)
     append(store, "exchanges", closing)
     append(store, "agent-events", build.event("s1", 0, event="tool_call"), closing)
@@ -142,8 +142,8 @@ ADDED = [
 ]
 
 
-def test_an_older_file_gains_what_was_added_and_keeps_its_rows(path: Path, add_fields: Callable[..., None]) -> None:
-    """An upgrade must not ask anybody to import again."""
+def test_an_older_file_gains_new_columns_and_keeps_its_rows(path: Path, add_fields: Callable[..., None]) -> None:
+    """An upgrade must not need another import."""
     events = [build.event("s1", number, event="tool_call", tool="exec") for number in range(5)]
     with Store(path) as store:
         append(store, "agent-events", *events)
@@ -159,19 +159,19 @@ def test_an_older_file_gains_what_was_added_and_keeps_its_rows(path: Path, add_f
         append(store, "agent-events", build.event("s1", 9, event="tool_call"))
         frame = store.read("agent-events", 0, 10)["AgentEvent"]
         assert [list(row) for row in frame.select(field["name"] for field, _ in ADDED).rows()] == [list(defaults)] * 6
-        found = columns(store, "log", "agent_events")
-        assert {f"It's {field['name']}." for field, _ in ADDED} <= {comment for _, comment in found.values()}
-        assert found["notes"] == columns(store, "main", "agent_events")["notes"] == ("VARCHAR[]", "It's notes.")
+        event_columns = columns(store, "log", "agent_events")
+        assert {f"It's {field['name']}." for field, _ in ADDED} <= {comment for _, comment in event_columns.values()}
+        assert event_columns["notes"] == columns(store, "main", "agent_events")["notes"] == ("VARCHAR[]", "It's notes.")
 
 
-def test_dimensions_of_diagnoses_in_an_older_file_are_read_into_the_list(path: Path) -> None:
-    """Files of version 0.2 have six columns of scores and no list: what they say must not be lost, nor asked for anew."""
-    known = DimensionScores(loop_control=80, tool_output_utilization=100, memory_integrity=0)
+def test_dimension_columns_of_an_older_file_are_read_into_the_list(path: Path) -> None:
+    """Files of version 0.2 have six score columns, whose contents must not be lost or computed again."""
+    scores = DimensionScores(loop_control=80, tool_output_utilization=100, memory_integrity=0)
     with Store(path) as store:
-        append(store, "diagnoses", diagnosed("a", scores=known), diagnosed("b"))
+        append(store, "diagnoses", diagnosed("a", scores=scores), diagnosed("b"))
     with duckdb.connect(str(path)) as raw:
         raw.execute("DROP VIEW main.diagnoses; ALTER TABLE log.diagnoses DROP COLUMN dimensions")
-    expected = {"a": [*known.__struct_fields__], "b": [*known.__struct_fields__]}
+    expected = {"a": [*scores.__struct_fields__], "b": [*scores.__struct_fields__]}
     for _ in range(2):  # the second time there is nothing left to do
         with Store(path) as store:
             rows = store.cursor().execute("SELECT session_id, dimensions FROM diagnoses ORDER BY session_id").fetchall()
@@ -180,7 +180,7 @@ def test_dimensions_of_diagnoses_in_an_older_file_are_read_into_the_list(path: P
             assert [one["score"] for one in rows[1][1]] == [None] * 6
             (first, _) = rows_as_records("Diagnosis", store.read("diagnoses", 0, 10)["Diagnosis"])
             assert isinstance(first, Diagnosis)
-            assert first.scores == known
+            assert first.scores == scores
             assert first.dimensions[0].score == 80
     new = DiagnosedDimension(dimension="retry_discipline", score=75)
     with Store(path) as store:
@@ -189,8 +189,8 @@ def test_dimensions_of_diagnoses_in_an_older_file_are_read_into_the_list(path: P
         assert store.cursor().execute(statement).fetchall() == [([{"dimension": "retry_discipline", "score": 75}],)]
 
 
-def test_a_table_that_is_missing_is_made(path: Path) -> None:
-    """A new record type comes with an upgrade."""
+def test_a_missing_table_is_created(path: Path) -> None:
+    """An upgrade may add a record type."""
     with Store(path) as store:
         append(store, "incidents", incident("a", 0, "open"))
     with duckdb.connect(str(path)) as raw:
@@ -210,7 +210,7 @@ def test_a_table_that_is_missing_is_made(path: Path) -> None:
     ],
 )
 def test_a_file_of_a_newer_version_is_refused(path: Path, change: str, named: str) -> None:
-    """Writing into it would lose what the newer version knows."""
+    """Writing into it would lose data that only the newer version knows."""
     with Store(path) as store:
         append(store, "agent-events", build.event("s1", 0, event="tool_call"))
     with duckdb.connect(str(path)) as raw:
@@ -225,8 +225,8 @@ def test_a_file_of_a_newer_version_is_refused(path: Path, change: str, named: st
         assert raw.execute("SELECT count(*) FROM log.agent_events").fetchall() == [(1,)]
 
 
-def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, add_fields: Callable[..., None]) -> None:
-    """Half of the columns would be neither version."""
+def test_a_failed_migration_leaves_the_file_unchanged(path: Path, add_fields: Callable[..., None]) -> None:
+    """With half of the columns, the file would fit neither version."""
     with Store(path):
         pass
     with duckdb.connect(str(path)) as raw:
@@ -240,18 +240,18 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, add_fields
     assert ("mood",) not in names
 
 
-def test_a_file_that_is_up_to_date_is_left_alone(store: Store) -> None:
-    """A change of tables in the write-ahead log costs the next start."""
+def test_a_current_file_is_not_changed(store: Store) -> None:
+    """A schema change in the write-ahead log costs time at the next start."""
     rows = store.cursor().execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = 'log'")
     existing: dict[str, dict[str, str]] = {}
     for table, column, kind in rows.fetchall():
         existing.setdefault(table, {})[column] = kind
-    ((made,),) = store.cursor().execute(f"SELECT log.{DIGEST}()").fetchall()
-    assert list(migration_statements(existing, made)) == []
+    ((digest,),) = store.cursor().execute(f"SELECT log.{DIGEST}()").fetchall()
+    assert list(migration_statements(existing, digest)) == []
 
 
-def test_a_file_with_macros_of_before_gets_the_current_ones(tmp_path: Path) -> None:
-    """They are kept in the file: without that a query would go on as the version did that made it."""
+def test_a_file_with_old_macros_gets_the_current_ones(tmp_path: Path) -> None:
+    """Macros are stored in the file, so an old one would still be used."""
     path = tmp_path / "fleet.duckdb"
     Store(path).close()
     with duckdb.connect(str(path)) as raw:
@@ -264,7 +264,7 @@ def test_a_file_with_macros_of_before_gets_the_current_ones(tmp_path: Path) -> N
 @settings(max_examples=examples(30))
 @given(TEXTS, TEXTS)
 def test_names_and_texts_are_quoted(name: str, text: str) -> None:
-    """A name or a doc with a quote in it must not end the statement."""
+    """A quotation mark in a name or comment must not end the statement."""
     with duckdb.connect() as connection:
         result = connection.execute(f"SELECT {literal(text)} AS {quote(name)}")
         assert [column[0] for column in result.description] == [name]
@@ -272,17 +272,17 @@ def test_names_and_texts_are_quoted(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), ADDED)
-def test_defaults_mean_the_same_in_sql(field: dict[str, Any], value: Any) -> None:
-    """Old rows in the table and old bytes in a topic must get the same value."""
+def test_defaults_are_the_same_in_sql_and_avro(field: dict[str, Any], value: Any) -> None:
+    """Old rows in a table and old records on a topic must get the same value."""
     with duckdb.connect() as connection:
         assert connection.execute(f"SELECT {default_literal(field)}").fetchone() == (value,)
 
 
-def test_what_only_the_store_keeps_has_no_view() -> None:
-    """Nobody should build on the state of a stage."""
+def test_internal_tables_have_no_view() -> None:
+    """Users must not depend on the states of stages."""
     assert list(view_statements(schema_of("StageState"))) == []
 
 
-def test_a_revision_is_part_of_no_identity() -> None:
-    """Else nothing would ever replace anything."""
+def test_a_revision_is_not_part_of_an_identity() -> None:
+    """Otherwise a revision would never replace the previous one."""
     assert not [schema.name for schema in current_schemas().values() if "revision" in schema.identity]

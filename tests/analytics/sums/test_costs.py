@@ -71,9 +71,9 @@ def said(store: Store, statement: str, asked: Asked) -> list[tuple[Any, ...]]:
 
 def require_same(store: Store, *asked: Asked) -> None:
     """The sums are those of the single records."""
-    for one in asked or ((None, *ALWAYS),):
-        assert said(store, NAIVE, one) == said(store, KEPT, one)
-        assert said(store, COUNTED, one) == said(store, KEPT_COUNTS, one)
+    for query_window in asked or ((None, *ALWAYS),):
+        assert said(store, NAIVE, query_window) == said(store, KEPT, query_window)
+        assert said(store, COUNTED, query_window) == said(store, KEPT_COUNTS, query_window)
 
 
 def publish(store: Store, *records: Landed) -> None:
@@ -88,9 +88,9 @@ def land(store: Store, topic: str, partition: int, first_offset: int, records: S
     ((name, frame),) = decode_batch([encode(one) for one in records]).frames.items()
     places = [pl.lit(partition, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset")]
     with store.transaction() as transaction:
-        seen = KnownIdentities()
-        transaction.read_identities(topic, seen)
-        transaction.flush(topic, {name: frame.with_columns(places)}, seen)
+        identities = KnownIdentities()
+        transaction.read_identities(topic, identities)
+        transaction.flush(topic, {name: frame.with_columns(places)}, identities)
 
 
 def remove(store: Store, name: str, table: str, where: str) -> None:
@@ -119,14 +119,14 @@ def by_chance(number: int) -> tuple[Exchange, list[Judgement]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_sums_are_those_of_the_single_judgements(store: Store, seed: int) -> None:
-    """Late answers, exchanges that land after their answers, deletions, windows that cut hours: whether or not somebody has added up."""
+def test_sums_equal_those_of_the_single_judgements(store: Store, seed: int) -> None:
+    """This holds for late answers, exchanges stored after their answers, deletions and partial hours, before and after a refresh."""
     chance = random.Random(seed)
     waiting: list[Landed] = []
-    known = 0
+    known_count = 0
     for _ in range(6):
-        first, known = known, known + chance.randrange(1, 40)
-        waiting += [one for number in range(first, known) for one in (by_chance(number)[0], *by_chance(number)[1])]
+        first, known_count = known_count, known_count + chance.randrange(1, 40)
+        waiting += [one for number in range(first, known_count) for one in (by_chance(number)[0], *by_chance(number)[1])]
         chance.shuffle(waiting)
         part = [waiting.pop() for _ in range(chance.randrange(len(waiting) + 1))]
         publish(store, *part)
@@ -143,19 +143,19 @@ def test_sums_are_those_of_the_single_judgements(store: Store, seed: int) -> Non
         require_same(store, (None, *ALWAYS), ("ops", cuts[0], cuts[1]), ("web", *hours), (None, hours[0], cuts[1]))
 
 
-def test_once_added_up_no_single_judgement_is_read(store: Store) -> None:
-    """Sums that are not used cost time and say nothing."""
+def test_after_a_refresh_no_single_judgement_is_read(store: Store) -> None:
+    """Unused sums would only cost time."""
     publish(store, exchange("a", 1), judgement("a", 1))
     refresh_daily(store)
     with store.transaction() as transaction:
         transaction.connection.execute("UPDATE log.session_costs SET judgements = 7")
-    asked = {"project": "ops", "by": "day", "from": ALWAYS[0], "to": ALWAYS[1]}
+    parameters = {"project": "ops", "by": "day", "from": ALWAYS[0], "to": ALWAYS[1]}
 
-    assert [row["judgements"] for row in query_rows(store.cursor(), "window_costs", asked)] == [7]
+    assert [row["judgements"] for row in query_rows(store.cursor(), "window_costs", parameters)] == [7]
 
 
-def test_an_exchange_that_lands_after_its_answer_takes_the_answer_along(store: Store) -> None:
-    """On Kafka topics land in any order, and partitions at their own pace."""
+def test_an_exchange_stored_after_its_answer_includes_the_answer(store: Store) -> None:
+    """On Kafka, topics and partitions are stored in any order."""
     early, late = NOON - timedelta(days=3), NOON
     land(store, "judgements", 1, 50, [judgement("a", 1, judged_at=late), judgement("b", 1, judged_at=late)])
     refresh_daily(store)
@@ -173,8 +173,8 @@ def test_an_exchange_that_lands_after_its_answer_takes_the_answer_along(store: S
     assert store.cursor().execute("SELECT DISTINCT is_placed FROM log.session_costs").fetchall() == [(True,)]
 
 
-def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> None:
-    """A rebuild from the topics gives positions again, and lands exchanges and judgements one after the other."""
+def test_rebuilt_records_are_summed_again(store: Store) -> None:
+    """A rebuild reuses positions, and stores exchanges and judgements one after another."""
     publish(store, exchange("a", 1), judgement("a", 1), exchange("b", 1), judgement("b", 1))
     refresh_daily(store)
     for topic, record in (("judgements", judgement("a", 1, cost_usd=0.5)), ("exchanges", exchange("a", 1, occurred_at=NOON))):
@@ -187,8 +187,8 @@ def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> No
         require_same(store)
 
 
-def test_what_is_deleted_is_not_counted_and_leaves_no_name_behind(store: Store) -> None:
-    """Sums by session name sessions: retention and erasures take them along in the same transaction."""
+def test_deleted_judgements_are_not_counted_and_leave_no_name(store: Store) -> None:
+    """Sums per session contain its name, so retention and erasure delete them in the same transaction."""
     publish(store, exchange("a", 1), judgement("a", 1), exchange("b", 1), judgement("b", 1))
     refresh_daily(store)
     remove(store, "Judgement", "judgements", "session_id = 'a'")
@@ -199,8 +199,8 @@ def test_what_is_deleted_is_not_counted_and_leaves_no_name_behind(store: Store) 
     require_same(store)
 
 
-def test_the_kept_sums_are_the_same_whatever_the_order(store: Store, tmp_path: Any) -> None:
-    """A database that was made again is the same to the byte in what it says."""
+def test_stored_sums_do_not_depend_on_the_order(store: Store, tmp_path: Any) -> None:
+    """A rebuilt database must have the same bytes."""
     records = [one for number in range(60) for one in (by_chance(number)[0], *by_chance(number)[1])]
     publish(store, *records)
     refresh_daily(store)
@@ -209,12 +209,12 @@ def test_the_kept_sums_are_the_same_whatever_the_order(store: Store, tmp_path: A
             publish(other, *records[::-1][start : start + 7])
             refresh_daily(other)
         for table in ("session_costs", "daily_exchanges"):
-            whole = f"SELECT * FROM log.{table} ORDER BY ALL"
-            assert store.cursor().execute(whole).fetchall() == other.cursor().execute(whole).fetchall()
+            query = f"SELECT * FROM log.{table} ORDER BY ALL"
+            assert store.cursor().execute(query).fetchall() == other.cursor().execute(query).fetchall()
 
 
-def test_a_refresh_notes_how_far_it_came(store: Store) -> None:
-    """What was added up is not read again, and what waits for exchanges is not added up again without any."""
+def test_a_refresh_records_its_progress(store: Store) -> None:
+    """Summed records are not read again, and judgements that wait for their exchange are not summed without it."""
     publish(store, exchange("a", 1), judgement("a", 1), judgement("b", 1))
     refresh_daily(store)
     with store.transaction() as transaction:
@@ -225,8 +225,8 @@ def test_a_refresh_notes_how_far_it_came(store: Store) -> None:
     assert commits == store.commits
 
 
-def test_a_file_from_before_is_added_up_by_the_next_refresh(tmp_path: Any) -> None:
-    """Databases of earlier versions have judgements and no sums of them."""
+def test_the_next_refresh_sums_an_older_file(tmp_path: Any) -> None:
+    """Databases of earlier versions have judgements without sums."""
     path = tmp_path / "fleet.duckdb"
     with Store(path) as store:
         publish(store, *(one for number in range(20) for one in (by_chance(number)[0], *by_chance(number)[1])))

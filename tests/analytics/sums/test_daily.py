@@ -72,9 +72,9 @@ def land(store: Store, partition: int, first_offset: int, scores: Sequence[Score
     frame = decode_batch([encode(one) for one in scores]).frames["Score"]
     places = [pl.lit(partition, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset")]
     with store.transaction() as transaction:
-        seen = KnownIdentities()
-        transaction.read_identities("scores", seen)
-        transaction.flush("scores", {"Score": frame.with_columns(places)}, seen)
+        identities = KnownIdentities()
+        transaction.read_identities("scores", identities)
+        transaction.flush("scores", {"Score": frame.with_columns(places)}, identities)
 
 
 def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
@@ -91,36 +91,36 @@ def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_daily_sums_are_those_of_the_current_scores(store: Store, seed: int) -> None:
-    """Late scores, scores made again, windows that cut days: whether or not somebody has added up, the answer is the same."""
+def test_daily_sums_equal_those_of_the_current_scores(store: Store, seed: int) -> None:
+    """This holds for late scores, revisions and partial days, before and after a refresh."""
     chance = random.Random(seed)
-    known = 0
+    known_count = 0
     for _ in range(6):
-        known = publish_by_chance(store, chance, known, a_score, most=40, refreshed=0.6)
+        known_count = publish_by_chance(store, chance, known_count, a_score, most=40, refreshed=0.6)
         cuts = sorted(NOON + timedelta(hours=chance.randrange(-100, 100)) for _ in range(2))
         midnight = cuts[0].replace(hour=0)
-        for asked in ((None, *ALWAYS), ("ops", cuts[0], cuts[1]), (None, midnight, cuts[1]), ("web", cuts[0], cuts[0])):
-            assert naive(store, asked) == kept(store, asked)
+        for query_window in ((None, *ALWAYS), ("ops", cuts[0], cuts[1]), (None, midnight, cuts[1]), ("web", cuts[0], cuts[0])):
+            assert naive(store, query_window) == kept(store, query_window)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_fleet_is_the_same_before_and_after_its_days_are_added_up(store: Store, seed: int) -> None:
-    """`projects` reads kept days and single scores by itself, to plan them once; a page shows no jump when a refresh comes by."""
+def test_a_refresh_does_not_change_the_fleet(store: Store, seed: int) -> None:
+    """The query `projects` combines stored days and single scores, and a page must show no jump at a refresh."""
     chance = random.Random(seed)
-    known = 0
+    known_count = 0
     for _ in range(4):
-        known = publish_by_chance(store, chance, known, a_score, most=40, refreshed=0.3)
+        known_count = publish_by_chance(store, chance, known_count, a_score, most=40, refreshed=0.3)
         end = NOON.replace(hour=0) + timedelta(days=2)
         period = {"as_of": NOON + timedelta(days=1), "from": end - timedelta(days=3), "to": end}
-        asked = [{"project": project, **period} for project in (None, "ops", "web")]
-        before = [query_rows(store.cursor(), "projects", one) for one in asked]
+        windows = [{"project": project, **period} for project in (None, "ops", "web")]
+        before = [query_rows(store.cursor(), "projects", one) for one in windows]
         refresh_daily(store)
-        assert [query_rows(store.cursor(), "projects", one) for one in asked] == before
+        assert [query_rows(store.cursor(), "projects", one) for one in windows] == before
         assert {"ops", "web"} >= {row["project"] for row in before[0]}
 
 
-def test_a_refresh_answers_the_days_that_scores_came_to_and_takes_up_no_others(store: Store) -> None:
-    """The watch checks the projects of these days, and a day that did not change must not cost anything."""
+def test_a_refresh_returns_the_changed_days_only(store: Store) -> None:
+    """The watch checks the projects of these days, and unchanged days must cost nothing."""
     publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON - timedelta(days=3), project="web"))
 
     assert refresh_daily(store) == {("ops", date(2026, 10, 10)), ("web", date(2026, 10, 7))}
@@ -131,8 +131,8 @@ def test_a_refresh_answers_the_days_that_scores_came_to_and_takes_up_no_others(s
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
-def test_once_added_up_no_single_score_is_read(store: Store) -> None:
-    """Sums that are not used cost time and say nothing."""
+def test_after_a_refresh_no_single_score_is_read(store: Store) -> None:
+    """Unused sums would only cost time."""
     publish(store, score("a", 1, exchange_at=NOON))
     refresh_daily(store)
     with store.transaction() as transaction:
@@ -146,8 +146,8 @@ def asked_of(project: str) -> dict[str, Any]:
     return {"project": project, "as_of": NOON + timedelta(days=2), "days": 7}
 
 
-def test_each_partition_of_a_topic_is_followed_by_itself(store: Store) -> None:
-    """A partition that is new, or behind the others, holds scores that nobody has added up."""
+def test_each_partition_of_a_topic_has_its_own_position(store: Store) -> None:
+    """A new or slow partition has scores that were not summed yet."""
     land(store, 0, 100, [score("a", number, exchange_at=NOON) for number in range(3)])
     refresh_daily(store)
     land(store, 1, 0, [score("b", number, exchange_at=NOON) for number in range(2)])
@@ -160,7 +160,7 @@ def test_each_partition_of_a_topic_is_followed_by_itself(store: Store) -> None:
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
-def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> None:
+def test_rebuilt_records_are_summed_again(store: Store) -> None:
     """A rebuild gives the same positions to other scores."""
     publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON))
     refresh_daily(store)
@@ -173,8 +173,8 @@ def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> No
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
-def test_a_rebuild_while_days_are_added_up_is_not_taken_for_done(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watermark of what was read before would hide the new scores at the old positions."""
+def test_a_rebuild_during_a_refresh_is_not_taken_for_done(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old watermark would hide new scores at old positions."""
     publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON))
     batches = daily._split_days
 
@@ -194,8 +194,8 @@ def test_a_rebuild_while_days_are_added_up_is_not_taken_for_done(store: Store, m
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
-def test_a_refresh_that_is_cut_short_begins_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill between two days leaves some of them added up, and all of them to be looked at."""
+def test_an_interrupted_refresh_starts_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two days leaves some of them summed, and all of them must be checked."""
     publish(store, *(score("a", number, exchange_at=NOON + timedelta(days=number)) for number in range(3)))
     batches = daily._split_days
 
@@ -218,32 +218,30 @@ def test_a_refresh_that_is_cut_short_begins_anew(store: Store, monkeypatch: pyte
     assert len(refresh_daily(store)) == 3
 
 
-def test_a_transaction_takes_up_so_many_scores(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an import of years, whoever takes exchanges in must not wait for all of them."""
+def test_a_transaction_sums_a_bounded_number_of_scores(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an import of years, ingestion must not wait for all of them."""
     days = [[score(f"{day}", number, exchange_at=NOON + timedelta(days=day)) for number in range(day)] for day in range(1, 6)]
     publish(store, *(one for day in days for one in day))
-    taken: list[int] = []
+    summed_counts: list[int] = []
     batches = daily._split_days
     monkeypatch.setattr(daily, "MAX_NEW_RECORDS", 4)
 
     def counted(changed: Mapping[Day, int]) -> Iterator[list[Day]]:
         for days in batches(changed):
-            taken.append(len(days))
+            summed_counts.append(len(days))
             yield days
 
     monkeypatch.setattr(daily, "_split_days", counted)
     refresh_daily(store)
 
     # Once for the sums by day and hour, once for those by session.
-    assert taken == [2, 1, 1, 1] * 2
+    assert summed_counts == [2, 1, 1, 1] * 2
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
 @pytest.mark.parametrize("most", [1, 3, 1_000])
-def test_the_sums_do_not_depend_on_how_many_days_are_added_up_together(
-    store: Store, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    """Months of few records take one statement, and a day with many takes one of its own: neither may be seen in a sum."""
+def test_sums_do_not_depend_on_the_days_per_statement(store: Store, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Months with few records share a statement, and a busy day has its own."""
     monkeypatch.setattr(kept_sums, "MAX_ROWS", most)
     chance = random.Random(11)
     publish(store, *(a_score(chance, number) for number in range(60)))
@@ -251,16 +249,16 @@ def test_the_sums_do_not_depend_on_how_many_days_are_added_up_together(
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
-def test_days_in_a_row_are_added_up_together_as_far_as_their_records_go() -> None:
-    """A statement takes longer to plan than a small project's months take to add up, and a large one's must not wait for months."""
+def test_consecutive_days_share_a_statement_up_to_a_number_of_records() -> None:
+    """Planning a statement takes longer than summing months of a small project, but a large project must not be delayed."""
     first = NOON.date()
     days = [(project, first + timedelta(days=number)) for number in (0, 1, 2, 4) for project in ("ops", "web")]
     sizes = {first: 90_000, first + timedelta(days=1): 110_000, first + timedelta(days=2): 1}
     assert list(kept_sums._split_consecutive(days, sizes)) == [days[:4], days[4:6], days[6:]]
 
 
-def test_days_are_added_up_again_when_scores_were_deleted(store: Store) -> None:
-    """Deleting leaves no new position behind that would tell of it."""
+def test_days_are_summed_again_after_a_deletion(store: Store) -> None:
+    """A deletion leaves no new position that would show it."""
     publish(
         store,
         score("a", 1, exchange_at=NOON),
@@ -276,8 +274,8 @@ def test_days_are_added_up_again_when_scores_were_deleted(store: Store) -> None:
     assert [count for (count,) in store.cursor().execute("SELECT exchanges FROM log.daily_scores").fetchall()] == [1]
 
 
-def test_the_sums_do_not_depend_on_the_order_of_the_scores(store: Store) -> None:
-    """Adding floats does, and a baseline would differ from the one that a replay makes."""
+def test_sums_do_not_depend_on_the_order_of_the_scores(store: Store) -> None:
+    """Adding floats does, and a baseline would differ from that of a replay."""
     scores = [score("a", number, exchange_at=NOON, tier1_score=random.Random(number).random()) for number in range(300)]
     publish(store, *scores)
     refresh_daily(store)
@@ -290,8 +288,8 @@ def test_the_sums_do_not_depend_on_the_order_of_the_scores(store: Store) -> None
     assert once == kept(store, (None, *ALWAYS))
 
 
-def test_nothing_is_kept_of_an_empty_log(store: Store) -> None:
-    """The first start of all."""
+def test_an_empty_log_has_no_sums(store: Store) -> None:
+    """This is the state at the first start."""
     assert refresh_daily(store) == set()
     assert kept(store, (None, *ALWAYS)) == []
     with store.transaction() as transaction:
@@ -299,15 +297,15 @@ def test_nothing_is_kept_of_an_empty_log(store: Store) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_runs_of_the_query_are_those_of_the_rule(store: Store, seed: int) -> None:
-    """Analysts see drift by SQL, incidents come from the rule: both must say the same."""
+def test_the_query_finds_the_same_runs_as_the_rule(store: Store, seed: int) -> None:
+    """Analysts see drift by SQL and incidents come from the rule, so both must agree."""
     chance = random.Random(seed)
     mean, stddev = 0.5, chance.choice([0.0, 0.125])
     as_of = NOON + timedelta(days=7)
-    told = TierStatistics(mean=mean, stddev=stddev, count=9)
+    statistics = TierStatistics(mean=mean, stddev=stddev, count=9)
     none = TierStatistics(count=0)
     baseline = Baseline(
-        baseline_id="b", project="ops", computed_at=NOON, window_start=NOON, window_end=NOON, tier1=told, tier2=none,
+        baseline_id="b", project="ops", computed_at=NOON, window_start=NOON, window_end=NOON, tier1=statistics, tier2=none,
         tier2_5=none, tier3=none, anomaly_rate=0.0, exchange_count=9, policy_digest="p",
     )  # fmt: skip
     with store.transaction() as transaction:
@@ -326,20 +324,20 @@ def test_the_runs_of_the_query_are_those_of_the_rule(store: Store, seed: int) ->
         (one.direction, one.severity, [(day.day, day.average) for day in one.days], one.deviation)
         for one in consecutive_days(days, mean, stddev, as_of.date())
     ]
-    found = query_rows(store.cursor(), "drift_runs", parameters)
+    drift_runs = query_rows(store.cursor(), "drift_runs", parameters)
     runs = [
         (row["direction"], row["severity"], [(day["day"], day["average"]) for day in row["days"]], row["deviation"])
-        for row in found
+        for row in drift_runs
     ]
 
     assert runs == expected
 
 
-def test_the_agreement_weighs_by_what_retention_has_left(store: Store) -> None:
-    """The sums of a day outlive its scores, for charts; what stands for exchanges that are gone would weigh the others wrong."""
+def test_agreement_is_weighted_by_the_scores_that_retention_left(store: Store) -> None:
+    """The daily sums outlive the scores, and those of deleted exchanges would distort the weights."""
     days = [NOON - timedelta(days=back) for back in (2, 1, 0)]
     publish(store, *(score("a", number, exchange_at=at, tier3_score=4.5) for number, at in enumerate(days)))
-    asked = {"project": "ops", "from": None, "to": None, "times": None}
+    parameters = {"project": "ops", "from": None, "to": None, "times": None}
     rated = Review(
         review_id="r", project="ops", kind="human_score", subject_id=score("a", 2).score_id, reviewer="ann", score=3,
         occurred_at=NOON, ingested_at=NOON,
@@ -347,8 +345,8 @@ def test_the_agreement_weighs_by_what_retention_has_left(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.append("reviews", [encode(rated)])
     refresh_daily(store)
-    assert [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", asked)] == [3]
+    assert [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", parameters)] == [3]
     with store.transaction() as transaction:
         transaction.set_watermarks(RETENTION, {("ops", 0): int((NOON - timedelta(days=1)).timestamp() * 1_000_000)})
 
-    assert [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", asked)] == [2]
+    assert [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", parameters)] == [2]

@@ -89,12 +89,12 @@ def a_store() -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_watch_reads_what_the_current_scores_add_up_to(store: Store, seed: int) -> None:
-    """Late scores, revisions, an end in the middle of a day or of what has come: whether or not somebody has added up."""
+def test_hourly_sums_equal_those_of_the_current_scores(store: Store, seed: int) -> None:
+    """This holds for late scores, revisions and partial days, before and after a refresh."""
     chance = random.Random(seed)
-    known = 0
+    known_count = 0
     for _ in range(4):
-        known = publish_by_chance(store, chance, known, a_score, most=60, refreshed=0.7)
+        known_count = publish_by_chance(store, chance, known_count, a_score, most=60, refreshed=0.7)
         for until in (
             NOON + timedelta(days=2),
             NOON + timedelta(hours=chance.randrange(-40, 24), minutes=chance.choice([0, 7])),
@@ -108,17 +108,15 @@ def test_the_watch_reads_what_the_current_scores_add_up_to(store: Store, seed: i
 
 @settings(max_examples=8, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 40), st.integers(0, 5))
-def test_neither_the_order_nor_the_parts_in_which_scores_come_changes_anything(
-    chance: random.Random, count: int, refreshes: int
-) -> None:
-    """To the last bit: evidence that moved with the order of arrival would make another incident of the same scores."""
+def test_hourly_sums_do_not_depend_on_order_or_batches(chance: random.Random, count: int, refreshes: int) -> None:
+    """They are equal to the last bit, because other evidence would make another incident."""
     scores = [a_score(chance, number) for number in range(count)]
     # Of one exchange the highest revision counts, whenever it comes.
     scores += [a_score(chance, number, 1) for number in range(0, count, 3)]
     values = asked(NOON + timedelta(hours=chance.randrange(-40, 30)))
-    with a_store() as whole:
-        publish(whole, *scores)
-        said, told = watched(whole, values), read(whole, values)
+    with a_store() as single_batch:
+        publish(single_batch, *scores)
+        watched_rows, read_rows = watched(single_batch, values), read(single_batch, values)
     chance.shuffle(scores)
     cuts = sorted(chance.randrange(len(scores) + 1) for _ in range(refreshes))
     with a_store() as parts:
@@ -126,12 +124,12 @@ def test_neither_the_order_nor_the_parts_in_which_scores_come_changes_anything(
             publish(parts, *scores[start:end])
             refresh_daily(parts)
             assert not parts.cursor().execute("SELECT * FROM log.changed_scores()").fetchall()
-        assert said == watched(parts, values)
-        assert told.equals(read(parts, values))
+        assert watched_rows == watched(parts, values)
+        assert read_rows.equals(read(parts, values))
 
 
-def test_once_added_up_no_single_score_is_read_not_even_of_today(store: Store) -> None:
-    """A check of ten million scores takes what a check of a thousand does; the present day is in every check."""
+def test_after_a_refresh_no_single_score_is_read_even_of_today(store: Store) -> None:
+    """A check of ten million scores takes as long as one of a thousand, and every check includes today."""
     publish(store, score("a", 1, exchange_at=NOON - timedelta(hours=2)))
     refresh_daily(store)
     with store.transaction() as transaction:
@@ -142,8 +140,8 @@ def test_once_added_up_no_single_score_is_read_not_even_of_today(store: Store) -
     assert watched(store, asked(NOON - timedelta(hours=2))) == []
 
 
-def test_where_there_are_no_scores_there_are_no_hours(store: Store) -> None:
-    """A check of projects with runs alone loads no library for columns."""
+def test_without_scores_there_are_no_hours(store: Store) -> None:
+    """A check of projects with only runs loads no dataframe library."""
     publish(store, score("a", 1, exchange_at=NOON))
     refresh_daily(store)
 
@@ -151,33 +149,33 @@ def test_where_there_are_no_scores_there_are_no_hours(store: Store) -> None:
     assert read_hours(store.cursor(), PROJECTS, SINCE.date(), NOON + timedelta(days=1)) is not None
 
 
-def test_a_day_that_the_end_cuts_is_added_up_as_far_as_it_goes(store: Store) -> None:
-    """A check of a moment that is past must not see what a session said later, nor count the session at a later hour."""
+def test_a_partial_day_is_summed_up_to_its_end(store: Store) -> None:
+    """A check of an earlier time must not see later scores of a session, nor count the session at a later hour."""
     publish(store, *(score("a", turn, exchange_at=NOON + timedelta(hours=turn)) for turn in (1, 2, 3)))
     refresh_daily(store)
 
-    ((seen,),) = ([row] for row in watched(store, asked(NOON + timedelta(hours=2, minutes=30))))
-    assert seen["exchanges"] == 2
-    assert seen["tier1_units"] == 1
-    assert seen["last_at"] == (NOON + timedelta(hours=2)).replace(tzinfo=None)
+    ((cell,),) = ([row] for row in watched(store, asked(NOON + timedelta(hours=2, minutes=30))))
+    assert cell["exchanges"] == 2
+    assert cell["tier1_units"] == 1
+    assert cell["last_at"] == (NOON + timedelta(hours=2)).replace(tzinfo=None)
     assert read(store, asked(NOON + timedelta(hours=2, minutes=30)))["exchanges"].to_list() == [2]
 
 
-def test_named_columns_are_those_of_all_columns(store: Store) -> None:
-    """Charts ask for a few of them, also while scores are there that nobody has added up."""
+def test_selected_columns_equal_those_of_all_columns(store: Store) -> None:
+    """Charts read a few columns, also while some scores are not summed yet."""
     publish(store, *(score("a", turn, exchange_at=NOON + timedelta(hours=turn)) for turn in range(20)))
     columns = ("hour", "exchanges", "tier1_sum")
     for _ in range(2):
-        whole = read_hours(store.cursor(), PROJECTS, SINCE.date(), NOON + timedelta(days=2))
-        named = read_hours(store.cursor(), PROJECTS, SINCE.date(), NOON + timedelta(days=2), columns)
-        assert whole is not None
-        assert named is not None
-        assert whole.select(columns).sort(columns).rows() == named.rows()
+        all_columns = read_hours(store.cursor(), PROJECTS, SINCE.date(), NOON + timedelta(days=2))
+        selected = read_hours(store.cursor(), PROJECTS, SINCE.date(), NOON + timedelta(days=2), columns)
+        assert all_columns is not None
+        assert selected is not None
+        assert all_columns.select(columns).sort(columns).rows() == selected.rows()
         refresh_daily(store)
 
 
 def test_a_weight_beyond_any_policy_breaks_no_sums(store: Store) -> None:
-    """Scores land from elsewhere, too, and a day is added up for all projects at once."""
+    """Scores may come from other producers, and a day is summed for all projects together."""
     judged = {"exchange_at": NOON, "tier2_state": "scored", "tier2_score": 1.0}
     publish(store, *(score("a", turn, sampling_probability=share, **judged) for turn, share in ((1, 0.0), (2, 1e-300))))
     refresh_daily(store)
@@ -185,8 +183,8 @@ def test_a_weight_beyond_any_policy_breaks_no_sums(store: Store) -> None:
     assert [row["tier2_weight"] for row in watched(store, asked(NOON + timedelta(days=1)))] == [2e4]
 
 
-def test_a_database_of_the_version_before_is_filled(tmp_path: Path) -> None:
-    """Its days were added up without hours: all of them are again, and until then the single scores are read."""
+def test_a_database_of_the_previous_version_is_filled(tmp_path: Path) -> None:
+    """Its days were summed without hours; until they are summed again, single scores are read."""
     path = tmp_path / "old.duckdb"
     with Store(path) as store:
         publish(store, *(score("a", turn, exchange_at=NOON + timedelta(hours=turn)) for turn in range(20)))

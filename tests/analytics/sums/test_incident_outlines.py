@@ -46,8 +46,8 @@ def of(session: str) -> dict[str, str]:
     return {"project": told("a").project, "connection": "local", "session": session}
 
 
-def test_an_outline_has_what_moved_the_rules_and_the_agents_and_nothing_else(store: Store) -> None:
-    """A list must show what the evidence says: also that a value is null."""
+def test_an_outline_has_exactly_changed_series_rules_and_agents(store: Store) -> None:
+    """A list must show what the evidence says, including null values."""
     land(store, told("a", moved=MOVED, rules=RULES, queries=["SELECT"], exchanges=[{"agent": "bot"}, {"agent": "scout"}, {}]))
     ((identity, version, size, agents, evidence),) = outlines(store)
     assert identity == "a"
@@ -57,17 +57,22 @@ def test_an_outline_has_what_moved_the_rules_and_the_agents_and_nothing_else(sto
     assert json.loads(str(evidence)) == {"moved": MOVED, "rules": RULES}
 
 
-def test_every_revision_has_an_outline_of_its_own(store: Store) -> None:
-    """The newest revision counts, and what it no longer names must not be found."""
+def test_every_revision_has_its_own_outline(store: Store) -> None:
+    """The newest revision counts, and removed names must not be found."""
     land(store, told("a", moved=MOVED), told("b"))
     land(store, told("a", 1, runs=[{"agent": "other"}]))
     assert outlines(store, "incident_id, version, agents") == [("a", 0, ["scout"]), ("a", 1, ["other"]), ("b", 0, [])]
 
 
-def test_a_session_finds_the_incidents_that_name_it_now(store: Store) -> None:
-    """Evidence is gathered again while an incident goes on: a session may no longer be among it."""
-    one, other, third = ({"connection": "local", "sessionId": name} for name in ("one", "other", "third"))
-    land(store, told("a", exchanges=[one, other, one], runs=[other]), told("b", runs=[one]), told("a", 1, exchanges=[third]))
+def test_a_session_finds_the_incidents_that_name_it(store: Store) -> None:
+    """The evidence of an open incident is gathered again, and may no longer contain a session."""
+    named_first, other, third = ({"connection": "local", "sessionId": name} for name in ("one", "other", "third"))
+    land(
+        store,
+        told("a", exchanges=[named_first, other, named_first], runs=[other]),
+        told("b", runs=[named_first]),
+        told("a", 1, exchanges=[third]),
+    )
     assert outlines(store, "incident_id, version, sessions") == [
         ("a", 0, ["local/one", "local/other"]),
         ("a", 1, ["local/third"]),
@@ -79,22 +84,22 @@ def test_a_session_finds_the_incidents_that_name_it_now(store: Store) -> None:
     } == {"one": ["b"], "other": [], "third": ["a"]}
 
 
-def test_evidence_that_cannot_be_read_has_an_empty_outline(store: Store) -> None:
-    """A record of another program must not keep a list from being shown."""
-    one = incident(incident_id="a", metadata="no json")
+def test_unreadable_evidence_has_an_empty_outline(store: Store) -> None:
+    """A record of another program must not break a list."""
+    unreadable = incident(incident_id="a", metadata="no json")
     other = incident(incident_id="b", metadata='{"moved": "erased", "runs": {"agent": "x"}}')
-    land(store, one, other)
+    land(store, unreadable, other)
     assert outlines(store, "incident_id, size, agents, evidence") == [
         ("a", None, [], "{}"),
         ("b", None, [], '{"moved":"erased"}'),
     ]
 
 
-def test_an_erasure_erases_the_outline_too(store: Store) -> None:
-    """Else a list would show what the incident does not say any more."""
-    one, other = ({"connection": "local", "session_id": name, "agent": f"agent of {name}"} for name in ("gone", "kept"))
-    one["sessionId"], other["sessionId"] = "gone", "kept"
-    land(store, told("a", exchanges=[one, other]), told("b", exchanges=[other]))
+def test_an_erasure_deletes_the_outline(store: Store) -> None:
+    """A list must not show what the incident no longer contains."""
+    erased, other = ({"connection": "local", "session_id": name, "agent": f"agent of {name}"} for name in ("gone", "kept"))
+    erased["sessionId"], other["sessionId"] = "gone", "kept"
+    land(store, told("a", exchanges=[erased, other]), told("b", exchanges=[other]))
     ErasureRun(store, ErasureScope.from_pairs([("local", "gone")])).run()
     assert outlines(store, "incident_id, agents, sessions") == [
         ("a", ["agent of kept"], ["local/kept"]),
@@ -103,7 +108,7 @@ def test_an_erasure_erases_the_outline_too(store: Store) -> None:
 
 
 def test_a_deleted_incident_leaves_no_outline(store: Store) -> None:
-    """What was landed and is dropped lands again, perhaps as something else."""
+    """The incident may be stored again with other content."""
     land(store, told("a", moved=MOVED), told("b", moved=MOVED))
     with store.transaction() as transaction:
         transaction.delete_from("incidents", {0: 1})
@@ -116,8 +121,8 @@ def test_a_deleted_incident_leaves_no_outline(store: Store) -> None:
 @pytest.mark.parametrize(
     "older", ["DROP TABLE log.incident_outlines", "ALTER TABLE log.incident_outlines DROP COLUMN sessions"]
 )
-def test_a_file_from_before_outlines_were_kept_gets_the_same_ones(store: Store, older: str) -> None:
-    """Opening it with this version must show what the version before showed."""
+def test_an_older_file_gets_the_same_outlines(store: Store, older: str) -> None:
+    """Lists must show the same after an upgrade."""
     land(
         store,
         told("a", moved=MOVED, rules=RULES),

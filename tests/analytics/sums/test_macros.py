@@ -22,34 +22,34 @@ def cursor() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def quantile(cursor: duckdb.DuckDBPyConnection, freedom: float) -> float | None:
     """The quantile for a 95 % interval."""
-    ((found,),) = cursor.execute("SELECT log.t_quantile(?)", [freedom]).fetchall()
-    return found  # type: ignore[no-any-return]
+    ((quantile,),) = cursor.execute("SELECT log.t_quantile(?)", [freedom]).fetchall()
+    return quantile  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 10, 29, 30, 31, 45.5, 120, 10_000])
-def test_quantiles_are_those_of_the_intervals_elsewhere(freedom: float, cursor: duckdb.DuckDBPyConnection) -> None:
-    """A mean has one interval, whoever works it out."""
+def test_quantiles_equal_those_of_the_intervals_in_python(freedom: float, cursor: duckdb.DuckDBPyConnection) -> None:
+    """A mean has one interval, whichever code computes it."""
     assert quantile(cursor, freedom) == pytest.approx(t_quantile(0.975, freedom), abs=1e-4)
 
 
 @pytest.mark.parametrize("freedom", [1.5, 2.01, 7.9, 29.999])
-def test_between_whole_degrees_an_interval_is_rather_too_wide(freedom: float, cursor: duckdb.DuckDBPyConnection) -> None:
-    """The safe side: what is called a difference is one."""
+def test_between_whole_degrees_an_interval_is_slightly_too_wide(freedom: float, cursor: duckdb.DuckDBPyConnection) -> None:
+    """The error is on the safe side: a reported difference is one."""
     assert quantile(cursor, freedom) == pytest.approx(t_quantile(0.975, int(freedom)), abs=1e-9)
 
 
 @pytest.mark.parametrize("freedom", [0, -1, 0.5, None])
 def test_too_few_scores_have_no_quantile(freedom: float | None, cursor: duckdb.DuckDBPyConnection) -> None:
-    """One score says nothing about how scores differ."""
+    """A single score does not show how scores vary."""
     assert quantile(cursor, freedom) is None  # type: ignore[arg-type]
 
 
-def test_whole_degrees_are_seen_through_the_noise_of_sums(cursor: duckdb.DuckDBPyConnection) -> None:
-    """An interval does not widen because a sum was added up in another order."""
+def test_rounding_of_sums_does_not_change_whole_degrees(cursor: duckdb.DuckDBPyConnection) -> None:
+    """An interval must not depend on the order of addition."""
     assert quantile(cursor, 6.0) == quantile(cursor, 6.0 - 1e-12)
 
 
-def test_quantiles_are_written_out_as_they_are_worked_out() -> None:
-    """A macro that had others would give other intervals than the checks."""
+def test_stored_quantiles_equal_the_computed_ones() -> None:
+    """Other values would give other intervals than the checks."""
     worked_out = [t_quantile((1 + CONFIDENCE) / 2, freedom) for freedom in range(1, QUANTILES.count(",") + 2)]
     assert ", ".join(f"{one:.12f}" for one in worked_out) == QUANTILES

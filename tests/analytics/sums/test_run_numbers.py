@@ -36,8 +36,10 @@ def finish(runner: EmbeddedRunner, at: datetime, *sessions: str, project: str = 
     accepted = EncodedRecords()
     for session in sessions:
         for number, kind in enumerate(("tool_call", "session_end"), start=first):
-            said = event(session, number, type=kind, name="exec")
-            accepted.add("agent-events", encode(msgspec.structs.replace(said, project=project, occurred_at=at, ingested_at=at)))
+            session_event = event(session, number, type=kind, name="exec")
+            accepted.add(
+                "agent-events", encode(msgspec.structs.replace(session_event, project=project, occurred_at=at, ingested_at=at))
+            )
     runner.publish(accepted)
     runner.run()
 
@@ -51,8 +53,8 @@ def numbers(store: Store, project: str = "ops") -> dict[object, object]:
     }
 
 
-def test_each_project_counts_its_runs_in_the_order_of_the_log(store: Store, runner: EmbeddedRunner) -> None:
-    """People write run_002 into tickets, and mean the second that ended."""
+def test_each_project_numbers_its_runs_in_the_order_of_the_log(store: Store, runner: EmbeddedRunner) -> None:
+    """Users write run_002 into tickets and mean the second run that ended."""
     finish(runner, NEW, "b", "a")
     finish(runner, OLD, "z", project="web")
     finish(runner, OLD, "c")
@@ -60,8 +62,8 @@ def test_each_project_counts_its_runs_in_the_order_of_the_log(store: Store, runn
     assert numbers(store, "web") == {"z": 1}
 
 
-def test_a_run_that_is_diagnosed_again_keeps_its_number(store: Store, runner: EmbeddedRunner) -> None:
-    """Late events make another revision of the same run, also where they name another project."""
+def test_a_rediagnosed_run_keeps_its_number(store: Store, runner: EmbeddedRunner) -> None:
+    """Late events make another revision of the same run, even if they name another project."""
     finish(runner, NEW, "a", "b")
     finish(runner, NEW, "a", first=2, project="web")
     assert rows(store, "diagnoses", "session_id, revision") == [("a", 0), ("a", 1), ("b", 0)]
@@ -69,8 +71,8 @@ def test_a_run_that_is_diagnosed_again_keeps_its_number(store: Store, runner: Em
     assert numbers(store, "web") == {}
 
 
-def test_retention_moves_no_number_and_frees_none(store: Store, runner: EmbeddedRunner) -> None:
-    """Else run_001 of a ticket would be another run after ninety days."""
+def test_retention_changes_and_frees_no_number(store: Store, runner: EmbeddedRunner) -> None:
+    """After ninety days, run_001 in a ticket must not be another run."""
     finish(runner, OLD, "a", "b")
     finish(runner, NEW, "c")
     purge(store, POLICY, NOW)
@@ -81,8 +83,8 @@ def test_retention_moves_no_number_and_frees_none(store: Store, runner: Embedded
     assert numbers(store) == {"d": 4}
 
 
-def test_an_erasure_moves_no_number_and_leaves_no_name(store: Store, runner: EmbeddedRunner) -> None:
-    """The erased run's number is given to no other, and nothing says whose it was."""
+def test_an_erasure_frees_no_number_and_leaves_no_name(store: Store, runner: EmbeddedRunner) -> None:
+    """The number of the erased run is not reused, and nothing shows whose it was."""
     finish(runner, NEW, "a", "b")
     ErasureRun(store, ErasureScope.from_pairs([("local", "a")])).run()
     assert rows(store, "run_numbers", "session_id, number") == [("b", 2)]
@@ -90,8 +92,8 @@ def test_an_erasure_moves_no_number_and_leaves_no_name(store: Store, runner: Emb
     assert numbers(store) == {"b": 2, "c": 3}
 
 
-def test_numbers_stay_when_everything_is_made_again(store: Store, runner: EmbeddedRunner) -> None:
-    """Also behind those of runs whose beginning retention has deleted."""
+def test_a_rebuild_keeps_the_numbers(store: Store, runner: EmbeddedRunner) -> None:
+    """This holds even if retention has deleted the start of earlier runs."""
     finish(runner, OLD, "a")
     finish(runner, NEW, "b", "c")
     purge(store, POLICY, NOW)
@@ -101,8 +103,8 @@ def test_numbers_stay_when_everything_is_made_again(store: Store, runner: Embedd
     assert numbers(store) == before
 
 
-def test_a_file_from_before_numbers_were_kept_gets_those_it_showed(store: Store, runner: EmbeddedRunner) -> None:
-    """Opening it with this version must not change what was written into tickets."""
+def test_an_older_file_keeps_the_numbers_that_it_showed(store: Store, runner: EmbeddedRunner) -> None:
+    """An upgrade must not change the numbers that users wrote into tickets."""
     finish(runner, NEW, "b", "a")
     finish(runner, NEW, "c", project="web")
     assert store.path is not None

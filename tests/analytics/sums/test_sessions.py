@@ -51,8 +51,8 @@ def said(store: Store, statement: str, asked: Asked) -> list[tuple[Any, ...]]:
 
 def require_same(store: Store, *asked: Asked) -> None:
     """The sums are those of the single scores."""
-    for one in asked or ((None, *ALWAYS),):
-        assert said(store, NAIVE, one) == said(store, KEPT, one)
+    for query_window in asked or ((None, *ALWAYS),):
+        assert said(store, NAIVE, query_window) == said(store, KEPT, query_window)
 
 
 def remove(store: Store, where: str) -> None:
@@ -75,12 +75,12 @@ def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_sums_are_those_of_the_current_scores(store: Store, seed: int) -> None:
-    """Late scores, scores made again, deletions, windows that cut days: whether or not somebody has added up, the answer is the same."""
+def test_sums_equal_those_of_the_current_scores(store: Store, seed: int) -> None:
+    """This holds for late scores, revisions, deletions and partial days, before and after a refresh."""
     chance = random.Random(seed)
-    known = 0
+    known_count = 0
     for _ in range(6):
-        known = publish_by_chance(store, chance, known, a_score, most=40, refreshed=0.6)
+        known_count = publish_by_chance(store, chance, known_count, a_score, most=40, refreshed=0.6)
         if chance.random() < 0.3:
             remove(store, f"exchange_at < '{NOON - timedelta(hours=chance.randrange(96)):%Y-%m-%d %H:%M}'")
         if chance.random() < 0.3:
@@ -90,15 +90,15 @@ def test_sums_are_those_of_the_current_scores(store: Store, seed: int) -> None:
         require_same(store, (None, *ALWAYS), ("ops", cuts[0], cuts[1]), (None, midnight, cuts[1]), ("web", cuts[0], cuts[0]))
 
 
-def test_once_added_up_no_single_score_is_read(store: Store) -> None:
-    """Sums that are not used cost time and say nothing."""
+def test_after_a_refresh_no_single_score_is_read(store: Store) -> None:
+    """Unused sums would only cost time."""
     publish(store, score("a", 1, exchange_at=NOON))
     refresh_daily(store)
     with store.transaction() as transaction:
         transaction.connection.execute("UPDATE log.session_scores SET exchanges = 7")
 
     assert [row[7] for row in said(store, KEPT, ("ops", NOON - timedelta(hours=12), NOON + timedelta(minutes=1)))] == [7]
-    asked: dict[str, Any] = dict.fromkeys(
+    parameters: dict[str, Any] = dict.fromkeys(
         ("agent", "anomalies", "failure", "readiness", "least", "most", "last_number", "last_text", "last_id")
     )
     window = {
@@ -110,11 +110,11 @@ def test_once_added_up_no_single_score_is_read(store: Store) -> None:
         "down": True,
         "limit": 9,
     }
-    assert [row["turns"] for row in query_rows(store.cursor(), "list_sessions", asked | window)] == [7]
+    assert [row["turns"] for row in query_rows(store.cursor(), "list_sessions", parameters | window)] == [7]
 
 
-def test_what_is_deleted_leaves_no_name_behind(store: Store) -> None:
-    """These sums name sessions: retention and erasures take them along in the same transaction."""
+def test_deleted_sessions_leave_no_name(store: Store) -> None:
+    """These sums contain session names, so retention and erasure delete them in the same transaction."""
     publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON))
     refresh_daily(store)
     remove(store, "session_id = 'a'")
@@ -122,8 +122,8 @@ def test_what_is_deleted_leaves_no_name_behind(store: Store) -> None:
     assert store.cursor().execute("SELECT session_id, exchanges FROM log.session_scores").fetchall() == [("b", 1)]
 
 
-def test_the_kept_sums_are_the_same_whatever_the_order(store: Store, tmp_path: Path) -> None:
-    """A database that was made again is the same to the byte in what it says."""
+def test_stored_sums_do_not_depend_on_the_order(store: Store, tmp_path: Path) -> None:
+    """A rebuilt database must have the same bytes."""
     chance = random.Random(1)
     records = [a_score(chance, number) for number in range(60)]
     publish(store, *records)
@@ -132,12 +132,12 @@ def test_the_kept_sums_are_the_same_whatever_the_order(store: Store, tmp_path: P
         for start in range(0, len(records), 7):
             publish(other, *records[::-1][start : start + 7])
             refresh_daily(other)
-        whole = "SELECT * FROM log.session_scores ORDER BY ALL"
-        assert store.cursor().execute(whole).fetchall() == other.cursor().execute(whole).fetchall()
+        query = "SELECT * FROM log.session_scores ORDER BY ALL"
+        assert store.cursor().execute(query).fetchall() == other.cursor().execute(query).fetchall()
 
 
-def test_a_file_from_before_is_added_up_by_the_next_refresh(tmp_path: Path) -> None:
-    """Databases of earlier versions have scores and no sums of their sessions."""
+def test_the_next_refresh_sums_an_older_file(tmp_path: Path) -> None:
+    """Databases of earlier versions have scores without sums per session."""
     path, chance = tmp_path / "fleet.duckdb", random.Random(2)
     with Store(path) as store:
         publish(store, *(a_score(chance, number) for number in range(20)))

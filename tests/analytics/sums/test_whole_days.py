@@ -32,14 +32,14 @@ def put(store: Store, topic: str, *records: Record) -> None:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """For each query the macros of which it reads kept sums alone."""
-    found: list[set[str]] = []
+    tables_read: list[set[str]] = []
 
     def noted(*asked: Any, kept: list[str]) -> list[dict[str, Any]]:
-        found.append(set(kept))
+        tables_read.append(set(kept))
         return query_rows(*asked, kept=kept)
 
     monkeypatch.setattr(daily, "query_rows", noted)
-    return found
+    return tables_read
 
 
 def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
@@ -50,22 +50,22 @@ def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_answer_is_the_same(store: Store, read: list[set[str]], seed: int) -> None:
-    """Scores that are late or made again, windows and moments that cut days: what is asked first changes no row."""
-    chance, known = random.Random(seed), 0
+def test_stored_sums_give_the_same_answer(store: Store, read: list[set[str]], seed: int) -> None:
+    """This holds for late scores, revisions, partial days and any order of queries."""
+    chance, known_count = random.Random(seed), 0
     for _ in range(6):
-        known = publish_by_chance(store, chance, known, a_score, most=40, refreshed=0.6)
+        known_count = publish_by_chance(store, chance, known_count, a_score, most=40, refreshed=0.6)
         first = NOON + HOUR * chance.choice([-132, -60, -36, -12, -7])
-        asked = {
+        parameters = {
             "project": chance.choice(["ops", "web", "none"]),
             "from": first,
             "to": first + HOUR * chance.choice([24, 48, 53]),
         }
-        seen = {"project": asked["project"], "as_of": NOON + HOUR * chance.randrange(-100, 120), "days": 3}
+        baseline_parameters = {"project": parameters["project"], "as_of": NOON + HOUR * chance.randrange(-100, 120), "days": 3}
         for name, values in (
-            *((one, asked) for one in ("points_by_day", "project_sampling", "period_counts")),
-            *((one, seen) for one in ("daily_averages", "trends")),
-            ("project_summary", {"project": asked["project"]}),
+            *((one, parameters) for one in ("points_by_day", "project_sampling", "period_counts")),
+            *((one, baseline_parameters) for one in ("daily_averages", "trends")),
+            ("project_summary", {"project": parameters["project"]}),
         ):
             cursor = store.cursor()
             assert same(query_rows(cursor, name, values), query_days(cursor, name, values)), (name, values)
@@ -88,10 +88,10 @@ def test_the_answer_is_the_same(store: Store, read: list[set[str]], seed: int) -
         ("project_summary", {}, ALL),
     ],
 )
-def test_kept_sums_alone_are_read_of_whole_days(
+def test_complete_days_are_answered_from_stored_sums(
     store: Store, read: list[set[str]], name: str, bounds: Mapping[str, Any], kept: set[str]
 ) -> None:
-    """A day that ends after its last score is whole as well: that is the present day."""
+    """A day that ends after its last score is complete, so the current day is as well."""
     put(store, "exchanges", exchange("s", 1, project="ops", occurred_at=NOON, ingested_at=NOON))
     put(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
     refresh_daily(store)
@@ -108,8 +108,8 @@ def test_kept_sums_alone_are_read_of_whole_days(
         ("scores", score("s", 2, project="web", exchange_at=NOON), ALL),
     ],
 )
-def test_what_came_since_is_read(store: Store, read: list[set[str]], topic: str, record: Record, kept: set[str]) -> None:
-    """Until it is added up; what came to another project is not in the way."""
+def test_new_scores_are_read_singly(store: Store, read: list[set[str]], topic: str, record: Record, kept: set[str]) -> None:
+    """They are read until they are summed; new scores of another project do not matter."""
     put(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
     refresh_daily(store)
     put(store, topic, record)
@@ -119,8 +119,8 @@ def test_what_came_since_is_read(store: Store, read: list[set[str]], topic: str,
     assert read == [kept, ALL]
 
 
-def test_the_day_of_a_moment_is_unknown_where_hours_are_deleted(store: Store, read: list[set[str]]) -> None:
-    """Sums by the hour say what a day had at a moment; without them the scores do."""
+def test_the_day_of_a_moment_needs_hourly_sums(store: Store, read: list[set[str]]) -> None:
+    """Hourly sums give the state of a day at a moment; without them, the scores are read."""
     put(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
     refresh_daily(store)
     with store.transaction() as transaction:
