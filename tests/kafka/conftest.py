@@ -20,8 +20,8 @@ MakeTopics = Callable[..., None]
 def any_broker() -> Iterator[Found]:
     """Return the broker of this run."""
     try:
-        with broker() as found:
-            yield found
+        with broker() as running:
+            yield running
     except UnavailableError as error:
         skip_or_fail(str(error))
 
@@ -53,8 +53,8 @@ def make_topics(kafka: KafkaConnection, admin: KafkaAdminClient) -> MakeTopics:
     """Return a function that creates topics: `make_topics("exchanges", "scores", partitions=3, configs={"retention.ms": "-1"})`."""
 
     def make(*names: str, partitions: int = 3, configs: dict[str, str] | None = None) -> None:
-        wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": configs or {}}
-        admin.create_topics({kafka.topic(name): wanted for name in names}, wait_for_metadata=True)
+        topic_options = {"num_partitions": partitions, "replication_factor": 1, "configs": configs or {}}
+        admin.create_topics({kafka.topic(name): topic_options for name in names}, wait_for_metadata=True)
 
     return make
 

@@ -43,9 +43,9 @@ RECORDS = "records"
 def python(program: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Run a program in a process that is killed at the end."""
     command = [sys.executable, "-c", program]
-    kept = {name: value for name, value in os.environ.items() if name != ADDRESS}
+    variables = {name: value for name, value in os.environ.items() if name != ADDRESS}
     with subprocess.Popen(
-        command, env=kept | environment, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, env=variables | environment, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         yield process
         process.kill()
@@ -98,7 +98,7 @@ async def read(connection: KafkaConnection, count: int) -> list[bytes | None]:
 
 
 @pytest.mark.any_broker
-def test_what_is_produced_is_read(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_produced_records_are_read(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A broker that loses records would make all other tests fail in confusing ways."""
     make_topics(RECORDS, partitions=1)
     asyncio.run(send(kafka, b"first", b"second"))
@@ -111,10 +111,10 @@ def test_a_run_shares_a_broker_that_ends_with_its_last_user(any_broker: Found) -
     if any_broker.kind == "address":
         pytest.skip("a broker that was given is not ours to stop")
     run = {"PYTEST_XDIST_TESTRUNUID": uuid.uuid4().hex}
-    with python(USE, **run) as one, python(USE, **run) as other:
-        addresses = {said(one), said(other)}
-        one.kill()
-        one.wait()
+    with python(USE, **run) as first_user, python(USE, **run) as other:
+        addresses = {said(first_user), said(other)}
+        first_user.kill()
+        first_user.wait()
         still = listens(*addresses)
 
     assert len(addresses - {any_broker.bootstrap}) == 1
@@ -122,7 +122,7 @@ def test_a_run_shares_a_broker_that_ends_with_its_last_user(any_broker: Found) -
     until(lambda: not listens(*addresses), "the broker to end after its last user was killed")
 
 
-def test_what_is_tied_to_a_process_ends_with_it() -> None:
+def test_a_tied_process_ends_with_its_parent() -> None:
     """The starter of a broker may be killed before it can stop it."""
     with python(TIE) as parent:
         pid = int(said(parent))
@@ -145,7 +145,7 @@ def test_without_a_broker_one_line_says_what_to_install(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("end", [Broker.stop, Broker.kill])
-def test_a_broker_comes_back_with_its_records(own_broker: Broker, end: Callable[[Broker], None]) -> None:
+def test_a_restarted_broker_has_its_records(own_broker: Broker, end: Callable[[Broker], None]) -> None:
     """Otherwise tests of an outage would only show an empty broker."""
     connection = KafkaConnection(own_broker.bootstrap)
     with KafkaAdminClient(bootstrap_servers=own_broker.bootstrap) as admin:
@@ -169,10 +169,10 @@ def test_a_frozen_broker_answers_once_it_is_thawed(own_broker: Broker) -> None:
     async def produce() -> bool:
         own_broker.freeze()
         sending = asyncio.create_task(send(connection, b"late"))
-        done, _ = await asyncio.wait([sending], timeout=0.5)
+        finished, _ = await asyncio.wait([sending], timeout=0.5)
         own_broker.thaw()
         await sending
-        return not done
+        return not finished
 
     assert asyncio.run(produce())
     assert asyncio.run(read(connection, 1)) == [b"late"]

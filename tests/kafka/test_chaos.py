@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 ROUNDS = times(2, soak=40)
 
 
-def test_nothing_is_lost_or_doubled_while_everything_around_it_fails(any_broker: Found, tmp_path: Path) -> None:
+def test_nothing_is_lost_or_duplicated_despite_random_failures(any_broker: Found, tmp_path: Path) -> None:
     """Kills, outages and restarts may coincide in ways that tests of single faults miss."""
     if any_broker.kind != "java":
         skip_or_fail("a broker to be killed is started with Java and Maven: install them")

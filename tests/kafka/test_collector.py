@@ -55,8 +55,10 @@ async def collecting(kafka: KafkaConnection, *, spans: str = SPANS_TOPIC, logs: 
     """Run a worker with this stage alone."""
     producer = RecordProducer(kafka)
     await producer.start()
-    wanted = {named(kafka, spans): "traces", named(kafka, logs): "logs"}
-    stages = collector_stages(wanted, policy=POLICY, redactor=Redactor(POLICY.redaction), now=utc_now, producer=producer)
+    collector_topics = {named(kafka, spans): "traces", named(kafka, logs): "logs"}
+    stages = collector_stages(
+        collector_topics, policy=POLICY, redactor=Redactor(POLICY.redaction), now=utc_now, producer=producer
+    )
     try:
         async with working(kafka, {}, foreign=stages):
             yield
@@ -76,14 +78,14 @@ async def put(kafka: KafkaConnection, topic: str, messages: Sequence[Message], c
 
 async def taken(kafka: KafkaConnection) -> list[Span]:
     """Return the spans on our topic, including duplicates."""
-    found = [decode(record.value) for record in await contents(kafka, "spans", PARTITIONS)]
-    return [one for one in found if isinstance(one, Span)]
+    spans_read = [decode(record.value) for record in await contents(kafka, "spans", PARTITIONS)]
+    return [one for one in spans_read if isinstance(one, Span)]
 
 
 async def letters(kafka: KafkaConnection) -> list[DeadLetter]:
     """Return the dead letters, each once."""
-    found = {record.value: decode(record.value) for record in await contents(kafka, DEAD_LETTERS, PARTITIONS)}
-    return [one for one in found.values() if isinstance(one, DeadLetter)]
+    letters = {record.value: decode(record.value) for record in await contents(kafka, DEAD_LETTERS, PARTITIONS)}
+    return [one for one in letters.values() if isinstance(one, DeadLetter)]
 
 
 def numbered(numbers: Sequence[int], together: int = 5) -> list[Message]:
@@ -93,7 +95,7 @@ def numbered(numbers: Sequence[int], together: int = 5) -> list[Message]:
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_any_key_any_partition_and_any_compression_are_read(
+def test_any_key_partition_and_compression_is_read(
     kafka: KafkaConnection, make_topics: MakeTopics, compression: str | None
 ) -> None:
     """The Collector's exporter has settings for all three, which the worker must accept."""
@@ -110,7 +112,7 @@ def test_any_key_any_partition_and_any_compression_are_read(
     asyncio.run(run())
 
 
-def test_spans_land_under_their_sessions_key(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_spans_are_produced_under_their_sessions_key(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """The sink would reject a span on another partition than its session's."""
     make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
 
@@ -126,7 +128,7 @@ def test_spans_land_under_their_sessions_key(kafka: KafkaConnection, make_topics
     asyncio.run(run())
 
 
-def test_garbage_among_messages_is_set_aside_by_its_place(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_an_unreadable_message_is_a_dead_letter_with_its_offset(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Only partition and offset identify the message of another program."""
     make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
     mixed = [one for message in numbered(range(1, 31)) for one in ((None, b"garbage"), message)]
@@ -147,7 +149,7 @@ def test_garbage_among_messages_is_set_aside_by_its_place(kafka: KafkaConnection
     asyncio.run(run())
 
 
-def test_a_topic_that_comes_later_is_read(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_topic_that_is_created_later_is_read(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A Collector creates its topics with the first message, and may never send logs: the worker must not wait for them."""
     make_topics(*topics(), LOGS_TOPIC, partitions=PARTITIONS)
 
@@ -181,7 +183,7 @@ def working_processes(supervisor: Child) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()]
 
 
-def test_kills_lose_no_span_and_land_each_once(
+def test_kills_lose_no_span_and_store_each_once(
     children: Nursery, home: Home, kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
     """Unacknowledged messages are read again with the same ids, so the tables have each span once."""
@@ -227,11 +229,11 @@ def test_kills_lose_no_span_and_land_each_once(
 
 def doctor(home: Home) -> list[dict[str, str]]:
     """Return the doctor's lines about the Collector's topics."""
-    ran = CliRunner().invoke(application(), ["doctor", "--json"], env=home.environment)
-    return [found for found in json.loads(ran.output) if found["subject"] == "Collector"]
+    result = CliRunner().invoke(application(), ["doctor", "--json"], env=home.environment)
+    return [found for found in json.loads(result.output) if found["subject"] == "Collector"]
 
 
-def test_the_doctor_says_whether_the_topics_are_there_and_how_far_behind_the_stage_is(
+def test_the_doctor_reports_missing_topics_and_the_lag_of_the_stage(
     home: Home, kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
     """This distinguishes a Collector that sends nothing from a worker that is not running."""
@@ -256,7 +258,7 @@ def test_the_doctor_says_whether_the_topics_are_there_and_how_far_behind_the_sta
     assert doctor(home)[0]["detail"] == f"{spans}: 3 partitions, 2 messages not read yet"
 
 
-def test_a_worker_says_which_topics_are_not_there_yet(
+def test_a_worker_reports_missing_topics(
     children: Nursery, home: Home, kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
     """A mistyped name would otherwise be waited for silently."""
@@ -281,7 +283,7 @@ def test_names_that_cannot_be_a_collectors_topics_are_refused(
     children: Nursery, home: Home, kafka: KafkaConnection, names: dict[str, str], words: str
 ) -> None:
     """A worker that read its own topic as requests would reject every span."""
-    given = {name: value.format(prefix=kafka.prefix) for name, value in names.items()}
-    worker = children.start(home, "worker", "--stages", COLLECTOR, environment=given)
+    variables = {name: value.format(prefix=kafka.prefix) for name, value in names.items()}
+    worker = children.start(home, "worker", "--stages", COLLECTOR, environment=variables)
     assert worker.wait() == 2
     assert words in worker.logged

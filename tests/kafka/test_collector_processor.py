@@ -83,8 +83,8 @@ class Broker:
 
 def message(value: bytes | None, offset: int = 0, headers: Mapping[str, str] | None = None) -> Any:
     """Return a message from the broker with a foreign key."""
-    given = [(name, one.encode()) for name, one in (headers or {}).items()]
-    return SimpleNamespace(offset=offset, timestamp=1_795_000_000_000, key=b"\xff\x00", value=value, headers=given)
+    header_list = [(name, one.encode()) for name, one in (headers or {}).items()]
+    return SimpleNamespace(offset=offset, timestamp=1_795_000_000_000, key=b"\xff\x00", value=value, headers=header_list)
 
 
 def work(
@@ -107,31 +107,31 @@ def work(
 
 def over_http(sent: Captured, owner: SpanOwner) -> list[bytes]:
     """Return the records that the HTTP endpoint creates from a request."""
-    found = SIGNALS[sent.signal].read(sent.as_protobuf, LATER, is_json=False)
+    spans_read = SIGNALS[sent.signal].read(sent.as_protobuf, LATER, is_json=False)
     policy = Policy()
-    all_of_it = admit_spans(found, lambda _: owner, labels_of(policy), Redactor(policy.redaction), LATER)
+    all_of_it = admit_spans(spans_read, lambda _: owner, labels_of(policy), Redactor(policy.redaction), LATER)
     return [one.message for one in all_of_it if isinstance(one, AdmittedSpan)]
 
 
 @pytest.mark.parametrize("name", ["openai_v2", "pydantic_ai"])
 @pytest.mark.parametrize("encoding", ["as_json", "as_protobuf"])
-def test_a_message_gives_the_spans_that_http_would_take(name: str, encoding: str) -> None:
+def test_a_message_gives_the_same_spans_as_over_http(name: str, encoding: str) -> None:
     """Spans over Kafka give the same bytes as over HTTP, in both encodings."""
     owner = SpanOwner("collector", "default")
-    for sent in requests_of(name):
-        broker = work(getattr(sent, encoding), signal=sent.signal)
-        assert over_http(sent, owner) == [value for _, value in broker.taken["spans"]]
+    for capture in requests_of(name):
+        broker = work(getattr(capture, encoding), signal=capture.signal)
+        assert over_http(capture, owner) == [value for _, value in broker.taken["spans"]]
         assert broker.letters == []
     assert broker.taken["spans"]
 
 
-def test_both_encodings_may_stand_on_one_topic() -> None:
+def test_a_topic_may_have_both_encodings() -> None:
     """A topic may hold both encodings after the Collector is reconfigured."""
     first, second = traces(turn(1, build.START)), traces(turn(2, build.START))
     assert [one.session_id for one in work(first.as_json, second.as_protobuf).spans] == ["session-1", "session-2"]
 
 
-def test_garbage_is_set_aside_with_its_place_and_stops_nothing() -> None:
+def test_an_unreadable_message_is_a_dead_letter_and_stops_nothing() -> None:
     """Any producer may write to the topic: a bad message affects no other, and is identified by its offset."""
     good = traces(turn(1, build.START)).as_protobuf
     broker = work(*(one for bad in GARBAGE for one in (bad, good)))
@@ -144,7 +144,7 @@ def test_garbage_is_set_aside_with_its_place_and_stops_nothing() -> None:
     assert [one.body for one in sorted(broker.letters, key=lambda one: one.position)] == [bad or b"" for bad in GARBAGE]
 
 
-def test_a_bad_span_costs_itself_alone() -> None:
+def test_an_invalid_span_affects_no_other() -> None:
     """A faulty span must not affect the other spans of its service."""
     bad = [
         {**turn(2, build.START), "traceId": "00" * 16},
@@ -162,7 +162,7 @@ def test_a_bad_span_costs_itself_alone() -> None:
     ]
 
 
-def test_a_message_of_bad_spans_makes_few_letters_that_count_them_all() -> None:
+def test_many_invalid_spans_of_a_message_make_few_letters_with_their_number() -> None:
     """One faulty exporter must not flood the dead letters."""
     bad = [{**turn(number, build.START), "traceId": "00" * 16} for number in range(1, 200)]
     letters = work(traces(*bad).as_protobuf).letters
@@ -171,7 +171,7 @@ def test_a_message_of_bad_spans_makes_few_letters_that_count_them_all() -> None:
     assert any(str(one.detail).startswith("149 more spans") for one in letters)
 
 
-def test_a_message_of_more_spans_than_a_worker_can_hold_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_with_too_many_spans_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory must stay bounded, and the other messages are read."""
     monkeypatch.setattr(collector, "MAX_SPANS", 3)
     small, large = (traces(*(turn(number, build.START) for number in range(1, count))).as_protobuf for count in (4, 5))
@@ -182,20 +182,20 @@ def test_a_message_of_more_spans_than_a_worker_can_hold_is_set_aside(monkeypatch
 
 
 @pytest.mark.parametrize("is_json", [True, False])
-def test_half_a_character_costs_itself_alone(is_json: bool) -> None:
+def test_an_incomplete_character_affects_only_its_span(is_json: bool) -> None:
     """A Collector forwards text that an SDK cut within a character, in one message with other spans."""
-    sent = traces(turn(1, build.START), turn(2, build.START, **{"gen_ai.agent.name": "clerk @@@"}))
-    value = sent.as_json.replace(b"@@@", rb"\udc9f") if is_json else sent.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f")
+    request = traces(turn(1, build.START), turn(2, build.START, **{"gen_ai.agent.name": "clerk @@@"}))
+    value = request.as_json.replace(b"@@@", rb"\udc9f") if is_json else request.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f")
     broker = work(value)
 
     assert broker.letters == []
     assert ["\ufffd" in one.content and "truncated" in one.content for one in broker.spans] == [False, True]
 
 
-def test_a_session_that_is_no_text_is_set_aside() -> None:
+def test_a_session_id_that_is_not_text_is_a_dead_letter() -> None:
     """A repaired id could name another session; the other spans are accepted."""
-    sent = traces(turn(1, build.START), turn(2, build.START, session="visit @@@"))
-    broker = work(sent.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f"))
+    request = traces(turn(1, build.START), turn(2, build.START, session="visit @@@"))
+    broker = work(request.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f"))
 
     assert [one.session_id for one in broker.spans] == ["session-1"]
     [letter] = broker.letters
@@ -204,7 +204,7 @@ def test_a_session_that_is_no_text_is_set_aside() -> None:
 
 
 @pytest.mark.parametrize("names", [("resource_spans", "scope_spans"), ("resourceSpans", "instrumentationLibrarySpans")])
-def test_every_legal_name_in_json_is_read(names: tuple[str, str]) -> None:
+def test_every_valid_json_name_is_read(names: tuple[str, str]) -> None:
     """HTTP accepts the same names."""
     groups, scopes = (f'"{name}"'.encode() for name in names)
     value = traces(turn(1, build.START)).as_json.replace(b'"resourceSpans"', groups).replace(b'"scopeSpans"', scopes)
@@ -213,7 +213,7 @@ def test_every_legal_name_in_json_is_read(names: tuple[str, str]) -> None:
     assert [one.session_id for one in broker.spans] == ["session-1"]
 
 
-def test_letters_hold_no_secret() -> None:
+def test_letters_contain_no_secret() -> None:
     """Attribute names identify secrets, in protobuf as in JSON."""
     secret = "not-a-known-form-0123456789"
     bad = {**turn(2, build.START, api_key=secret, Authorization=f"Bearer {secret}"), "traceId": "00" * 16}
@@ -222,7 +222,7 @@ def test_letters_hold_no_secret() -> None:
     assert all(secret.encode() not in one.body for one in letters)
 
 
-def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_affects_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in the mapping would otherwise end every worker at the same message."""
 
     def faulty(observed: ReceivedSpan, *given: Any) -> SpanDraft:
@@ -240,27 +240,27 @@ def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_same_message_gives_the_same_ids_and_letters() -> None:
     """After a kill a message is read again, and readers recognise the records by their ids."""
     values = [traces(turn(1, build.START), {**turn(2, build.START), "spanId": ""}).as_protobuf, b"garbage"]
-    first, again = work(*values), work(*values, now=LATER + timedelta(days=1))
-    assert first.letters == again.letters
-    assert first.spans == [msgspec.structs.replace(one, ingested_at=LATER) for one in again.spans]
+    first, repeated = work(*values), work(*values, now=LATER + timedelta(days=1))
+    assert first.letters == repeated.letters
+    assert first.spans == [msgspec.structs.replace(one, ingested_at=LATER) for one in repeated.spans]
 
 
-def test_nothing_is_done_that_the_broker_has_not_taken() -> None:
+def test_a_message_is_done_only_once_the_broker_has_its_spans() -> None:
     """An offset committed before its spans are durable would lose them in a crash."""
     value = traces(turn(1, build.START)).as_protobuf
     for topic in ("spans", "dead-letters"):
-        done: list[bool] = []
+        completions: list[bool] = []
         broker = Broker(fails=frozenset({topic}))
         stage = CollectorProcessor(
             "traces", policy=Policy(), redactor=Redactor(Policy().redaction), now=lambda: LATER, producer=broker
         )
         chunk = Chunk(TOPIC, 0, [message(value, 0), message(b"garbage", 1)])
         with pytest.raises(BrokerError):
-            asyncio.run(stage.take(chunk, lambda: done.append(True)))  # noqa: B023 - called before the next turn
-        assert done == []
+            asyncio.run(stage.take(chunk, lambda: completions.append(True)))  # noqa: B023 - called before the next turn
+        assert completions == []
 
 
-def test_the_policy_files_spans_by_topic_service_and_header() -> None:
+def test_the_policy_assigns_spans_by_topic_service_and_header() -> None:
     """One Collector serves many teams, and its messages have no token."""
     routes = (
         CollectorRoute(service="checkout-*", project="shop", agent="cart"),
@@ -270,8 +270,8 @@ def test_the_policy_files_spans_by_topic_service_and_header() -> None:
     policy = Policy(collector=Collector(connection="fleet", project="ops", routes=routes))
 
     def filed(service: str | None, topic: str = TOPIC, **headers: str) -> tuple[str, str, str]:
-        given = message(traces(turn(1, build.START), service=service).as_protobuf, 0, headers)
-        (span,) = work(given, policy=policy, topic=topic).spans
+        record = message(traces(turn(1, build.START), service=service).as_protobuf, 0, headers)
+        (span,) = work(record, policy=policy, topic=topic).spans
         facts = span.content
         return span.connection, span.project, "cart" if '"agent":"cart"' in facts else "clerk"
 
@@ -283,7 +283,7 @@ def test_the_policy_files_spans_by_topic_service_and_header() -> None:
     assert filed("web", "other") == ("south", "ops", "clerk")
 
 
-def test_spans_of_two_services_in_one_message_are_filed_each_by_its_own() -> None:
+def test_spans_of_two_services_in_one_message_are_assigned_separately() -> None:
     """The Collector's batch processor combines spans of different services."""
     policy = Policy(collector=Collector(routes=(CollectorRoute(service="a", project="one"),)))
     groups = [
@@ -293,7 +293,7 @@ def test_spans_of_two_services_in_one_message_are_filed_each_by_its_own() -> Non
     assert {(one.session_id, one.project) for one in broker.spans} == {("session-1", "one"), ("session-2", "default")}
 
 
-def test_spans_of_a_project_that_is_not_audited_are_passed_over() -> None:
+def test_spans_of_an_unaudited_project_are_skipped() -> None:
     """A disabled project must store nothing, over any path."""
     policy = Policy(projects={"default": ProjectSettings(enabled=False)})
     broker = work(traces(turn(1, build.START)).as_protobuf, policy=policy)
@@ -304,11 +304,11 @@ def test_spans_of_a_project_that_is_not_audited_are_passed_over() -> None:
 def test_no_secret_is_produced() -> None:
     """Secrets are removed before producing, also in dead letters, because the topic may have other readers."""
     secret = "AKIA" + "QXDR7TVWCB2MHJ5K"
-    said = attributes(
+    attributes_with_secret = attributes(
         {"gen_ai.input.messages": f'[{{"role":"user","parts":[{{"type":"text","content":"My key is {secret}."}}]}}]'}
     )
     good = turn(1, build.START)
-    good["attributes"] += said
+    good["attributes"] += attributes_with_secret
     broker = work(traces(good, {**good, "spanId": ""}).as_protobuf, f"key {secret}".encode())
 
     assert len(broker.spans) == 1
@@ -317,15 +317,15 @@ def test_no_secret_is_produced() -> None:
     assert "[SECRET:" in broker.spans[0].content
 
 
-def test_a_letter_says_that_it_cannot_be_put_back() -> None:
+def test_a_letter_says_that_it_cannot_be_requeued() -> None:
     """The error says what to do instead."""
     (letter,) = work(b"garbage").letters
-    found = plan_retry(letter, now=NOW)
-    assert isinstance(found, RetryRefusal)
-    assert "an OpenTelemetry Collector" in found.reason
+    requeued = plan_retry(letter, now=NOW)
+    assert isinstance(requeued, RetryRefusal)
+    assert "an OpenTelemetry Collector" in requeued.reason
 
 
-def test_records_of_other_programs_in_the_log_are_passed_over() -> None:
+def test_other_log_records_are_skipped() -> None:
     """The topic may contain an application's whole log beside records of model calls."""
     record = {
         "timeUnixNano": nanoseconds(build.START),
@@ -333,6 +333,6 @@ def test_records_of_other_programs_in_the_log_are_passed_over() -> None:
         "spanId": f"{1:016x}",
         "body": {"stringValue": "starting"},
     }
-    sent = Captured("logs", {"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": [record]}]}]})
-    broker = work(sent.as_json, sent.as_protobuf, signal="logs")
+    capture = Captured("logs", {"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": [record]}]}]})
+    broker = work(capture.as_json, capture.as_protobuf, signal="logs")
     assert {topic: messages for topic, messages in broker.taken.items() if messages} == {}

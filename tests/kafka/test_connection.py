@@ -82,7 +82,7 @@ def test_both_libraries_log_in_over_tls(secure: KafkaConnection) -> None:
 
 
 @refused
-def test_a_certificate_of_a_stranger_is_refused(secure: KafkaConnection) -> None:
+def test_an_untrusted_certificate_is_refused(secure: KafkaConnection) -> None:
     """Otherwise an attacker could intercept records and passwords."""
     reached = asyncio.run(reach(replace(secure, ca_file=None)))
     gc.collect()
@@ -99,7 +99,7 @@ def test_a_wrong_password_is_refused(secure: KafkaConnection) -> None:
     assert not reached
 
 
-def test_a_connection_does_not_show_its_password() -> None:
+def test_a_connection_hides_its_password() -> None:
     """The repr may appear in logs and error messages."""
     connection = KafkaConnection("broker:9093", "", "SASL_SSL", "PLAIN", "fleet", PASSWORD)
 
@@ -107,13 +107,13 @@ def test_a_connection_does_not_show_its_password() -> None:
     assert connection.for_aiokafka()["sasl_plain_password"] == PASSWORD
 
 
-def test_the_settings_make_the_connection(tmp_path: Path) -> None:
+def test_the_settings_define_the_connection(tmp_path: Path) -> None:
     """Each variable sets one field."""
     login = {"kafka_mechanism": "SCRAM-SHA-512", "kafka_username": "fleet", "kafka_password": PASSWORD}
-    given = {"kafka": "a:9093, b:9093", "kafka_prefix": "eu.", "kafka_security": "SASL_SSL", "kafka_ca": tmp_path / "ca.pem"}
+    values = {"kafka": "a:9093, b:9093", "kafka_prefix": "eu.", "kafka_security": "SASL_SSL", "kafka_ca": tmp_path / "ca.pem"}
 
     expected = KafkaConnection("a:9093, b:9093", "eu.", "SASL_SSL", "SCRAM-SHA-512", "fleet", PASSWORD, tmp_path / "ca.pem")
-    assert settings(**given, **login) == expected
+    assert settings(**values, **login) == expected
     assert expected.servers == ["a:9093", "b:9093"]
     assert expected.topic("scores") == "eu.scores"
 
@@ -133,7 +133,7 @@ def test_the_settings_make_the_connection(tmp_path: Path) -> None:
         ({"kafka": "broker:9092", "schema_registry": "https://me:secret@registry"}, "DRIFTLINE_SCHEMA_REGISTRY: "),
     ],
 )
-def test_settings_that_cannot_work_are_named(given: dict[str, object], message: str) -> None:
+def test_contradictory_settings_are_named(given: dict[str, object], message: str) -> None:
     """A password that is never sent, or certificates that are never checked, are startup errors."""
     with pytest.raises(SettingsError) as refused:
         settings(**given)
@@ -142,7 +142,7 @@ def test_settings_that_cannot_work_are_named(given: dict[str, object], message: 
     assert PASSWORD not in str(refused.value)
 
 
-def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_certificates_are_named(tmp_path: Path) -> None:
     """The library's own error would not name the setting."""
     missing = settings(kafka="broker:9093", kafka_security="SSL", kafka_ca=tmp_path / "ca.pem")
 

@@ -62,12 +62,12 @@ def on_topic(connection: KafkaConnection, topic: str) -> list[Value]:
         try:
             places = list(consumer.assignment())
             ends = await consumer.end_offsets(places)
-            found: list[Value] = []
+            values: list[Value] = []
             async with asyncio.timeout(300):
-                while len(found) < sum(ends.values()):
+                while len(values) < sum(ends.values()):
                     batches = await consumer.getmany(timeout_ms=200)
-                    found += [(record.key, record.value) for records in batches.values() for record in records]
-            return found
+                    values += [(record.key, record.value) for records in batches.values() for record in records]
+            return values
         finally:
             await consumer.stop()
 
@@ -95,7 +95,7 @@ def command(
 
 
 @pytest.mark.any_broker
-def test_letters_of_the_topic_are_listed_and_put_back(
+def test_letters_of_the_topic_are_listed_and_requeued(
     command: Callable[..., tuple[int, str, str]], kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
     """Without a database, readable bytes go back unchanged, and exchanges as requests, each with its session's key."""
@@ -109,9 +109,9 @@ def test_letters_of_the_topic_are_listed_and_put_back(
             (unread, "decoding", "unknown_schema"), (failed, "intake", "stage_failed"), (b"no record", "decoding", "framing")
         ),
     )
-    found = json.loads(command("dead-letters", "list", "--json")[1])
+    listed = json.loads(command("dead-letters", "list", "--json")[1])
 
-    assert {row["reason"] for row in found["reasons"]} == {"framing", "stage_failed", "unknown_schema"}
+    assert {row["reason"] for row in listed["reasons"]} == {"framing", "stage_failed", "unknown_schema"}
     code, out, _ = command("dead-letters", "retry", "--source", "exchanges")
     assert code == 1
     assert out.splitlines()[-1] == "2 dead letters retried, 1 not retried"
@@ -123,8 +123,8 @@ def test_letters_of_the_topic_are_listed_and_put_back(
     assert request.exchange_id == "t:2"
     assert key_of(request) == b"local/t"
     assert len(records_on(kafka, "reviews")) == 2
-    left = json.loads(command("dead-letters", "list", "--json")[1])
-    assert [row["reason"] for row in left["letters"]] == ["framing"]
+    open_letters = json.loads(command("dead-letters", "list", "--json")[1])
+    assert [row["reason"] for row in open_letters["letters"]] == ["framing"]
     assert json.loads(command("dead-letters", "retry", "--reason", "unknown_schema", "--json")[1])["putBack"] == []
 
 
@@ -160,7 +160,7 @@ def test_a_kill_between_the_record_and_its_review_changes_nothing(
 
 
 @pytest.mark.any_broker
-def test_what_is_no_letter_and_what_came_twice_stops_no_reader(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_unreadable_and_repeated_letters_stop_no_reader(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """The topic may contain unreadable values; all letters of both partitions are read."""
     make_topics(*TOPICS)
     letters = letters_of(*((f"line {number}".encode(), "decoding", "framing") for number in range(700)))
@@ -172,7 +172,7 @@ def test_what_is_no_letter_and_what_came_twice_stops_no_reader(kafka: KafkaConne
 
 
 @pytest.mark.any_broker
-def test_missing_topics_are_said_with_what_makes_them(command: Callable[..., tuple[int, str, str]]) -> None:
+def test_missing_topics_are_reported_with_the_command(command: Callable[..., tuple[int, str, str]]) -> None:
     """The command creates no topics by itself."""
     code, _, err = command("dead-letters", "list")
 
@@ -181,7 +181,7 @@ def test_missing_topics_are_said_with_what_makes_them(command: Callable[..., tup
     assert "driftline topics create" in err
 
 
-def test_letters_of_the_sink_are_listed_and_put_back_like_all_others(
+def test_letters_of_the_sink_are_listed_and_requeued_like_all_others(
     command: Callable[..., tuple[int, str, str]], kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
     """Letters of the sink must be on the topic, not only in the table."""
@@ -203,5 +203,5 @@ def test_letters_of_the_sink_are_listed_and_put_back_like_all_others(
         asyncio.run(land_all(store, kafka))
         assert store.count("judgements") == 1
         assert store.count("dead_letters") == 2
-        left = json.loads(command("dead-letters", "list", "--json")[1])
-        assert [row["reason"] for row in left["letters"]] == ["bounds"]
+        open_letters = json.loads(command("dead-letters", "list", "--json")[1])
+        assert [row["reason"] for row in open_letters["letters"]] == ["bounds"]

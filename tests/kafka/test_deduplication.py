@@ -19,7 +19,7 @@ def offsets_of(records: list[Exchange], windows: dict[str, bytes]) -> tuple[list
     return [offset for offset, _, _ in result.batch.records()], {key: window.packed() for key, window in result.windows.items()}
 
 
-def test_a_revision_is_no_repetition_of_the_one_before() -> None:
+def test_a_revision_is_not_a_duplicate_of_the_previous_one() -> None:
     """A worker that died repeats its chunk, revisions included."""
     new, windows = offsets_of([FIRST, SECOND, FIRST, SECOND], {})
     assert new == [0, 1]
@@ -27,14 +27,14 @@ def test_a_revision_is_no_repetition_of_the_one_before() -> None:
     assert offsets_of([FIRST, replace(SECOND, revision=2, content_digest="2" * 16)], windows)[0] == [1]
 
 
-def test_an_exchange_is_known_by_the_state_of_a_version_that_knew_no_revisions() -> None:
+def test_a_state_without_revisions_recognises_its_exchanges() -> None:
     """States survive an upgrade: exchanges that were scored before it must not be scored again."""
     identity = f"Exchange\x1f{FIRST.connection}\x1f{FIRST.exchange_id}".encode()
     window = xxhash.xxh3_64_digest(identity) + xxhash.xxh3_64_digest(FIRST.content_digest.encode())
     assert offsets_of([FIRST, SECOND], {"local/s": window})[0] == [1]
 
 
-def test_a_window_has_the_newest_records_and_no_others() -> None:
+def test_a_window_has_only_the_newest_records() -> None:
     """The state of a session must not grow with the session."""
     records = [build.exchange("s", turn) for turn in range(WINDOW + 3)]
     _, windows = offsets_of(records, {})

@@ -78,8 +78,8 @@ def wanted(session: str, case_id: str = "rotate-key", *, model: str = "claude-ha
 
 def several(sessions: int = 4, **plan: Any) -> list[EvaluationRequest]:
     """Return two requests for each of several sessions, with different system prompts so that a judge can tell them apart."""
-    made = [wanted(f"s{session}", f"case-{case}", **plan) for session in range(sessions) for case in range(2)]
-    return [msgspec.structs.replace(one, system_prompt=f"Judge {one.session_id}, {one.case_id}.") for one in made]
+    requests = [wanted(f"s{session}", f"case-{case}", **plan) for session in range(sessions) for case in range(2)]
+    return [msgspec.structs.replace(one, system_prompt=f"Judge {one.session_id}, {one.case_id}.") for one in requests]
 
 
 def answer(question: Question) -> str:
@@ -114,26 +114,26 @@ class EvaluationRig(Rig):
 
     async def evaluations(self) -> dict[tuple[str, int], Evaluation]:
         """Return the evaluations by id and revision, and assert that duplicates have the same content."""
-        found: dict[tuple[str, int], Evaluation] = {}
-        for one in await self.decoded("evaluations"):
-            assert isinstance(one, Evaluation)
-            assert one == found.setdefault((one.evaluation_id, one.revision), one)
-        return found
+        evaluations: dict[tuple[str, int], Evaluation] = {}
+        for evaluation in await self.decoded("evaluations"):
+            assert isinstance(evaluation, Evaluation)
+            assert evaluation == evaluations.setdefault((evaluation.evaluation_id, evaluation.revision), evaluation)
+        return evaluations
 
     async def check(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """Assert the invariants at the end, and return the evaluations."""
-        found, (judgements, reservations) = await self.evaluations(), await self.calls()
-        assert found.keys() == {(one.evaluation_id, one.attempt) for one in requests}
+        evaluations, (judgements, reservations) = await self.evaluations(), await self.calls()
+        assert evaluations.keys() == {(one.evaluation_id, one.attempt) for one in requests}
         self.check_calls(judgements, reservations)
-        newest = {name: one for (name, _), one in sorted(found.items())}
+        newest = {name: one for (name, _), one in sorted(evaluations.items())}
         paid: Counter[str] = Counter()
-        for one in judgements:
-            paid[one.subject_id] += nano_of(one.cost_usd or 0)
+        for judgement in judgements:
+            paid[judgement.subject_id] += nano_of(judgement.cost_usd or 0)
         assert {name: cost for name, cost in paid.items() if cost} == {
             name: nano_of(one.cost_usd) for name, one in newest.items() if one.cost_usd
         }
-        assert self._embedded(requests, judgements) == sorted(map(encode, found.values()))
-        return list(found.values())
+        assert self._embedded(requests, judgements) == sorted(map(encode, evaluations.values()))
+        return list(evaluations.values())
 
     async def work_off(self, judge: Judge | None) -> None:
         """Start a new process, wait until all work is done, and end it."""
@@ -173,7 +173,7 @@ def timeless(value: Any) -> Any:
 
 
 @pytest.mark.usefixtures("topics")
-def test_the_same_answers_give_the_same_evaluations_embedded_and_on_kafka(kafka: KafkaConnection) -> None:
+def test_equal_answers_give_equal_evaluations_embedded_and_on_kafka(kafka: KafkaConnection) -> None:
     """Both runners agree on answers, failures, caps, unknown prices and recorded answers."""
     requests = [
         *several(),
@@ -203,11 +203,11 @@ def test_the_same_answers_give_the_same_evaluations_embedded_and_on_kafka(kafka:
         async with evaluation_on(kafka) as rig:
             await rig.publish(requests)
             await rig.work_off(Fickle(answer))
-            found = await rig.check(requests)
-        outcomes = {step.outcome for one in found for step in one.iterations}
+            evaluations = await rig.check(requests)
+        outcomes = {step.outcome for one in evaluations for step in one.iterations}
         assert outcomes == {"answered", "timeout", "cost_cap", "unknown_price", "not_recorded"}
-        here = [timeless(msgspec.to_builtins(one)) for one in found]
-        assert sorted(await embedded(), key=by_id) == sorted(here, key=by_id)
+        on_kafka = [timeless(msgspec.to_builtins(one)) for one in evaluations]
+        assert sorted(await embedded(), key=by_id) == sorted(on_kafka, key=by_id)
 
     run(work())
 
@@ -219,7 +219,7 @@ def by_id(one: dict[str, Any]) -> str:
 
 @pytest.mark.usefixtures("topics")
 @pytest.mark.parametrize("seed", range(times(1, soak=10)))
-def test_whenever_a_process_is_killed_no_answer_is_asked_for_twice(kafka: KafkaConnection, seed: int) -> None:
+def test_a_kill_at_any_record_repeats_no_answered_question(kafka: KafkaConnection, seed: int) -> None:
     """After a kill before or after each kind of record, the next process uses recorded answers and charges unknown calls."""
 
     async def work() -> None:
@@ -240,7 +240,7 @@ def test_whenever_a_process_is_killed_no_answer_is_asked_for_twice(kafka: KafkaC
 
 
 @pytest.mark.usefixtures("topics")
-def test_after_a_kill_in_the_middle_of_the_repetitions_only_what_nobody_knows_is_asked_again(kafka: KafkaConnection) -> None:
+def test_after_a_kill_only_unanswered_repetitions_are_asked_again(kafka: KafkaConnection) -> None:
     """Each answer is paid for once, the interrupted call is charged in full, and calls of other stages are ignored."""
     request = wanted("s", repetitions=4)
     first, second, third, fourth = (one.fingerprint for one in questions_of(request))
@@ -256,18 +256,18 @@ def test_after_a_kill_in_the_middle_of_the_repetitions_only_what_nobody_knows_is
             await killed.work(partition)
             await judge.hangs.wait()
             await killed.kill()
-            again = Watched()
-            await rig.work_off(again)
+            second_judge = Watched()
+            await rig.work_off(second_judge)
             assert Counter([first, second, third]) == judge.asked
-            assert Counter([third, fourth]) == again.asked
+            assert Counter([third, fourth]) == second_judge.asked
             judgements, reservations = await rig.calls()
             (cut_off,) = (one for one in judgements if one.outcome == "interrupted")
             amounts = {one.reservation_id: one.amount_usd for one in reservations}
             assert third == cut_off.fingerprint
             assert amounts[cut_off.reservation_ids[0]] == cut_off.cost_usd
-            (one,) = (await rig.evaluations()).values()
-            assert one.status == "completed"
-            assert one.successful_iterations == 4
+            (evaluation,) = (await rig.evaluations()).values()
+            assert evaluation.status == "completed"
+            assert evaluation.successful_iterations == 4
             assert {*amounts} - {name for one in judgements for name in one.reservation_ids} == {scored.reservation_id}
 
     run(work())
@@ -275,9 +275,7 @@ def test_after_a_kill_in_the_middle_of_the_repetitions_only_what_nobody_knows_is
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("topics")
-def test_a_worker_that_is_killed_in_the_middle_of_the_repetitions_is_followed_by_one_that_pays_for_no_answer_again(
-    kafka: KafkaConnection, tmp_path: Path
-) -> None:
+def test_a_killed_workers_successor_pays_for_no_answer_again(kafka: KafkaConnection, tmp_path: Path) -> None:
     """This uses real processes, a judge over HTTP, and kill -9 while the second of three calls hangs."""
     request = wanted("s")
     names = [one.fingerprint for one in questions_of(request)]
@@ -310,7 +308,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_the_repetitions_is_followed_by
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_request_that_comes_again_changes_nothing(kafka: KafkaConnection) -> None:
+def test_a_repeated_request_changes_nothing(kafka: KafkaConnection) -> None:
     """Requests may be repeated and topics deliver at least once; a judge makes no difference."""
 
     async def work() -> None:
@@ -330,7 +328,7 @@ def test_a_request_that_comes_again_changes_nothing(kafka: KafkaConnection) -> N
 
 
 @pytest.mark.usefixtures("topics")
-def test_another_attempt_asks_only_for_what_failed(kafka: KafkaConnection) -> None:
+def test_another_attempt_asks_only_the_failed_questions(kafka: KafkaConnection) -> None:
     """The request carries the recorded answers; the last result includes the costs of all attempts."""
     request = wanted("s")
     _, second, _ = (one.fingerprint for one in questions_of(request))
@@ -345,12 +343,12 @@ def test_another_attempt_asks_only_for_what_failed(kafka: KafkaConnection) -> No
             await rig.publish([request])
             await rig.work_off(Refusing(answer))
             earlier, _ = await rig.calls()
-            again = next_attempt(request, 1, earlier)
-            await rig.publish([again])
+            second_attempt = next_attempt(request, 1, earlier)
+            await rig.publish([second_attempt])
             judge = Watched()
             await rig.work_off(judge)
             assert Counter([second]) == judge.asked
-            first, last = sorted(await rig.check([request, again]), key=lambda one: one.revision)
+            first, last = sorted(await rig.check([request, second_attempt]), key=lambda one: one.revision)
             assert [(one.successful_iterations, one.warnings) for one in (first, last)] == [
                 (2, ("Judge iteration 2 failed and was excluded.",)),
                 (3, ()),
@@ -361,7 +359,7 @@ def test_another_attempt_asks_only_for_what_failed(kafka: KafkaConnection) -> No
 
 @pytest.mark.usefixtures("topics")
 @pytest.mark.parametrize("judge", [SoundJudge(answer), None], ids=["judge", "no judge"])
-def test_what_is_no_request_is_set_aside_and_stops_no_other(kafka: KafkaConnection, judge: Judge | None) -> None:
+def test_an_invalid_request_is_a_dead_letter_and_stops_no_other(kafka: KafkaConnection, judge: Judge | None) -> None:
     """A bad record becomes a dead letter with its bytes and offset; without a judge the others fail with a reason."""
     first, second = wanted("s"), wanted("s", "another")
     bad = next_attempt(msgspec.structs.replace(first, profile="{}", evaluation_id="of no profile"), 0, ())
@@ -379,11 +377,11 @@ def test_what_is_no_request_is_set_aside_and_stops_no_other(kafka: KafkaConnecti
                 ("decoding", "unexpected_type", EVALUATION.source, partition, 3),
             ]
             assert letters[1].detail.startswith("RecordError: EvaluationRequest.profile: ")
-            found = await rig.check([first, second])
+            evaluations = await rig.check([first, second])
         status, outcomes = ("completed", {"answered"}) if judge else ("failed", {"no_judge"})
-        assert [one.status for one in found] == [status] * 2
-        assert [one.final_score is None for one in found] == [judge is None] * 2
-        assert outcomes == {step.outcome for one in found for step in one.iterations}
+        assert [one.status for one in evaluations] == [status] * 2
+        assert [one.final_score is None for one in evaluations] == [judge is None] * 2
+        assert outcomes == {step.outcome for one in evaluations for step in one.iterations}
 
     run(work())
 
@@ -396,7 +394,7 @@ def test_what_is_no_request_is_set_aside_and_stops_no_other(kafka: KafkaConnecti
     ],
     ids=["scoring", "evaluation"],
 )
-def test_tasks_are_told_apart_as_the_stages_that_compute_tell_records(stage: JudgedStage[Any], record: Any) -> None:
+def test_judged_tasks_and_records_have_the_same_identities(stage: JudgedStage[Any], record: Any) -> None:
     """Both kinds of stages keep their windows in the same format."""
     window = deduplicate(build.batch(stage.source, [record]), {}).windows["local/s"]
     identity = task_identity(stage, *stage.subject_of(record), stage.revision_of(record))

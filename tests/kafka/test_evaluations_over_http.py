@@ -38,13 +38,13 @@ def terms() -> Terms:
 
 
 @pytest.mark.slow
-def test_a_server_on_kafka_asks_its_workers_and_answers_what_they_made(
+def test_a_server_on_kafka_returns_the_evaluations_of_its_workers(
     kafka: KafkaConnection, make_topics: Any, tmp_path: Path
 ) -> None:
     """A session that just ended is evaluated at once, a repetition is reused, and the judge is called three times in total."""
     configs = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "16777216"}
     make_topics(*{*topics(), *topics_of(EVALUATION)}, partitions=PARTITIONS, configs=configs)
-    told: list[Progress] = []
+    progress_reports: list[Progress] = []
     with running("answer") as judge, nursery() as children:
         home = Home(tmp_path, ANTHROPIC_BASE_URL=judge.base_url, DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
         operator, connection = home.operator(), home.connection("north")
@@ -53,11 +53,11 @@ def test_a_server_on_kafka_asks_its_workers_and_answers_what_they_made(
         server = children.serve(home, "--kafka", kafka.bootstrap)
         url = server.serving()
         until(lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code == httpx2.codes.OK, "the server to take records")
-        said = httpx2.post(
+        response = httpx2.post(
             f"{url}/api/audit/ingest", headers=bearer(connection), json=exchange_body("s1", 1, "It is."), timeout=60
         )
         ended = httpx2.post(f"{url}/api/audit/sessions/s1/finalize", headers=bearer(connection), json={}, timeout=60)
-        assert said.status_code == 201
+        assert response.status_code == 201
         assert ended.status_code == 200
 
         def while_it_works(seconds: float) -> None:
@@ -66,19 +66,19 @@ def test_a_server_on_kafka_asks_its_workers_and_answers_what_they_made(
 
         with closing(EvaluationClient(url, operator, sleep=while_it_works, quiet=PATIENCE)) as client:
             estimate = client.estimate(terms())
-            (made,) = client.evaluate(terms(), told.append)
-            (again,) = client.evaluate(terms(), told.append)
-        for one in (worker, server):
-            one.send(signal.SIGTERM)
-            assert one.wait() == 0, one.logged[-4000:]
+            (evaluation,) = client.evaluate(terms(), progress_reports.append)
+            (repeated,) = client.evaluate(terms(), progress_reports.append)
+        for process in (worker, server):
+            process.send(signal.SIGTERM)
+            assert process.wait() == 0, process.logged[-4000:]
 
     assert estimate.sessions == 1
     assert estimate.estimate.calls == 3
-    assert made.evaluation.status == "completed"
-    assert made.evaluation.successful_iterations == 3
-    assert made.reused is False
-    assert again.reused is True
-    assert again.evaluation == made.evaluation
+    assert evaluation.evaluation.status == "completed"
+    assert evaluation.evaluation.successful_iterations == 3
+    assert evaluation.reused is False
+    assert repeated.reused is True
+    assert repeated.evaluation == evaluation.evaluation
     assert judge.requests == 3
-    assert [(one.done, one.total, one.answered) for one in told] == [(1, 1, 3)]
-    assert made.user_prompt.startswith('{"evaluation_target":')
+    assert [(one.done, one.total, one.answered) for one in progress_reports] == [(1, 1, 3)]
+    assert evaluation.user_prompt.startswith('{"evaluation_target":')

@@ -42,7 +42,7 @@ TOPIC = EVENTS.source
         (ChunkConsumerThread, driver.AIOKafkaConsumerThread, ["_create_worker_consumer"]),
     ],
 )
-def test_what_is_replaced_is_there_to_be_replaced(ours: type, theirs: type, names: list[str]) -> None:
+def test_overridden_attributes_exist_in_faust(ours: type, theirs: type, names: list[str]) -> None:
     """An override that Faust no longer calls would silently do nothing."""
     for name in names:
         assert getattr(ours, name) is not getattr(theirs, name)
@@ -63,12 +63,12 @@ def test_what_is_replaced_is_there_to_be_replaced(ours: type, theirs: type, name
         (driver.ConsumerRebalanceListener, "thread.on_partitions_revoked("),
     ],
 )
-def test_what_is_replaced_is_called_where_it_was(caller: Any, called: str) -> None:
+def test_faust_still_calls_the_overridden_methods(caller: Any, called: str) -> None:
     """The transport relies on these calls."""
     assert called in inspect.getsource(caller)
 
 
-def test_topics_without_acks_leave_offsets_to_us(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_topics_without_acks_leave_offsets_to_the_transport(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Faust's own tracking of offsets would commit past a chunk, or grow without bound."""
     make_topics(TOPIC, partitions=1)
 
@@ -87,7 +87,7 @@ def test_topics_without_acks_leave_offsets_to_us(kafka: KafkaConnection, make_to
     asyncio.run(run())
 
 
-def test_a_commit_is_taken_while_partitions_are_given_up(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_commit_succeeds_while_partitions_are_revoked(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Work finished when a rebalance begins must not be repeated by the next owner."""
     make_topics(TOPIC, partitions=2)
 
@@ -106,7 +106,7 @@ def test_a_commit_is_taken_while_partitions_are_given_up(kafka: KafkaConnection,
     asyncio.run(run())
 
 
-def test_no_topic_is_made_and_no_address_is_listened_on(
+def test_faust_creates_no_topic_and_listens_on_no_address(
     kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient
 ) -> None:
     """By default Faust creates its own topics and serves its tables publicly on port 6066."""
@@ -122,7 +122,7 @@ def test_no_topic_is_made_and_no_address_is_listened_on(
     assert [name for name in admin.list_topics() if name.startswith(kafka.prefix)] == [kafka.topic(TOPIC)]
 
 
-def test_a_crash_inside_faust_is_heard(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_crash_inside_faust_is_noticed(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A broken consumer must end the process; Faust would only log the error."""
     make_topics(TOPIC)
 
@@ -138,24 +138,24 @@ def test_an_agents_exception_loses_the_event(kafka: KafkaConnection, make_topics
     """So no exception may escape an agent: it ends the process, and offsets are committed by the stages."""
     make_topics(TOPIC, partitions=1)
     plain = plain_app(kafka, tmp_path)
-    seen: list[bytes] = []
+    events_seen: list[bytes] = []
 
     @plain.agent(plain.topic(kafka.topic(TOPIC), value_type=bytes, value_serializer="raw"))
     async def fragile(stream: Any) -> None:
         async for value in stream:
-            seen.append(value)
-            if len(seen) == 1:
+            events_seen.append(value)
+            if len(events_seen) == 1:
                 raise RuntimeError("once")
 
     async def run() -> None:
         await produce(kafka, TOPIC, numbered(3))
         await plain.start()
-        await eventually(lambda: len(seen) == 3, "every event, the first of them in vain")
+        await eventually(lambda: len(events_seen) == 3, "every event, the first of them in vain")
         await plain.consumer.commit()
         await plain.stop()
 
     asyncio.run(run())
-    assert seen == [b"value-0", b"value-1", b"value-2"]
+    assert events_seen == [b"value-0", b"value-1", b"value-2"]
 
 
 def plain_app(kafka: KafkaConnection, folder: Path) -> faust.App:
@@ -163,7 +163,7 @@ def plain_app(kafka: KafkaConnection, folder: Path) -> faust.App:
     return faust.App(kafka.topic("plain"), broker=f"kafka://{kafka.bootstrap}", datadir=str(folder), **{**SETTINGS, **FAST})
 
 
-def test_an_agent_at_work_is_cut_off_when_its_partition_goes_and_started_again(
+def test_a_running_agent_is_cancelled_and_restarted_with_its_partition(
     kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path
 ) -> None:
     """So the transport lets stages end their work before Faust revokes partitions, and processes each chunk in a separate task.
@@ -171,7 +171,7 @@ def test_an_agent_at_work_is_cut_off_when_its_partition_goes_and_started_again(
     Otherwise a chunk would be interrupted, and an agent would remain for a partition of another process.
     """
     make_topics(TOPIC, partitions=2)
-    begun, cut = Counter[str](), list[str]()
+    begun, cancelled = Counter[str](), list[str]()
     first, second = plain_app(kafka, tmp_path / "first"), plain_app(kafka, tmp_path / "second")
 
     def add_agent(app: faust.App, name: str) -> None:
@@ -182,7 +182,7 @@ def test_an_agent_at_work_is_cut_off_when_its_partition_goes_and_started_again(
                 async for _ in stream:
                     await asyncio.Event().wait()
             except asyncio.CancelledError:
-                cut.append(name)
+                cancelled.append(name)
                 raise
 
     async def run() -> None:
@@ -194,14 +194,14 @@ def test_an_agent_at_work_is_cut_off_when_its_partition_goes_and_started_again(
         await eventually(lambda: begun["first"] == 2, "an agent for each partition")
         await second.start()
         await eventually(lambda: begun["first"] == 3, "the agent that was cut off to be started again")
-        assert cut == ["first"]
+        assert cancelled == ["first"]
         await second.stop()
         await first.stop()
 
     asyncio.run(run())
 
 
-def test_a_worker_that_has_lost_every_partition_gets_one_back(
+def test_a_worker_without_partitions_gets_one_back(
     kafka: KafkaConnection, make_topics: MakeTopics, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Faust registers topics by owned partitions, so a lookup without partitions would find none to subscribe to."""
@@ -211,12 +211,12 @@ def test_a_worker_that_has_lost_every_partition_gets_one_back(
         await produce(kafka, TOPIC, numbered(10))
         first, second = Collecting(), Collecting()
         async with AsyncExitStack() as stack:
-            one = await stack.enter_async_context(working(kafka, {EVENTS: first}))
+            worker = await stack.enter_async_context(working(kafka, {EVENTS: first}))
             await eventually(lambda: first.count == 10, "the first records")
             async with working(kafka, {EVENTS: second}) as other:
                 await eventually(lambda: len(first.ended) == 1 and len(first.mine | second.mine) == 1, "one of them to have it")
                 await until_committed(kafka, TOPIC, 1)
-                assert not one.app.topics._subscription_changed.is_set()
+                assert not worker.app.topics._subscription_changed.is_set()
                 assert not other.app.topics._subscription_changed.is_set()
             await eventually(lambda: first.mine == {0}, "the partition to come back")
             await produce(kafka, TOPIC, numbered(10, 10))
@@ -227,7 +227,7 @@ def test_a_worker_that_has_lost_every_partition_gets_one_back(
         asyncio.run(run())
 
 
-def test_the_settings_are_known_to_faust() -> None:
+def test_faust_knows_the_settings() -> None:
     """A setting that Faust renamed must fail here, not in production."""
     app = faust.App("settings", broker="kafka://127.0.0.1:1", **SETTINGS)
     assert {name: getattr(app.conf, name) for name in SETTINGS} == dict(SETTINGS)

@@ -101,14 +101,14 @@ class Registry:
 @pytest.fixture
 def registry() -> Iterator[Registry]:
     """Return a running registry."""
-    found = Registry()
-    thread = threading.Thread(target=found.server.serve_forever, args=(0.01,))
+    registry = Registry()
+    thread = threading.Thread(target=registry.server.serve_forever, args=(0.01,))
     thread.start()
-    yield found
-    found.hold.set()
-    found.server.shutdown()
+    yield registry
+    registry.hold.set()
+    registry.server.shutdown()
     thread.join()
-    found.server.server_close()
+    registry.server.server_close()
 
 
 def framed(number: int, body: bytes) -> bytes:
@@ -138,7 +138,7 @@ def changed(**attributes: Any) -> Json:
     return json.loads(json.dumps(SCHEMA.definition)) | attributes
 
 
-def test_a_body_of_our_own_schema_is_taken_as_it_is(registry: Registry) -> None:
+def test_a_body_of_our_own_schema_is_accepted_unchanged(registry: Registry) -> None:
     """The usual case: our .avsc is registered and a library does the framing. Docs and the order of attributes are irrelevant."""
     stripped = {name: SCHEMA.definition[name] for name in ("namespace", "fields", "name", "type")}
     registry.register(7, stripped)
@@ -149,14 +149,14 @@ def test_a_body_of_our_own_schema_is_taken_as_it_is(registry: Registry) -> None:
     assert earlier_schemas()["Exchange"][0].prefix + body == older
 
 
-def test_a_schema_that_ours_can_read_is_read_by_avros_rules(registry: Registry) -> None:
+def test_a_compatible_schema_is_read_by_avros_rules(registry: Registry) -> None:
     """A producer may have more fields in another order, and omit fields with defaults."""
     fields = [field for field in SCHEMA.fields if field["name"] != "agent_thinking"]
     theirs = changed(fields=[{"name": "own", "type": {"type": "array", "items": "string"}}, *reversed(fields)])
     registry.register(9, theirs)
     value = framed(9, written(theirs, fields_of(EXCHANGE) | {"own": ["a", "b"]}))
-    (found,) = reframed(registry, value)
-    assert found == encode(EXCHANGE)
+    (body,) = reframed(registry, value)
+    assert body == encode(EXCHANGE)
 
 
 UNREADABLE: dict[str, tuple[Any, str]] = {
@@ -177,9 +177,7 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-def test_what_ours_cannot_read_is_left_for_the_dead_letters(
-    case: str, registry: Registry, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_incompatible_schema_gives_dead_letters(case: str, registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
     """A dead letter that names the schema is better than a guess; the log reports the problem once."""
     definition, reason = UNREADABLE[case]
     registry.register(11, definition)
@@ -202,7 +200,7 @@ def test_what_ours_cannot_read_is_left_for_the_dead_letters(
         ({"padding": "x" * MAX_BODY_BYTES}, "more than"),
     ],
 )
-def test_an_answer_that_is_of_no_use_is_the_schemas_fault(
+def test_an_unusable_answer_counts_against_the_schema(
     answer: dict[str, Any], reason: str, registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A retry would not change it, so nothing waits."""
@@ -212,15 +210,15 @@ def test_an_answer_that_is_of_no_use_is_the_schemas_fault(
     assert reason in caplog.text
 
 
-def test_damaged_bodies_are_left_one_by_one(registry: Registry) -> None:
+def test_damaged_bodies_are_skipped_one_by_one(registry: Registry) -> None:
     """One damaged value must not affect others."""
     theirs = changed(fields=list(reversed(SCHEMA.fields)))
     registry.register(4, theirs)
     good = written(theirs, fields_of(EXCHANGE))
     values = [framed(4, good), framed(4, good[:-3]), framed(4, good + b"x"), b"\0\0\0", b"", framed(5, good)]
-    found = reframed(registry, *values)
-    assert found == [encode(EXCHANGE), *values[1:]]
-    errors = {rejected.index: type(rejected.error).__name__ for rejected in decode_batch(found).rejected}
+    bodies = reframed(registry, *values)
+    assert bodies == [encode(EXCHANGE), *values[1:]]
+    errors = {rejected.index: type(rejected.error).__name__ for rejected in decode_batch(bodies).rejected}
     assert (errors) == {
         1: "RegistryFramingError",
         2: "RegistryFramingError",
@@ -230,7 +228,7 @@ def test_damaged_bodies_are_left_one_by_one(registry: Registry) -> None:
     }
 
 
-def test_a_schema_is_asked_for_once_and_one_that_is_missing_again_later(registry: Registry) -> None:
+def test_a_schema_is_requested_once_and_a_missing_one_again_later(registry: Registry) -> None:
     """The registry must not be called per value, and a schema added later must work without a restart."""
     registry.register(1, SCHEMA.definition)
     clock = [0.0]

@@ -62,7 +62,7 @@ def landed(database: Path) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_kills_lose_nothing_and_double_nothing(
+def test_kills_lose_and_duplicate_nothing(
     kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
 ) -> None:
     """After a power loss every record with a 201 is in the table once, and a rebuild gives the same tables."""
@@ -109,12 +109,12 @@ def test_kills_lose_nothing_and_double_nothing(
 
 
 @pytest.mark.slow
-def test_a_broker_that_goes_away_loses_nothing(own_broker: Broker, tmp_path: Path, children: Nursery) -> None:
+def test_a_broker_outage_loses_nothing(own_broker: Broker, tmp_path: Path, children: Nursery) -> None:
     """During the outage senders must retry; afterwards all acknowledged records are there and new ones are accepted."""
     connection = KafkaConnection(own_broker.bootstrap)
     with closing(KafkaAdminClient(bootstrap_servers=own_broker.bootstrap)) as admin:
-        wanted = {"num_partitions": 3, "replication_factor": 1}
-        admin.create_topics({connection.topic(name): wanted for name in topics()}, wait_for_metadata=True)
+        topic_options = {"num_partitions": 3, "replication_factor": 1}
+        admin.create_topics({connection.topic(name): topic_options for name in topics()}, wait_for_metadata=True)
     home = Home(tmp_path)
     load = Load(home, PROJECTS, random.Random(7))
     server = children.serve(home, "--kafka", own_broker.bootstrap)
@@ -149,7 +149,7 @@ def test_a_broker_that_goes_away_loses_nothing(own_broker: Broker, tmp_path: Pat
     assert load.seen[DUPLICATE] + load.seen[TAKEN] >= len(load.accepted) > 20
 
 
-def test_answers_are_those_of_a_log_that_is_a_table(
+def test_answers_equal_those_of_the_local_log(
     kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
 ) -> None:
     """Senders get the same answers as with the local log: 201 for new, 200 for known, 409 for other content; events by position."""
@@ -162,15 +162,17 @@ def test_answers_are_those_of_a_log_that_is_a_table(
         assert first.status_code == 201
         assert first.json()["scored"] is None
         assert first.json()["reason"] == "queued"
-        again = client.post("/api/audit/ingest", json=body)
-        assert again.status_code == 200
-        assert again.json() == first.json() | {"duplicate": True}
+        repeated = client.post("/api/audit/ingest", json=body)
+        assert repeated.status_code == 200
+        assert repeated.json() == first.json() | {"duplicate": True}
         assert client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is not done.")).status_code == 409
         for start in (0, 2, 1):
             events = [EVENT | {"event_id": f"e{number}"} for number in range(start, start + 2)]
-            sent = client.post("/api/audit/events", json={"session_id": "s", "events": events})
-            told = sent.json()
-            assert (sent.status_code, tuple(told.values())) == (201, (0, 2, []) if start == 1 else (2, 0, [])), sent.text
+            response = client.post("/api/audit/events", json={"session_id": "s", "events": events})
+            document = response.json()
+            assert (response.status_code, tuple(document.values())) == (201, (0, 2, []) if start == 1 else (2, 0, [])), (
+                response.text
+            )
         assert client.post("/api/audit/sessions/s/finalize", json={}).status_code == 200
         nothing = 'driftline_queue_size{queue="unlanded"} 0.0'
         until(lambda: nothing in client.get("/metrics").text, "everything to land")
@@ -182,7 +184,7 @@ def test_answers_are_those_of_a_log_that_is_a_table(
     assert places == [(0,), (1,), (2,), (3,)]
 
 
-def test_commands_that_read_work_beside_it_and_those_that_write_go_by_the_topics(
+def test_reading_commands_work_beside_the_server_and_writing_ones_use_the_topics(
     kafka: KafkaConnection, home: Home, children: Nursery, make_topics: MakeTopics
 ) -> None:
     """Records written to the tables alone would be invisible to workers, and lost by a rebuild."""
@@ -229,7 +231,7 @@ def test_a_database_has_one_kind_of_writer(
         other.log.write_text("")
 
 
-def test_a_rebuild_without_a_file_makes_it_from_the_topics(
+def test_a_rebuild_without_a_file_uses_the_topics(
     kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
 ) -> None:
     """After the loss of a machine with its file, the topics are enough to rebuild the tables."""
@@ -254,20 +256,20 @@ def test_a_rebuild_without_a_file_makes_it_from_the_topics(
         assert after[table] == before[table], table
 
 
-def test_a_rebuild_without_a_file_says_why_there_is_nothing_to_make_it_from(
+def test_a_rebuild_without_a_file_or_topics_gives_the_reason(
     kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
 ) -> None:
     """An empty database would look like a successful rebuild."""
     silent = ["rebuild", "--kafka", "127.0.0.1:1"]
-    wanted = ["rebuild", "--kafka", kafka.bootstrap]
-    for command, make, words in (
+    arguments = ["rebuild", "--kafka", kafka.bootstrap]
+    for command, make, fragments in (
         (silent, (), "127.0.0.1:1"),
-        (wanted, (), "driftline topics create"),
-        (wanted, topics(), f"no topic that begins with {kafka.prefix} at {kafka.bootstrap} holds a record"),
+        (arguments, (), "driftline topics create"),
+        (arguments, topics(), f"no topic that begins with {kafka.prefix} at {kafka.bootstrap} holds a record"),
     ):
         if make:
             make_topics(*make)
         assert children.run(home, *command)[0] == 2, home.log.read_text()
-        assert words in " ".join(home.log.read_text().split())
+        assert fragments in " ".join(home.log.read_text().split())
         assert not home.database.exists(), command
         home.log.write_text("")

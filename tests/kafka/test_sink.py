@@ -77,7 +77,7 @@ async def fill(producer: RecordProducer) -> None:
     await produce(producer, "agent-events", [event("c", 1), msgspec.structs.replace(event("c", 1), payload='{"other": 1}')])
 
 
-def test_each_record_lands_once(kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path) -> None:
+def test_each_record_is_stored_once(kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path) -> None:
     """Producers may repeat records, and a restarted sink continues."""
     make_topics(*topics())
     events = [event(f"s{number % 7}", number) for number in range(300)]
@@ -96,7 +96,7 @@ def test_each_record_lands_once(kafka: KafkaConnection, make_topics: MakeTopics,
     assert len({row[2] for row in landed}) > 1, "over several partitions"
 
 
-def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_records_are_collected_until_a_caller_waits_for_them(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A transaction takes as long for one record as for hundreds, so few records wait for more, unless a reader waits."""
     make_topics(*topics())
 
@@ -121,7 +121,7 @@ def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, ma
         asyncio.run(run(store))
 
 
-def test_every_type_lands_in_its_table(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_every_type_is_stored_in_its_table(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Every record on a topic must be queryable in a table."""
     make_topics(*topics())
     travelling = {name: topic for topic, names in topics().items() for name in names}
@@ -138,7 +138,7 @@ def test_every_type_lands_in_its_table(kafka: KafkaConnection, make_topics: Make
     assert dict.fromkeys(travelling, 50) == counts
 
 
-def test_poison_in_each_topic_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_an_unreadable_record_of_any_topic_is_a_dead_letter(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A bad record affects no other; its bytes are kept with its offset and the reason."""
     make_topics(*topics(), partitions=1)
     bad = {"framing": b"hello", "malformed_body": encode(score("s", 1))[:-2], "unknown_schema": b"\xc3\x01" + bytes(9)}
@@ -156,15 +156,15 @@ def test_poison_in_each_topic_is_set_aside(kafka: KafkaConnection, make_topics: 
         asyncio.run(run(store))
         reasons = [*bad, "unexpected_type"]
         expected = sorted((topic, 0, place, "decoding", reasons[place]) for topic in topics() for place in range(4))
-        made = found(store, LETTERS.replace("ORDER", "WHERE stage = 'decoding' ORDER"))
-        assert made == expected
+        letters = found(store, LETTERS.replace("ORDER", "WHERE stage = 'decoding' ORDER"))
+        assert letters == expected
         ((body, digest),) = found(store, "SELECT body, digest FROM dead_letters WHERE source = 'exchanges' AND position = 0")
     assert body == b"hello"
     assert digest == hashlib.sha256(b"hello").hexdigest()
 
 
 @pytest.mark.parametrize("at_once", [1, 1000])
-def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics, at_once: int) -> None:
+def test_conflicting_content_is_a_dead_letter(kafka: KafkaConnection, make_topics: MakeTopics, at_once: int) -> None:
     """Two different exchanges with one id conflict, and the valid one must not depend on the batches."""
     make_topics(*topics(), partitions=1)
     records = [exchange("s", 1), exchange("s", 1), exchange("s", 1, "No.", content_digest="f" * 16), exchange("s", 2)]
@@ -176,12 +176,12 @@ def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeT
 
     with Store(None) as store:
         asyncio.run(run(store))
-        taken = found(store, "SELECT exchange_id, agent_response FROM exchanges ORDER BY ALL")
-        assert taken == [("s:1", "It is done."), ("s:2", "It is done.")]
+        stored = found(store, "SELECT exchange_id, agent_response FROM exchanges ORDER BY ALL")
+        assert stored == [("s:1", "It is done."), ("s:2", "It is done.")]
         assert found(store, LETTERS) == [("exchanges", 0, 2, "admission", "conflicting_id")]
 
 
-def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(
+def test_a_durable_commit_that_reports_a_failure_is_not_repeated(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk may report a failure although the commit is durable, so a retry must not write twice."""
@@ -209,22 +209,22 @@ def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(
         assert found(store, LETTERS) == [("agent-events", 0, 10, "decoding", "framing")]
 
 
-def test_a_gap_is_told_before_it_is_passed_over_and_always_by_one_letter() -> None:
+def test_a_gap_is_reported_by_one_letter_before_it_is_skipped() -> None:
     """After a kill, or a failed but durable commit, the same dead letter is produced again and stored once."""
     with Store(None) as store:
-        writer, told = SinkWriter(store, REDACTOR, lambda: NOW), list[str]()
+        writer, letters = SinkWriter(store, REDACTOR, lambda: NOW), list[str]()
         for _ in range(2):
             with pytest.raises(UnreportedError) as caught:
                 writer.skip_removed(("exchanges", 0), 5, 9)
-            told += caught.value.dead_letters
+            letters += caught.value.dead_letters
             assert writer.positions() == {}
-        assert told[0] == told[1]
-        writer.produced_letters.update(told)
+        assert letters[0] == letters[1]
+        writer.produced_letters.update(letters)
         writer.skip_removed(("exchanges", 0), 5, 9)
         assert writer.positions() == {("exchanges", 0): 9}
 
 
-def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
+def test_dead_letters_of_the_sink_are_on_their_topic_and_stored_once(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most topics are read by the sink alone: its dead letters must be on their topic, so that they can be listed and put back.
@@ -232,10 +232,10 @@ def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
     The first sink dies after producing its dead letters, before the transaction.
     """
     make_topics(*topics(), partitions=1)
-    write, asked = SinkWriter.write, list[bool]()
+    write, flushes = SinkWriter.write, list[bool]()
 
     def dies(self: SinkWriter, *arguments: Any) -> None:
-        asked.append(True)
+        flushes.append(True)
         if self.produced_letters:
             raise RuntimeError("killed")
         write(self, *arguments)
@@ -248,7 +248,7 @@ def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
             patch.setattr(SinkWriter, "write", dies)
             with pytest.raises(RuntimeError, match="killed"):
                 await land_all(stores[0], kafka)
-        assert len(asked) > 1
+        assert len(flushes) > 1
         for store in (stores[0], *stores):
             await land_all(store, kafka)
         records = await contents(kafka, "dead-letters", 1)
@@ -263,7 +263,7 @@ def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
     assert len(topics()) == len(set(on_topic))
 
 
-def test_a_record_under_another_sessions_key_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_record_under_another_sessions_key_is_a_dead_letter(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """The session's other records may be on another partition, so its spending is unknown here."""
     make_topics(*topics(), partitions=1)
 
@@ -284,7 +284,7 @@ def test_a_record_under_another_sessions_key_is_set_aside(kafka: KafkaConnection
         assert "local/s" in detail
 
 
-def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_equal_letters_of_worker_and_sink_are_one(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Worker and sink both reject the record, with the same dead letter."""
     make_topics(*topics(), partitions=1)
 
@@ -309,17 +309,19 @@ def samples_of_letters(store: Store) -> list[Record]:
     return list(rows_as_records("DeadLetter", store.read("dead-letters", 0, 10)["DeadLetter"]))
 
 
-def test_what_retention_took_unread_is_told(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
+def test_records_deleted_unread_by_retention_are_reported(
+    kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient
+) -> None:
     """An unreported gap would look like a quiet fleet."""
     make_topics(*topics(), partitions=1)
-    place = TopicPartition(kafka.topic("agent-events"), 0)
+    partition = TopicPartition(kafka.topic("agent-events"), 0)
 
     async def run(store: Store) -> None:
         async with producing(kafka) as producer:
             await produce(producer, "agent-events", [event("s", number) for number in range(10)])
             await land_all(store, kafka)
             await produce(producer, "agent-events", [event("s", number) for number in range(10, 30)])
-            await asyncio.to_thread(admin.delete_records, {place: 25})
+            await asyncio.to_thread(admin.delete_records, {partition: 25})
             await land_all(store, kafka)
             await land_all(store, kafka)
 
@@ -331,17 +333,15 @@ def test_what_retention_took_unread_is_told(kafka: KafkaConnection, make_topics:
     assert "offsets 10 to 24" in detail
 
 
-def test_a_position_that_goes_out_of_range_is_mended(
-    kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient
-) -> None:
+def test_a_position_out_of_range_is_corrected(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
     """If retention removed records before they were read, the sink continues with the rest and reports the gap."""
     make_topics(*topics(), partitions=1)
-    place = TopicPartition(kafka.topic("agent-events"), 0)
+    partition = TopicPartition(kafka.topic("agent-events"), 0)
 
     async def run(store: Store) -> None:
         async with producing(kafka) as producer:
             await produce(producer, "agent-events", [event("s", number) for number in range(10)])
-            await asyncio.to_thread(admin.delete_records, {place: 4})
+            await asyncio.to_thread(admin.delete_records, {partition: 4})
             sink = sink_over(store, kafka)
             await sink.start()
             await sink.caught_up()
@@ -360,7 +360,7 @@ def test_a_position_that_goes_out_of_range_is_mended(
         assert found(store, LETTERS) == [("agent-events", 0, 2, "sink", "removed_by_retention")]
 
 
-def test_another_topic_of_the_same_name_is_refused(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_recreated_topic_is_refused(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Offsets of a recreated topic mean other records, some of which would silently be skipped."""
     make_topics(*topics(), partitions=1)
 
@@ -375,7 +375,7 @@ def test_another_topic_of_the_same_name_is_refused(kafka: KafkaConnection, make_
         asyncio.run(run(store))
 
 
-def test_partitions_that_are_added_are_read(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
+def test_added_partitions_are_read(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
     """Partitions may be added while the sink runs."""
     make_topics(*topics(), partitions=1)
 
@@ -407,7 +407,7 @@ def await_partitions(producer: RecordProducer, connection: KafkaConnection) -> s
     return set(producer._client.client.cluster.partitions_for_topic(connection.topic("reviews")) or ())
 
 
-def test_a_rebuild_lands_the_same_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_rebuild_stores_the_same_rows(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """After a rebuild every table has the same rows, dead letters included."""
     make_topics(*topics())
 
@@ -428,7 +428,9 @@ def test_a_rebuild_lands_the_same_again(kafka: KafkaConnection, make_topics: Mak
         assert not is_interrupted(store)
 
 
-def test_a_rebuild_keeps_what_retention_took(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
+def test_a_rebuild_keeps_records_that_left_the_topics(
+    kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient
+) -> None:
     """The tables keep records longer than the topics, and a rebuild must not delete them."""
     make_topics(*topics(), partitions=1)
 
@@ -448,7 +450,7 @@ def test_a_rebuild_keeps_what_retention_took(kafka: KafkaConnection, make_topics
         asyncio.run(run(store))
 
 
-def test_a_rebuild_that_was_cut_short_goes_on(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_an_interrupted_rebuild_continues(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """After a kill, the next call writes the rest instead of starting again."""
     make_topics(*topics())
 

@@ -42,9 +42,7 @@ class Opened:
         self.topic.close()
 
 
-def test_what_was_saved_is_there_for_the_next_who_takes_the_partition_up(
-    kafka: KafkaConnection, make_topics: MakeTopics
-) -> None:
+def test_saved_states_are_read_by_the_next_owner(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """This includes an empty partition, and states of different partitions are separate."""
     make_topics(TOPIC, configs=COMPACTED)
 
@@ -63,9 +61,7 @@ def test_what_was_saved_is_there_for_the_next_who_takes_the_partition_up(
     asyncio.run(run())
 
 
-def test_the_state_that_is_farthest_counts_and_outlives_one_that_was_written_late(
-    kafka: KafkaConnection, make_topics: MakeTopics
-) -> None:
+def test_the_most_advanced_state_survives_a_late_write(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A frozen worker may write after its successor; compaction would keep its state, and records would be lost."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
 
@@ -80,7 +76,7 @@ def test_the_state_that_is_farthest_counts_and_outlives_one_that_was_written_lat
     asyncio.run(run())
 
 
-def test_what_is_no_state_stops_nobody_and_outlives_no_state(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_an_invalid_state_stops_nobody_and_replaces_no_state(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Otherwise any producer could end every worker of the partition, or a session's history."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
 
@@ -98,7 +94,7 @@ def test_what_is_no_state_stops_nobody_and_outlives_no_state(kafka: KafkaConnect
     asyncio.run(run())
 
 
-def test_states_of_another_topic_of_the_same_name_are_refused(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_states_of_a_recreated_topic_are_refused(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A recreated source begins at offset 0, and records of known sessions would silently be skipped."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
     make_topics("agent-events", partitions=1)
@@ -117,7 +113,7 @@ def test_states_of_another_topic_of_the_same_name_are_refused(kafka: KafkaConnec
     asyncio.run(run())
 
 
-def test_a_state_that_was_taken_away_is_gone(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_deleted_state_is_gone(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """An operator resets a session with a tombstone."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
 
@@ -132,34 +128,34 @@ def test_a_state_that_was_taken_away_is_gone(kafka: KafkaConnection, make_topics
     asyncio.run(run())
 
 
-def test_a_partition_that_comes_back_is_read_from_where_it_was_left(
+def test_a_returned_partition_is_read_from_its_last_position(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rebalance returns most partitions; reading all states each time would stop a large installation for minutes."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
-    read: list[int] = []
+    offsets_read: list[int] = []
 
     class Counting(AIOKafkaConsumer):  # type: ignore[misc]
         async def getmany(self, **options: object) -> object:
-            found = await super().getmany(**options)
-            read.extend(record.offset for records in found.values() for record in records)
-            return found
+            batches = await super().getmany(**options)
+            offsets_read.extend(record.offset for records in batches.values() for record in records)
+            return batches
 
     async def run() -> None:
         async with Opened(kafka) as topic, Opened(kafka) as other:
             await topic.save(0, {f"local/s{number}": state(1) for number in range(50)})
             await topic.load(0)
-            read.clear()
+            offsets_read.clear()
             await other.save(0, {"local/s7": state(2, b"by another")})
             await topic.load(0)
             assert state(2, b"by another") == topic.get(0, ["local/s7"])["local/s7"]
-            assert read == [50]
+            assert offsets_read == [50]
 
     monkeypatch.setattr("streams.kafka.reading.AIOKafkaConsumer", Counting)
     asyncio.run(run())
 
 
-def test_a_state_of_many_megabytes_is_kept(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_state_of_several_megabytes_is_stored(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """The state of intake contains whole exchanges that may be judged later."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
     large = state(1, bytes(MAX_STATE_BYTES - 1000))
@@ -176,9 +172,7 @@ def test_a_state_of_many_megabytes_is_kept(kafka: KafkaConnection, make_topics: 
     asyncio.run(run())
 
 
-def test_a_broker_that_falls_silent_while_states_are_read_is_not_waited_for(
-    own_broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_broker_ends_the_reading_of_states(own_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client only returns empty results, so the partition would silently stop."""
     connection = KafkaConnection(own_broker.bootstrap)
     with TopicAdministration(connection) as administration:

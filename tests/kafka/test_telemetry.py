@@ -25,11 +25,11 @@ def beat(now: datetime) -> Heartbeat:
 
 def listed(gateway: Engine, now: datetime) -> list[tuple[str, str]]:
     """Return the watched sessions with their colours."""
-    found = open_sessions(gateway.store.cursor(), gateway.policy, now, listening_of(gateway))
-    return [(one.session.session_id, one.session.status) for one in found]
+    sessions = open_sessions(gateway.store.cursor(), gateway.policy, now, listening_of(gateway))
+    return [(one.session.session_id, one.session.status) for one in sessions]
 
 
-def test_sessions_are_watched_by_what_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_sessions_are_watched_by_stored_records(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Records on the topics count as signs of life; ended sessions are no longer watched."""
     make_topics(*topics())
 

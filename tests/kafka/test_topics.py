@@ -48,21 +48,21 @@ def later_stage() -> Stage:
 def driftline(connection: KafkaConnection, *arguments: str) -> tuple[int, str]:
     """Run the command line in this process; return its exit code and output."""
     environment = {"DRIFTLINE_KAFKA": connection.bootstrap, "DRIFTLINE_KAFKA_PREFIX": connection.prefix}
-    ran = CliRunner().invoke(application(), ["topics", *arguments], env=environment)
-    return ran.exit_code, ran.output
+    result = CliRunner().invoke(application(), ["topics", *arguments], env=environment)
+    return result.exit_code, result.output
 
 
-def test_every_record_travels_on_a_topic_of_the_table() -> None:
+def test_every_record_type_has_a_topic_in_the_table() -> None:
     """A topic without a specification would not be created, and its producer would wait forever."""
     assert {*topics()} | {state_topic(stage.name) for stage in TOPOLOGY} == {*TOPICS}
 
 
-def test_a_later_stage_gets_its_state_topic() -> None:
+def test_a_new_stage_gets_its_state_topic() -> None:
     """Adding a stage must not require changing this table."""
     assert specs_of([*TOPOLOGY, later_stage()])["weather-state"].config["cleanup.policy"] == "compact"
 
 
-def test_what_cannot_be_made_again_is_kept_for_ever() -> None:
+def test_topics_that_cannot_be_rebuilt_are_kept_forever() -> None:
     """The default retention of seven days would silently delete a fleet's history."""
     source = {"exchanges", "agent-events", "judgements", "reviews", "evaluation-requests", "dead-letters"}
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_made_again_is_kept_for_ever() -> None:
     assert {TOPICS[name].config["retention.bytes"] for name in source} == {"-1"}
 
 
-def test_topics_of_a_session_share_a_number_of_partitions() -> None:
+def test_topics_of_a_session_have_equal_numbers_of_partitions() -> None:
     """A session must be on the same partition number of every topic, where its state is."""
     of_sessions = {
         "exchanges",
@@ -88,17 +88,17 @@ def test_topics_of_a_session_share_a_number_of_partitions() -> None:
     assert {TOPICS[name].partitions(12) for name in ("reviews", "incidents", "baselines", "dead-letters")} == {3}
 
 
-def test_created_topics_are_as_the_table_says(administration: TopicAdministration) -> None:
+def test_created_topics_match_the_table(administration: TopicAdministration) -> None:
     """The cluster's actual configuration matters, not the request."""
-    made = administration.create(partitions=PARTITIONS)
-    there = administration.describe()
+    created = administration.create(partitions=PARTITIONS)
+    described = administration.describe()
 
-    assert made == sorted(TOPICS)
+    assert created == sorted(TOPICS)
     assert administration.check(PARTITIONS) == []
     assert {name: spec.partitions(PARTITIONS) for name, spec in TOPICS.items()} == {
-        name: state.partitions for name, state in there.items()
+        name: state.partitions for name, state in described.items()
     }
-    assert {name: {key: there[name].config[key] for key in spec.config} for name, spec in TOPICS.items()} == {
+    assert {name: {key: described[name].config[key] for key in spec.config} for name, spec in TOPICS.items()} == {
         name: dict(spec.config) for name, spec in TOPICS.items()
     }
 
@@ -112,7 +112,7 @@ def test_creating_again_changes_nothing(administration: TopicAdministration) -> 
     assert administration.describe() == before
 
 
-def test_a_topic_of_a_later_version_gets_the_partitions_of_those_there(kafka: KafkaConnection) -> None:
+def test_a_new_topic_gets_the_partitions_of_the_existing_ones(kafka: KafkaConnection) -> None:
     """An upgrade that adds a topic does not know the original number of partitions."""
     with TopicAdministration(kafka) as administration:
         administration.create(partitions=PARTITIONS)
@@ -131,13 +131,13 @@ def test_another_number_of_partitions_is_reported(administration: TopicAdministr
     make_topics("scores", partitions=3, configs=dict(TOPICS["scores"].config))  # type: ignore[operator]
     administration.create(partitions=PARTITIONS)
 
-    (found,) = administration.check()
-    assert found.topic == "scores"
-    assert found.what.startswith("has 3 partitions ")
+    (problem,) = administration.check()
+    assert problem.topic == "scores"
+    assert problem.what.startswith("has 3 partitions ")
     assert administration.describe()["scores"].partitions == 3
 
 
-def test_another_configuration_is_reported_and_left(
+def test_another_configuration_is_reported_and_kept(
     kafka: KafkaConnection, administration: TopicAdministration, admin: KafkaAdminClient
 ) -> None:
     """The difference may be intended; otherwise the operator must know before records are deleted."""
@@ -147,15 +147,15 @@ def test_another_configuration_is_reported_and_left(
     until(lambda: bool(administration.check()), "the broker to know of the change")
 
     administration.create(partitions=PARTITIONS)
-    (found,) = administration.check()
+    (problem,) = administration.check()
 
-    assert found.topic == "exchanges"
-    assert found.what == "has retention.ms=1000 where -1 is meant"
-    assert "--add-config retention.ms=-1" in found.advice
+    assert problem.topic == "exchanges"
+    assert problem.what == "has retention.ms=1000 where -1 is meant"
+    assert "--add-config retention.ms=-1" in problem.advice
     assert administration.describe()["exchanges"].config["retention.ms"] == "1000"
 
 
-def test_a_cluster_that_refuses_is_quoted(administration: TopicAdministration) -> None:
+def test_a_refusal_by_the_cluster_is_quoted(administration: TopicAdministration) -> None:
     """Requesting more copies than brokers is a common mistake."""
     with pytest.raises(BrokerError, match="replication factor") as refused:
         administration.create(partitions=PARTITIONS, replication=9)
@@ -189,15 +189,15 @@ def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
     assert code == 0
     assert ours == sorted(TOPICS)
     assert [(one["signal"], one["partitions"]) for one in collected] == [("traces", 0), ("logs", 0)]
-    shown = driftline(kafka, "describe")[1]
-    assert all(f"there is no topic {one['topic']}" in shown for one in collected)
+    description = driftline(kafka, "describe")[1]
+    assert all(f"there is no topic {one['topic']}" in description for one in collected)
 
     assert driftline(kafka, "check") == (0, f"{len(TOPICS)} topics: all are configured correctly\n")
     assert driftline(kafka, "check", "--partitions", "7")[0] == 1
 
 
 @pytest.mark.usefixtures("quiet_library")
-def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, kafka: KafkaConnection, tmp_path: Path) -> None:
+def test_the_doctor_checks_the_cluster(administration: TopicAdministration, kafka: KafkaConnection, tmp_path: Path) -> None:
     """Operators run the doctor first."""
     settings = {
         "DRIFTLINE_KAFKA": kafka.bootstrap,
@@ -206,9 +206,9 @@ def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, ka
     }
 
     def told(**others: str) -> tuple[int, str, str]:
-        ran = CliRunner().invoke(application(), ["doctor", "--json"], env=settings | others)
-        (found,) = [finding for finding in json.loads(ran.output) if finding["subject"] == "Kafka"]
-        return ran.exit_code, found["state"], found["detail"]
+        result = CliRunner().invoke(application(), ["doctor", "--json"], env=settings | others)
+        (kafka_finding,) = [finding for finding in json.loads(result.output) if finding["subject"] == "Kafka"]
+        return result.exit_code, kafka_finding["state"], kafka_finding["detail"]
 
     assert told() == (1, "problem", f"{kafka.bootstrap}: agent-events is missing, and {len(TOPICS) - 1} more")
     administration.create(partitions=PARTITIONS)
@@ -216,7 +216,7 @@ def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, ka
     assert (*(nobody := told(DRIFTLINE_KAFKA="127.0.0.1:1"))[:2], nobody[2][:22]) == (1, "problem", "Kafka at 127.0.0.1:1: ")
 
 
-def test_an_address_where_nobody_answers_is_named() -> None:
+def test_an_unreachable_address_is_named() -> None:
     """A mistyped address is reported at once, and the attempt leaves nothing behind."""
     with pytest.raises(BrokerError, match=r"Kafka at 127\.0\.0\.1:1: .*refused"):
         TopicAdministration(KafkaConnection("127.0.0.1:1"))

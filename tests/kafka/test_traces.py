@@ -61,7 +61,7 @@ def kill_at(gateway: Engine, topic: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.any_broker
 @pytest.mark.parametrize("topic", ["agent-events", "trace-assemblies", "states"])
-def test_a_kill_makes_nothing_twice(
+def test_a_kill_duplicates_nothing(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
     """The next process recognises published records, whatever states and positions the tables have."""
@@ -85,16 +85,16 @@ def test_a_kill_makes_nothing_twice(
     with Store(None) as store:
         asyncio.run(begin(store))
         asyncio.run(go_on(store))
-        found = rows(store, "exchanges", "*"), rows(store, "agent_events", "*"), rows(store, "trace_assemblies", "*")
+        tables = rows(store, "exchanges", "*"), rows(store, "agent_events", "*"), rows(store, "trace_assemblies", "*")
         asyncio.run(go_on(store))
-        assert found == (rows(store, "exchanges", "*"), rows(store, "agent_events", "*"), rows(store, "trace_assemblies", "*"))
-        assert len(found[0]) == len({row[0] for row in rows(store, "exchanges", "exchange_id")}) == len(MARKS)
+        assert tables == (rows(store, "exchanges", "*"), rows(store, "agent_events", "*"), rows(store, "trace_assemblies", "*"))
+        assert len(tables[0]) == len({row[0] for row in rows(store, "exchanges", "exchange_id")}) == len(MARKS)
         assert rows(store, "trace_assemblies", "trace_id, revision, spans") == [(mark * 32, 0, 3) for mark in MARKS]
         assert rows(store, "stage_state WHERE stage = 'traces'") == []
 
 
 @pytest.mark.any_broker
-def test_the_stage_is_poked_when_spans_have_landed(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_the_stage_is_poked_after_spans_are_stored(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """The stage continues at once, without polling the tables."""
     make_topics(*topics())
 

@@ -59,7 +59,7 @@ def delivered(partition: WorkedPartition, of_chunk: list[Raw]) -> DeliveredChunk
     return chunk
 
 
-def test_a_gap_in_the_offsets_is_passed_over() -> None:
+def test_a_gap_in_the_offsets_is_skipped() -> None:
     """Compaction and transactions leave gaps, which must not block the committed offset."""
     partition = stage_of(Collecting()).partitions[0]
     first, second = delivered(partition, records(0, step=7)), delivered(partition, records(500))
@@ -70,7 +70,7 @@ def test_a_gap_in_the_offsets_is_passed_over() -> None:
     assert partition.committable() is None
 
 
-def test_what_is_under_way_holds_back_what_came_later() -> None:
+def test_a_running_chunk_holds_back_later_offsets() -> None:
     """Committing past a running chunk would lose it if the process died."""
     partition = stage_of(Collecting()).partitions[0]
     first, second, third = (delivered(partition, records(start)) for start in (0, 10, 20))
@@ -81,32 +81,32 @@ def test_what_is_under_way_holds_back_what_came_later() -> None:
     assert partition.committable() == 30
 
 
-def test_what_is_done_keeps_no_records_while_it_waits() -> None:
+def test_a_finished_chunk_keeps_no_records_while_it_waits() -> None:
     """A slow judge call holds back the offset for minutes; finished chunks must not fill the memory meanwhile."""
     partition = stage_of(Collecting()).partitions[0]
-    first, *others = (delivered(partition, records(start)) for start in range(0, 100, 10))
-    kept = [weakref.ref(record) for chunk in others for record in chunk.records]
-    for chunk in others:
+    first, *other_chunks = (delivered(partition, records(start)) for start in range(0, 100, 10))
+    references = [weakref.ref(record) for chunk in other_chunks for record in chunk.records]
+    for chunk in other_chunks:
         chunk.done()
-    assert {record() for record in kept} == {None}
+    assert {record() for record in references} == {None}
     first.done()
     assert partition.committable() == 100
 
 
-def test_a_chunk_of_a_partition_that_went_changes_nothing_when_it_comes_back() -> None:
+def test_a_finished_chunk_of_a_revoked_partition_is_ignored() -> None:
     """After a rebalance the same records may be delivered again while the first delivery runs: its end must not count."""
     stage = stage_of(Collecting())
     before = delivered(stage.partitions[0], records(0))
     stage.forget()
     stage.assign([0])
-    again = delivered(stage.partitions[0], records(0))
+    redelivered = delivered(stage.partitions[0], records(0))
     before.done()
     assert stage.partitions[0].committable() is None
-    again.done()
+    redelivered.done()
     assert stage.partitions[0].committable() == 10
 
 
-def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None:
+def test_the_limit_of_chunks_is_per_partition() -> None:
     """The limit is per partition, so a slow one does not use up another's."""
 
     async def run() -> None:
@@ -114,12 +114,12 @@ def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None
         slow, other = stage.partitions[0], stage.partitions[1]
         for start in range(0, 10 * partitions.AHEAD + 10, 10):
             slow.fetch(records(start))
-        held = list(slow.deliver())
-        assert len(held) == partitions.AHEAD
+        delivered_chunks = list(slow.deliver())
+        assert len(delivered_chunks) == partitions.AHEAD
         assert slow.fetched == 10
         assert slow.has_room is False
         assert other.has_room is True
-        await stage.run(held[0])
+        await stage.run(delivered_chunks[0])
         assert slow.has_room
         assert stage.changed.is_set()
 
@@ -129,38 +129,38 @@ def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None
 @pytest.mark.parametrize(
     ("most", "most_bytes", "expected"), [(4, 1000, [4, 4, 2]), (100, 24, [3, 3, 3, 1]), (100, 1, [1] * 10), (100, 1000, [10])]
 )
-def test_chunks_are_bounded_in_records_and_in_bytes(most: int, most_bytes: int, expected: list[int]) -> None:
+def test_chunks_are_bounded_in_records_and_bytes(most: int, most_bytes: int, expected: list[int]) -> None:
     """Ten records of eight bytes; a record above the limit is a chunk of its own."""
     assert [len(part) for part in split(records(0), most, most_bytes)] == expected
 
 
-def test_every_record_comes_in_order_and_all_is_committed_to_the_end(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_every_record_is_delivered_in_order_and_committed(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """This is the basic task of a transport."""
     make_topics(TOPIC)
 
     async def run() -> None:
         await produce(kafka, TOPIC, numbered(5000))
-        seen = Collecting()
-        async with working(kafka, {EVENTS: seen}):
-            await eventually(lambda: seen.count >= 5000, "every record")
+        stage = Collecting()
+        async with working(kafka, {EVENTS: stage}):
+            await eventually(lambda: stage.count >= 5000, "every record")
             await until_committed(kafka, TOPIC, 3)
         committed, ends = await offsets(kafka, TOPIC, 3)
         assert ends == committed
-        assert dict(seen.seen) == {number: list(range(end)) for number, end in enumerate(ends)}
+        assert dict(stage.seen) == {number: list(range(end)) for number, end in enumerate(ends)}
 
     asyncio.run(run())
 
 
-def test_each_partition_that_is_assigned_has_a_committed_position(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_each_assigned_partition_has_a_committed_position(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Without one, the client asks the presumed leader, and reads nothing from that node until it answers."""
     make_topics(TOPIC)
     places = [TopicPartition(kafka.topic(TOPIC), number) for number in range(3)]
 
     async def run() -> None:
         await produce(kafka, TOPIC, numbered(20), partition=1)
-        held = Collecting(finish=lambda _chunk, _done: None)
-        async with working(kafka, {EVENTS: held}) as worker:
-            await eventually(lambda: held.count == 20, "the records of one partition")
+        stage = Collecting(finish=lambda _chunk, _done: None)
+        async with working(kafka, {EVENTS: stage}) as worker:
+            await eventually(lambda: stage.count == 20, "the records of one partition")
             assert worker.consumer.waiting() == {(TOPIC, number): 0 for number in range(3)}
         async with reading(kafka, kafka.topic(GROUP)) as consumer:
             assert [await consumer.committed(place) for place in places] == [0, 0, 0]
@@ -168,7 +168,7 @@ def test_each_partition_that_is_assigned_has_a_committed_position(kafka: KafkaCo
     asyncio.run(run())
 
 
-def test_a_stop_commits_what_is_done_and_the_rest_comes_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_stop_commits_finished_work_and_repeats_the_rest(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A stop neither loses nor repeats finished work."""
     make_topics(TOPIC, partitions=1)
 
@@ -192,29 +192,27 @@ def test_a_stop_commits_what_is_done_and_the_rest_comes_again(kafka: KafkaConnec
     asyncio.run(run())
 
 
-def test_chunks_done_out_of_order_are_committed_in_order(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_chunks_finished_out_of_order_are_committed_in_order(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """The scoring stage starts a chunk while judges still work on the previous one."""
     make_topics(TOPIC, partitions=1)
 
     async def run() -> None:
-        held: list[Callable[[], None]] = []
-        seen = Collecting(finish=lambda chunk, done: done() if chunk.first_offset else held.append(done))
-        async with working(kafka, {EVENTS: seen}) as worker:
+        pending: list[Callable[[], None]] = []
+        stage = Collecting(finish=lambda chunk, done: done() if chunk.first_offset else pending.append(done))
+        async with working(kafka, {EVENTS: stage}) as worker:
             await produce(kafka, TOPIC, numbered(50))
-            await eventually(lambda: seen.count == 50, "the first chunk")
+            await eventually(lambda: stage.count == 50, "the first chunk")
             await produce(kafka, TOPIC, numbered(50, 50))
-            await eventually(lambda: seen.count == 100, "the second chunk")
+            await eventually(lambda: stage.count == 100, "the second chunk")
             await worker.consumer.commit()
             assert await offsets(kafka, TOPIC, 1) == ([0], [100])
-            held[0]()
+            pending[0]()
             await until_committed(kafka, TOPIC, 1)
 
     asyncio.run(run())
 
 
-def test_records_of_aborted_transactions_do_not_come_and_their_marks_hold_nothing_up(
-    kafka: KafkaConnection, make_topics: MakeTopics
-) -> None:
+def test_aborted_transactions_are_skipped_with_their_markers(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Producers may use transactions, whose markers take up offsets."""
     make_topics(TOPIC, partitions=1)
 
@@ -227,18 +225,16 @@ def test_records_of_aborted_transactions_do_not_come_and_their_marks_hold_nothin
             await (producer.commit_transaction() if number % 2 else producer.abort_transaction())
         await producer.stop()
         await produce(kafka, TOPIC, [(b"", b"last")])
-        seen = Collecting()
-        async with working(kafka, {EVENTS: seen}):
+        stage = Collecting()
+        async with working(kafka, {EVENTS: stage}):
             await until_committed(kafka, TOPIC, 1)
-        values = [record.value for chunk in seen.chunks for record in chunk.records]
+        values = [record.value for chunk in stage.chunks for record in chunk.records]
         assert values == [b"kept"] * 10 + [b"last"]
 
     asyncio.run(run())
 
 
-def test_a_stage_that_stands_still_stops_neither_another_nor_its_own_other_partitions(
-    kafka: KafkaConnection, make_topics: MakeTopics
-) -> None:
+def test_a_blocked_partition_delays_no_other(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A partition with slow sessions must not delay others."""
     make_topics(TOPIC, EXCHANGES.source, partitions=2)
 
@@ -263,7 +259,7 @@ def test_a_stage_that_stands_still_stops_neither_another_nor_its_own_other_parti
     asyncio.run(run())
 
 
-def test_no_record_is_lost_from_one_worker_to_three_and_back(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_no_record_is_lost_while_workers_join_and_leave(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Each change revokes partitions with open chunks. Records may be delivered again, but all arrive, and all are committed."""
     make_topics(TOPIC, partitions=6)
 
@@ -282,9 +278,9 @@ def test_no_record_is_lost_from_one_worker_to_three_and_back(kafka: KafkaConnect
             feeding = asyncio.create_task(feed())
             await stack.enter_async_context(working(kafka, {EVENTS: workers[0]}))
             await eventually(lambda: workers[0].count > 100, "the first worker")
-            async with AsyncExitStack() as others:
+            async with AsyncExitStack() as other_workers:
                 for worker in workers[1:]:
-                    await others.enter_async_context(working(kafka, {EVENTS: worker}))
+                    await other_workers.enter_async_context(working(kafka, {EVENTS: worker}))
                 await eventually(lambda: all(worker.count > 100 for worker in workers[1:]), "all three workers")
                 assert sum(len(worker.mine) for worker in workers) == 6
             stop.set()
@@ -298,7 +294,7 @@ def test_no_record_is_lost_from_one_worker_to_three_and_back(kafka: KafkaConnect
     asyncio.run(run())
 
 
-def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
+def test_records_of_a_revoked_partition_are_dropped() -> None:
     """Otherwise two processes would work on these chunks and write their states; the same holds after a stop."""
 
     async def run() -> Collecting:
@@ -317,7 +313,7 @@ def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
     assert [chunk.partition for chunk in asyncio.run(run()).chunks] == [1]
 
 
-def test_a_chunk_that_takes_too_long_is_given_up_when_its_partition_goes() -> None:
+def test_a_slow_chunk_is_abandoned_when_its_partition_is_revoked() -> None:
     """The agent itself must continue: Faust would restart a cancelled one beside that of the partition's next owner."""
 
     async def run() -> None:
@@ -334,7 +330,7 @@ def test_a_chunk_that_takes_too_long_is_given_up_when_its_partition_goes() -> No
     asyncio.run(run())
 
 
-def test_a_member_is_sure_of_its_place_only_while_the_broker_answers(own_broker: Broker) -> None:
+def test_a_member_owns_its_partitions_only_while_the_broker_answers(own_broker: Broker) -> None:
     """A frozen broker may have reassigned the partitions when it continues."""
 
     async def run() -> None:

@@ -17,7 +17,7 @@ from streams.log.sink import StorePublisher
 from streams.watch.watching import Change, Person, Watch, apply_change
 
 
-def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_an_incident_is_opened_once_however_late_it_is_stored(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """The next check and a decision may come before the sink's write: one incident, one decision, in that order."""
     make_topics(*topics())
     scores = history(fallen(6), 30)
@@ -29,10 +29,10 @@ def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection
             watch = Watch(gateway)
             with held_back(gateway):
                 (first,) = await watch.check(["ops"], END)
-                (again,) = await watch.check(["ops"], END)
+                (check,) = await watch.check(["ops"], END)
                 assert len(first.opened) == 1
-                assert len(again.incidents) == 0
-                assert again.is_new_baseline is False
+                assert len(check.incidents) == 0
+                assert check.is_new_baseline is False
                 (incident,) = first.opened
                 assert tables(store)["incidents"] == []
                 assert incident == await watch.incident("ops", incident.incident_id)
@@ -55,14 +55,12 @@ def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection
         assert store.count("baselines") == 1
 
 
-def test_who_has_an_incident_and_what_is_said_of_it_is_the_same_over_kafka(
-    kafka: KafkaConnection, make_topics: MakeTopics
-) -> None:
+def test_assignments_and_comments_are_the_same_over_kafka(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Consecutive changes, none stored before the next, give the same records as one process."""
     make_topics(*topics())
 
     async def act(watch: Watch) -> None:
-        for number, wanted in enumerate(
+        for number, expected_rows in enumerate(
             (
                 Change(comment="the prompt?"),
                 Change(assigns=True, assignee="bob", comment="yours"),
@@ -71,7 +69,7 @@ def test_who_has_an_incident_and_what_is_said_of_it_is_the_same_over_kafka(
             )
         ):
             at = END + timedelta(minutes=number)
-            assert None is (await apply_change(watch, ("ops", "i1"), wanted, Person("ann", "root"), at)).problem
+            assert None is (await apply_change(watch, ("ops", "i1"), expected_rows, Person("ann", "root"), at)).problem
 
     async def over_kafka(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:
@@ -88,5 +86,5 @@ def test_who_has_an_incident_and_what_is_said_of_it_is_the_same_over_kafka(
         asyncio.run(act(Watch(StorePublisher(near, Policy(), lambda: END))))
         for table in ("incidents", "reviews"):
             statement = f"SELECT * FROM {table} ORDER BY ALL"
-            one, other = (store.cursor().execute(statement).fetchall() for store in (far, near))
-            assert one == other
+            kafka_rows, other = (store.cursor().execute(statement).fetchall() for store in (far, near))
+            assert kafka_rows == other

@@ -73,26 +73,24 @@ def test_chunks_of_any_size_give_the_records_of_the_embedded_runner(
 ) -> None:
     """Chunk boundaries must make no difference, including for duplicates, conflicts and late records."""
     make_topics(*TOPICS, partitions=PARTITIONS)
-    told = history(7, sessions=4 if records_at_once == 1 else 16)
-    expected = embedded(dict(told.topics))
+    past = history(7, sessions=4 if records_at_once == 1 else 16)
+    expected = embedded(dict(past.topics))
 
     async def run() -> None:
-        for topic, records in told.topics.items():
+        for topic, records in past.topics.items():
             await produce(kafka, topic, keyed(records))
         async with processing(kafka, [dataclasses.replace(stage, records_at_once=records_at_once) for stage in STAGES]):
             for stage in STAGES:
                 await until_committed(kafka, stage.source, PARTITIONS)
-        found = await made(kafka)
-        letters = {decode(message).digest for message in found.pop(DEAD_LETTERS)}  # type: ignore[attr-defined]
+        derived = await made(kafka)
+        letters = {decode(message).digest for message in derived.pop(DEAD_LETTERS)}  # type: ignore[attr-defined]
         assert expected.pop(DEAD_LETTERS) == {b"%d" % len(letters)}
-        assert {topic: messages for topic, messages in found.items() if messages} == expected
+        assert {topic: messages for topic, messages in derived.items() if messages} == expected
 
     asyncio.run(run())
 
 
-def test_poison_becomes_a_dead_letter_with_its_place_and_the_rest_goes_on(
-    kafka: KafkaConnection, make_topics: MakeTopics
-) -> None:
+def test_an_unreadable_record_is_a_dead_letter_with_its_offset(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """The bytes and the origin of an unreadable record must be kept."""
     make_topics(*TOPICS, partitions=PARTITIONS)
 
@@ -106,23 +104,25 @@ def test_poison_becomes_a_dead_letter_with_its_place_and_the_rest_goes_on(
         )
         async with processing(kafka):
             await until_committed(kafka, EVENTS.source, PARTITIONS)
-        found = await made(kafka)
-        letters = [decode(message) for message in found[DEAD_LETTERS]]
-        (place,) = {record.partition for record in await contents(kafka, EVENTS.source, PARTITIONS)}
-        assert {(one.position, one.reason) for one in letters if isinstance(one, DeadLetter) and one.partition == place} == {
+        derived = await made(kafka)
+        letters = [decode(message) for message in derived[DEAD_LETTERS]]
+        (partition,) = {record.partition for record in await contents(kafka, EVENTS.source, PARTITIONS)}
+        assert {
+            (one.position, one.reason) for one in letters if isinstance(one, DeadLetter) and one.partition == partition
+        } == {
             (50, "framing"),
             (51, "framing"),
             (53, "unexpected_type"),
             (54, "wrong_key"),
         }
-        (diagnosis,) = map(decode, found["diagnoses"])
+        (diagnosis,) = map(decode, derived["diagnoses"])
         assert isinstance(diagnosis, Diagnosis)
         assert diagnosis.event_count == 50
 
     asyncio.run(run())
 
 
-def test_a_session_whose_state_grows_too_large_is_set_aside_and_the_others_go_on(
+def test_a_session_with_an_oversized_state_is_set_aside(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state topic accepts 16 MB; a larger session must not block its partition."""
@@ -135,11 +135,11 @@ def test_a_session_whose_state_grows_too_large_is_set_aside_and_the_others_go_on
         await produce(kafka, EVENTS.source, keyed([*large, *small, build.closing("large", 1)]))
         async with processing(kafka, [EVENTS]):
             await until_committed(kafka, EVENTS.source, 1)
-        found = await made(kafka, 1)
-        letters = [one for one in map(decode, found[DEAD_LETTERS]) if isinstance(one, DeadLetter)]
+        derived = await made(kafka, 1)
+        letters = [one for one in map(decode, derived[DEAD_LETTERS]) if isinstance(one, DeadLetter)]
         assert {one.reason for one in letters} == {"state_too_large"}
         assert {one.position for one in letters} == {*range(400), 402}
-        assert [one.session_id for one in map(decode, found["diagnoses"]) if isinstance(one, Diagnosis)] == ["small"]
+        assert [one.session_id for one in map(decode, derived["diagnoses"]) if isinstance(one, Diagnosis)] == ["small"]
 
     asyncio.run(run())
 
@@ -159,7 +159,7 @@ RECORD = SimpleNamespace(offset=0, key=b"", value=b"")
         ({HERE: None}, False, [EVENTS.source], "an unknown number of records wait"),
     ],
 )
-def test_a_partition_that_does_not_move_ends_the_worker_while_another_moves(
+def test_a_stuck_partition_ends_the_worker(
     waiting: dict[tuple[str, int], int | None], is_under_way: bool, patient: Sequence[str], said: str
 ) -> None:
     """A client may silently stop delivering a partition; a judge may be slow."""
@@ -182,7 +182,7 @@ def test_a_partition_that_does_not_move_ends_the_worker_while_another_moves(
     assert [True] * bool(said) == [one.startswith(f"{EVENTS.source}, partition 0: {said}") for one in ends]
 
 
-def test_a_partition_that_waits_anew_has_the_whole_time() -> None:
+def test_a_partition_that_waits_again_has_the_full_time() -> None:
     """A partition that was idle for an hour is not stuck when its next record arrives."""
     clock, waiting, ends = SimpleNamespace(time=0.0), {HERE: 5}, list[str]()
     watchdog = Watchdog([], lambda: waiting, limit=120, end=ends.append, now=lambda: clock.time)
@@ -194,7 +194,7 @@ def test_a_partition_that_waits_anew_has_the_whole_time() -> None:
     assert ends == []
 
 
-def test_what_a_stage_lets_out_ends_the_worker() -> None:
+def test_an_error_of_a_stage_ends_the_worker() -> None:
     """Continuing would lose the chunk, or silently stop its partition."""
 
     class Panic(BaseException):
@@ -236,14 +236,14 @@ def home_of(folder: Path, kafka: KafkaConnection) -> Home:
     return Home(folder, DRIFTLINE_KAFKA=kafka.bootstrap, DRIFTLINE_KAFKA_PREFIX=kafka.prefix, DRIFTLINE_JUDGE="none")
 
 
-def test_without_topics_a_worker_says_how_to_make_them(children: Nursery, tmp_path: Path, kafka: KafkaConnection) -> None:
+def test_without_topics_a_worker_says_how_to_create_them(children: Nursery, tmp_path: Path, kafka: KafkaConnection) -> None:
     """Topics are never created automatically."""
     worker = children.start(home_of(tmp_path, kafka), "worker")
     assert worker.wait() == 2
     assert "driftline topics create" in worker.logged
 
 
-def test_a_worker_refuses_topics_that_differ_in_their_partitions(
+def test_a_worker_refuses_topics_with_different_numbers_of_partitions(
     children: Nursery, tmp_path: Path, kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
     """A session would be on another partition number than its state."""
@@ -260,7 +260,7 @@ def processes_of(parent: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
-def test_kills_in_mid_stream_lose_nothing_and_the_supervisor_starts_again(
+def test_kills_lose_nothing_and_the_supervisor_restarts_the_workers(
     children: Nursery, tmp_path: Path, kafka: KafkaConnection
 ) -> None:
     """All worker processes are killed with open chunks; each diagnosis counts every event once."""
@@ -279,13 +279,13 @@ def test_kills_in_mid_stream_lose_nothing_and_the_supervisor_starts_again(
     asyncio.run(until_committed(kafka, EVENTS.source, PARTITIONS))
     supervisor.send(signal.SIGTERM)
     assert supervisor.wait() == 0
-    found = {record.value for record in asyncio.run(contents(kafka, "diagnoses", PARTITIONS))}
-    counts = [(one.session_id, one.event_count) for one in map(decode, found) if isinstance(one, Diagnosis)]
+    diagnoses = {record.value for record in asyncio.run(contents(kafka, "diagnoses", PARTITIONS))}
+    counts = [(one.session_id, one.event_count) for one in map(decode, diagnoses) if isinstance(one, Diagnosis)]
     assert sorted((f"s{session}", events) for session in range(sessions)) == sorted(counts)
     assert supervisor.logged.count("ended with -9") == 2
 
 
-def test_a_worker_dies_with_its_supervisor(children: Nursery, tmp_path: Path, kafka: KafkaConnection) -> None:
+def test_a_worker_ends_with_its_supervisor(children: Nursery, tmp_path: Path, kafka: KafkaConnection) -> None:
     """Otherwise a second set of workers would run beside it."""
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)
