@@ -38,7 +38,7 @@ from streams.sources.event_files import EVENT_FILES
 from streams.sources.exchange_files.mapping import Fields
 from streams.sources.exchange_files.profiling import PROFILED_ROWS, FileProfile, Layout, profile_file
 from streams.sources.exchange_files.reading import Labels, read_exchange_file
-from streams.sources.exchange_files.rows import PATTERNS, WORDS, detect_non_exchanges
+from streams.sources.exchange_files.rows import FORMAT_NAMES, PATTERNS, detect_non_exchanges
 from streams.sources.exchange_files.span_exports import LANGFUSE, LANGFUSE_TRACES
 from streams.sources.exchange_files.tables import EXCHANGES
 from streams.sources.lines import visible_files
@@ -57,7 +57,7 @@ from streams.sources.transcript_sources import SOURCES, TranscriptSource
 
 STANDARD_INPUT = "-"
 SESSION_FORMAT = FileFormat("sessions, event JSON lines or a transcript", EVENT_FILES.patterns, detect_non_json)
-EXCHANGE_FORMAT = FileFormat(f"exchanges as {WORDS}", PATTERNS, detect_non_exchanges)
+EXCHANGE_FORMAT = FileFormat(f"exchanges as {FORMAT_NAMES}", PATTERNS, detect_non_exchanges)
 MAX_PREVIEWED_EXCHANGES = 10
 """Maximum number of exchanges that a dry run shows per file."""
 
@@ -215,7 +215,7 @@ def profile_files(
         return profiled
     if profiled.rejected:
         raise profiled.rejected[0]
-    raise InputError("no file with exchanges", hint=f"Give {WORDS}.")
+    raise InputError("no file with exchanges", hint=f"Give {FORMAT_NAMES}.")
 
 
 def exchange_source(layouts: Mapping[Path, Layout], labels: Labels) -> FileSource:

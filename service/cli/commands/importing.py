@@ -297,7 +297,7 @@ def _import(workspace: Workspace, layouts: dict[Path, Layout], options: ImportOp
     labels = workspace.policy.for_project(workspace.settings.project).settings.traces.labels
     confirm_paid(workspace, yes=options.yes, describe_cost=lambda: _describe_cost(workspace, layouts, labels, options))
     # An export of Driftline names the project of each exchange.
-    project = None if any(layout.own for layout in layouts.values()) else workspace.settings.project
+    project = None if any(layout.is_own_export for layout in layouts.values()) else workspace.settings.project
     target = EVERY_PROJECT if project is None else project
     begin_history(workspace, target)
     importer = Importer(workspace, agent=options.agent, layouts={path: layout.key for path, layout in layouts.items()})
@@ -380,7 +380,7 @@ def _show_preview(profiled: ProfiledFiles, context: ReadingContext, policy: Poli
 
 def _print_format(profile: FileProfile) -> None:
     path = plain(profile.path)
-    file_format = profile.form.value
+    file_format = profile.file_format.value
     if profile.export:
         out.say(f"{path}: {file_format}, {profile.export.name}: no mapping is needed")
     elif profile.own_table:
@@ -396,7 +396,7 @@ def _preview_document(
     fields = None if layout.fields is None else layout.fields.model_dump(exclude_none=True)
     return {
         "file": str(profile.path),
-        "format": profile.form.value,
+        "format": profile.file_format.value,
         "layout": layout.name,
         "fields": fields,
         "exchanges": list(map(exchange_document, exchanges)),

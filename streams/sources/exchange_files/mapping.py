@@ -1,20 +1,20 @@
-"""Mappings: which column gives each field of an exchange, as a YAML file, and how the values of columns are read.
+"""Mappings: YAML files that name the column of each field of an exchange. Reads the values of these columns.
 
-1. A field has a column or a constant value. A column is given by its name in the file, or by a dotted path into its value:
-   `usage.input_tokens`, `messages.0.content`.
+1. A field has a column or a constant value. A column is named as in the file, or by a dotted path into its value: `usage.input_tokens`,
+   `messages.0.content`.
 2. A column with a whole conversation gives the question and the answer: the user's last message, and the agent's message after it.
-3. A value that does not fit its field is a ValueError that says why.
+3. A value that does not fit its field raises a ValueError with the reason.
 
-Times may be ISO 8601, numbers since 1970, or one of the forms that databases, languages and mail programs write (`FORMS`), unless the
-mapping gives their `format` or `unit`:
+Times are ISO 8601, numbers since 1970, or in one of the forms that databases, languages and mail programs write (`FORMS`), unless the mapping
+gives their `format` or `unit`:
 
-4. A text that could mean two instants is rejected with the reason, never guessed.
-5. An offset decides. The zone name after it (`+0100 CET`, `[Europe/Paris]`) only repeats it.
-6. UTC, GMT and Z are the only abbreviations that mean the same zone everywhere. Any other is accepted only if the mapping gives a zone
-   that uses the abbreviation at that time. `zone` applies to times without a zone.
+4. A text that could mean two instants is rejected with the reason. Nothing is guessed.
+5. If a time has an offset, a zone name after it (`+0100 CET`, `[Europe/Paris]`) is ignored.
+6. UTC, GMT and Z are the only abbreviations that mean the same zone everywhere. Another abbreviation is only accepted if the mapping gives a zone
+   that uses it at that time. `zone` applies to times without a zone.
 7. A local time that is ambiguous or does not exist because of a DST change is rejected.
 8. A weekday has to match its date.
-9. A number that a spreadsheet or C's `%g` rounded to six digits (`1.79085E+12`) is rejected: it is off by minutes or hours.
+9. A number that a spreadsheet or C's `%g` rounded to six digits (`1.79085E+12`) is rejected, because it is off by minutes or hours.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from streams.sources.otlp.token_usage import read_provider_usage
 
 HINT = "Correct the lines named above; docs/how-to/import-exchanges.md explains every field."
 REQUIRED = ("session_id", "occurred_at", "user_message", "agent_response")
-"""Fields without which there is no exchange."""
+"""Fields that every exchange must have."""
 UNITS = {"seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6, "nanoseconds": 1e-9}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MIN_NANOSECONDS = 1e17
-"""A number since 1970 from here on can only be nanoseconds."""
+"""Numbers since 1970 from this one on can only be nanoseconds."""
 _SPREADSHEET_DAYS = range(36_526, 73_051)
 """The day numbers that spreadsheets use for the years 2000 to 2099."""
 _HELPER_OUTPUTS = {"data": "embedding", "results": "relevance_score"}
@@ -53,9 +53,9 @@ _HELPER_OUTPUTS = {"data": "embedding", "results": "relevance_score"}
 _SHOWN_CHARACTERS = 40
 """Characters of a value that an error message quotes."""
 _MAX_SECONDS = 1e11
-"""Seconds outside all bounds, but within the range of a datetime."""
+"""Number of seconds since 1970 that is out of bounds, but within the range of a datetime."""
 _MAX_TIME_CHARACTERS = 120
-"""Characters of the longest text that is read as a time."""
+"""Maximum length of a text that is read as a time."""
 _CLOCK = r"(?P<clock>\d{1,2}:\d{2}(?::\d{2})?)(?:[.,](?P<fraction>\d{1,12}))?"
 _MONTH = r"(?P<month>\d{2}|[A-Z][a-z]{2})"
 _WEEKDAY = r"(?P<weekday>[A-Z][a-z]{2})"
@@ -69,7 +69,7 @@ FORMS = {
     ),
     "JavaScript's Date": re.compile(rf"{_WEEKDAY} {_MONTH} (?P<day>\d{{1,2}}) (?P<year>\d{{4}}) {_CLOCK}(?P<zone>.{{0,80}})"),
 }
-"""The forms that are read besides ISO 8601, by the programs that write them."""
+"""The forms of times that are read besides ISO 8601, by the programs that write them."""
 _ZONE = re.compile(
     r" ?(?:"
     r"(?:[A-Z]{1,5})?(?P<offset>[+-]\d{2}(?::?\d{2})?)(?: (?:[A-Z]{1,5}|[+-]\d{2,4}))?(?:\[[\w/+-]{1,40}\])?"
@@ -84,7 +84,7 @@ _UTC_NAMES = frozenset({"UTC", "GMT", "UT", "Z"})
 _NUMERIC_DATE = re.compile(r"\d{1,2}([/.-])\d{1,2}\1(\d{4}|\d{2})\b(.*)", re.DOTALL)
 _EXPONENT = re.compile(r"-?(?P<digits>\d(?:\.\d{1,20})?)[eE](?P<plus>\+?)\d{1,2}", re.ASCII)
 _ROUNDED_DIGITS = 6
-"""Digits to which spreadsheets and C's `%g` round a number with an exponent."""
+"""Number of digits to which spreadsheets and C's `%g` round a number with an exponent."""
 
 
 def _check_zone(name: str) -> str:
@@ -103,12 +103,12 @@ def _is_zone(name: str) -> bool:
 
 def _check_label(name: str) -> str:
     if name in NO_LABELS:
-        raise ValueError(f"{name} is a field of its own, not a label")
+        raise ValueError(f"{name} is a field, not a label")
     return name
 
 
 def _accept_column_name(value: Any) -> Any:
-    """Accept a column name in place of a source."""
+    """Return the source of a column name; any other value unchanged."""
     return {"column": value} if isinstance(value, str) else value
 
 
@@ -130,7 +130,7 @@ class Source(_MappingModel):
 
 
 class TimeSource(Source):
-    """The source of a time, and how it is written."""
+    """The source of a time, and the form in which it is written."""
 
     format: str | None = None
     unit: Literal["seconds", "milliseconds", "microseconds", "nanoseconds"] | None = None
@@ -178,7 +178,7 @@ class Fields(_MappingModel):
 
 
 class ExchangeMapping(_MappingModel):
-    """A mapping file."""
+    """The content of a mapping file."""
 
     version: Literal[1]
     fields: Fields
@@ -193,7 +193,7 @@ def load_mapping(path: Path) -> Fields:
 
 
 def mapping_text(sources: Mapping[str, Source], comment: str = "") -> str:
-    """Return a mapping as the text of a file. A required field without a source is left blank, to be filled in."""
+    """Return the text of a mapping file. Required fields without a source are left blank, to be filled in by the user."""
     fields: dict[str, Any] = dict.fromkeys(REQUIRED)
     for name, source in sources.items():
         settings = source.model_dump(exclude_none=True)
@@ -217,13 +217,14 @@ def as_json(text: str) -> Any:
 
 
 def find_value(row: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path: a column of that name, else the value inside the column that the path starts with."""
+    """Return the value at a path: that of the column with this name, else a value inside the column that the path starts with."""
     if path in row:
         return row[path]
     end = path.rfind(".")
     while end > 0:
-        if (head := path[:end]) in row:
-            return _find_inside(row[head], path[end + 1 :])
+        column = path[:end]
+        if column in row:
+            return _find_inside(row[column], path[end + 1 :])
         end = path.rfind(".", 0, end)
     return None
 
@@ -242,30 +243,30 @@ def _find_inside(value: Any, path: str) -> Any:
     return _find_inside(value[index], rest) if rest else value[index]
 
 
-def question_in(value: Any) -> str:
-    """Return the question: of a conversation, the user's last message."""
+def read_question(value: Any) -> str:
+    """Return the question in a value. In a conversation, it is the user's last message."""
     return _read_text(value, "user")
 
 
-def answer_in(value: Any) -> str:
-    """Return the answer: of a conversation, the agent's last message after the user's last one."""
+def read_answer(value: Any) -> str:
+    """Return the answer in a value. In a conversation, it is the agent's last message after the user's last message."""
     return _read_text(value, "assistant")
 
 
 def _read_text(value: Any, role: str) -> str:
     if value is None:
         return ""
-    messages = conversation_in(value, role)
+    messages = read_conversation(value, role)
     if messages:
         return repair_text(_last_text(messages, role))
     text = repair_text(value) if isinstance(value, str) else _text_of_value(value)
     if text in ELIDED or any(f'"{marker}"' in text for marker in ELIDED):
-        raise ValueError("holds a text that its sender withheld")
+        raise ValueError("has a placeholder for a text that its sender withheld")
     return text
 
 
 def _text_of_value(value: Any) -> str:
-    """Return the text in a value that is not a message: the digits of a number, the text member of an object, else JSON."""
+    """Return the text of a value that is not a message: a number as text, the text member of an object, else JSON."""
     if isinstance(value, list):
         return output_text(value) if value else ""
     if not isinstance(value, Mapping):
@@ -277,7 +278,7 @@ def _text_of_value(value: Any) -> str:
 
 
 def _last_text(messages: Sequence[Message], role: str) -> str:
-    """Return the last text of a role; the agent's only if no user speaks after it."""
+    """Return the last text of a role. A text of the agent only counts if no user message follows it."""
     for message in reversed(messages):
         if message.role == role and (message.is_user_turn if role == "user" else message.text):
             return message.text
@@ -286,18 +287,18 @@ def _last_text(messages: Sequence[Message], role: str) -> str:
     return ""
 
 
-def conversation_in(value: Any, role: str) -> list[Message]:
-    """Return the messages of a conversation, possibly JSON text; none for any other value. A single message without a role gets `role`."""
+def read_conversation(value: Any, role: str) -> list[Message]:
+    """Return the messages of a conversation, which may be JSON text; none for any other value. Messages without a role get `role`."""
     if not isinstance(value, list | dict) and not (isinstance(value, str) and value[:1] in ("{", "[")):
         return []
     read = as_json(value) if isinstance(value, str) else value
     messages = [] if isinstance(read, str) else read_messages(read, role)
-    # The arguments of a function may have the shape of a message, too.
+    # The arguments of a function may have the shape of a message without content.
     return messages if any(message.has_content for message in messages) else []
 
 
-def helper_output_in(value: Any) -> str | None:
-    """Return the kind of output that a helper model returned, such as `embeddings`; None for any other value."""
+def find_helper_output(value: Any) -> str | None:
+    """Return the kind of a helper model's output, such as `embeddings`; None if the value is no such output."""
     output = as_json(value) if isinstance(value, str) else value
     if not isinstance(output, Mapping):
         return None
@@ -308,17 +309,17 @@ def helper_output_in(value: Any) -> str | None:
     return None
 
 
-def name_in(value: Any) -> str | None:
+def read_name(value: Any) -> str | None:
     """Return an id or name; None if the value is missing."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, bool | list | dict):
-        raise ValueError(f"is {json_type(value)}, not a text")  # noqa: TRY004 - a value of a row, not of ours
+        raise ValueError(f"is {json_type(value)}, not a text")  # noqa: TRY004 - the value comes from a file, not from a caller
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
     return text.strip() or None
 
 
-def count_in(value: Any) -> int | None:
+def read_count(value: Any) -> int | None:
     """Return a count; None if the value is missing."""
     if isinstance(value, str):
         try:
@@ -332,20 +333,20 @@ def count_in(value: Any) -> int | None:
     return int(value)
 
 
-def input_tokens_in(value: Any) -> int | None:
-    """Return the tokens that a model read, cache included: a count, or the count in a provider's usage object."""
-    return _tokens_in(value, "input")
+def read_input_tokens(value: Any) -> int | None:
+    """Return the number of tokens that a model read, including cached ones, from a count or a provider's usage object."""
+    return _read_tokens(value, "input")
 
 
-def output_tokens_in(value: Any) -> int | None:
-    """Return the tokens that a model wrote: a count, or the count in a provider's usage object."""
-    return _tokens_in(value, "output")
+def read_output_tokens(value: Any) -> int | None:
+    """Return the number of tokens that a model wrote, from a count or a provider's usage object."""
+    return _read_tokens(value, "output")
 
 
-def _tokens_in(value: Any, field: str) -> int | None:
+def _read_tokens(value: Any, field: str) -> int | None:
     usage = as_json(value) if isinstance(value, str) else value
     if not isinstance(usage, Mapping):
-        return count_in(value)
+        return read_count(value)
     reading = read_provider_usage(usage)
     if reading is None:
         return None
@@ -355,7 +356,7 @@ def _tokens_in(value: Any, field: str) -> int | None:
     return count
 
 
-def time_in(value: Any, source: TimeSource) -> datetime | None:
+def read_time(value: Any, source: TimeSource) -> datetime | None:
     """Return a time in UTC, by the format, unit and zone of its source; None if the value is missing."""
     if isinstance(value, str):
         value = value.strip().strip('"')
@@ -407,7 +408,7 @@ def _time_of_number(number: float) -> datetime:
         return _parse_timestamp(number)
     except ValueError as error:
         if _SPREADSHEET_DAYS.start <= number < _SPREADSHEET_DAYS.stop:
-            raise ValueError(f"{error} (the day number of a spreadsheet? Write the column as ISO 8601)") from None
+            raise ValueError(f"{error}; it may be the day number of a spreadsheet: write the column as ISO 8601") from None
         raise
 
 
@@ -427,14 +428,14 @@ def _parse_number(value: Any) -> float | None:
     if not isinstance(value, str):
         return None
     digits = value.replace(".", "", 1).removeprefix("-")
-    # Nine characters are a time since 1970, five may be the day number of a spreadsheet.
+    # A text of nine or more digits is a time since 1970. One of five digits may be the day number of a spreadsheet.
     if value.isascii() and digits.isdecimal() and (len(value) >= 9 or len(value) == 5):
         return float(value) if "." in value else int(value)
     return _parse_exponent(value)
 
 
 def _parse_exponent(text: str) -> float | None:
-    """Return the number that a text with an exponent is; None for any other text. Raises ValueError if it was rounded."""
+    """Return the number in a text with an exponent; None for any other text. Raises ValueError if the number was rounded."""
     match = _EXPONENT.fullmatch(text)
     if match is None:
         return None
@@ -444,9 +445,9 @@ def _parse_exponent(text: str) -> float | None:
 
 
 def _parse_text(text: str, zone: str | None) -> datetime:
-    """Return the time of a text, in UTC. A text without a zone is in `zone`, else in UTC.
+    """Return the time in a text, in UTC. A time without a zone is in `zone`, or in UTC if that is None.
 
-    Raises ValueError with the reason, and with a hint for the mapping.
+    Raises ValueError with the reason and a hint for the mapping.
     """
     try:
         time = datetime.fromisoformat(text)
@@ -478,7 +479,7 @@ def _form_error(text: str) -> ValueError:
 
 
 def _guess_clock_format(rest: str) -> str:
-    """Return the format of the text after a date."""
+    """Return the likely format of the text after a date, for an error message."""
     hours = "%I" if rest.rstrip()[-2:].upper() in ("AM", "PM") else "%H"
     form = re.sub(r"\d{1,2}:\d{2}", f"{hours}:%M", rest[:_MAX_TIME_CHARACTERS], count=1)
     form = re.sub(r"%M:\d{2}", "%M:%S", form)
@@ -531,7 +532,7 @@ def _apply_zone_text(time: datetime, zone_text: str, text: str, zone: str | None
     if abbreviation in _UTC_NAMES:
         return _to_utc(time)
     if zone is None:
-        raise ValueError(f"{_quote(text)}: {abbreviation} may mean several time zones; give its zone, such as Europe/Berlin")
+        raise ValueError(f"{_quote(text)}: {abbreviation} may mean several time zones; give the zone, such as Europe/Berlin")
     return _resolve_local_time(time, zone, abbreviation).astimezone(UTC)
 
 
@@ -574,7 +575,7 @@ def _instants_of_local_time(time: datetime, zone: ZoneInfo) -> list[datetime]:
 
 
 def _to_utc(time: datetime, zone: str | None = None) -> datetime:
-    """Return a time in UTC. A time without a zone is in `zone`, else in UTC."""
+    """Return a time in UTC. A time without a zone is in `zone`, or in UTC if that is None."""
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC) if zone is None else _resolve_local_time(time, zone)
     try:

@@ -1,7 +1,7 @@
-"""Reading a file of exchanges, in order of time. The rows of a span export give exchanges and events.
+"""Reads a file of exchanges in order of time. The rows of a span export give exchanges and events.
 
-Items are spooled to disk and sorted by time, so that a file of any size and order is read in bounded memory. An export with the newest
-first would otherwise have its sessions scored backwards. Spooled items are already redacted.
+Items are spooled to disk and sorted by time, so that a file of any size and order is read in bounded memory. Without sorting, the sessions of
+an export that starts with the newest rows would be scored backwards. Spooled items are already redacted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from pathlib import Path
 
@@ -27,33 +27,32 @@ from streams.sources.otlp.trace_records import EVALUATION, NOT_UNDERSTOOD, Decis
 from streams.sources.source import LineFault, Reading, ReadingBuilder, ReadingContext, SkippedTrace
 
 BATCH_SIZE = 1_000
-"""Exchanges, traces or faults of one reading."""
+"""Maximum number of exchanges and events, or of faults, of one reading."""
 MAX_SPANS = 10_000
-"""Spans read per trace."""
+"""Maximum number of spans read per trace."""
 REASON = "import"
-"""Why a trace of an export is complete."""
+"""The reason why a trace of an export is complete."""
 _WITH_EXAMPLE = frozenset({EVALUATION, NOT_UNDERSTOOD})
 _encode = msgspec.msgpack.Encoder().encode
 _exchanges = msgspec.msgpack.Decoder(Exchange)
 _spans = msgspec.msgpack.Decoder(Span)
 Labels = Mapping[str, Sequence[str]]
-_MICROSECOND = 1_000_000
 
 
 def read_exchange_file(
     path: Path, context: ReadingContext, layout: Layout, labels: Labels, *, rows: int | None = None
 ) -> Iterator[Reading]:
-    """Yield the content of a file in readings of bounded size, faults first. Raises InputError once it cannot be read any further.
+    """Yield the content of a file in readings of bounded size, faults first. `rows` limits the number of rows that are read.
 
-    `labels` are the span attributes that fill each label. At most `rows` rows are read.
+    `labels` has the span attributes that give each label. Raises InputError as soon as the file cannot be read any further.
     """
     with closing(read_rows(path)) as file_rows, _open_spool() as spool:
-        spool_row = _row_reader(spool, context, layout, labels)
+        spool_row = _build_row_spooler(spool, context, layout, labels)
         reading = Reading()
         for row in islice(file_rows, rows):
             if not isinstance(row, Row):
                 fault = line_fault(row.line, Problem("torn", "the last line is cut off"))
-                _note_torn_line(reading, path, context, fault)
+                _report_torn_line(reading, path, context, fault)
                 continue
             problems = [row.value] if isinstance(row.value, Problem) else spool_row(row.value)
             reading.faults += map(row.fault, problems)
@@ -76,7 +75,7 @@ def _open_spool() -> Iterator[_Spool]:
 
 
 class _Spool:
-    """Items by group, in an unnamed SQLite database: a temporary file that is unlinked once opened."""
+    """Items by group, in an unnamed SQLite database. SQLite keeps it in a temporary file, which is deleted when it is closed."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -84,8 +83,7 @@ class _Spool:
 
     def add(self, name: str, at: datetime, item: bytes) -> None:
         """Add an item to a group."""
-        since = at - EPOCH
-        microseconds = (since.days * 86_400 + since.seconds) * _MICROSECOND + since.microseconds
+        microseconds = (at - EPOCH) // timedelta(microseconds=1)
         self._connection.execute("INSERT INTO items (name, at, item) VALUES (?, ?, ?)", (name, microseconds, item))
 
     def items(self) -> Iterator[bytes]:
@@ -93,7 +91,7 @@ class _Spool:
         yield from (item for (item,) in self._connection.execute("SELECT item FROM items ORDER BY at, place"))
 
     def groups(self) -> Iterator[Iterator[bytes]]:
-        """Yield the items of each group, groups sorted by their first item."""
+        """Yield the items of each group. The groups are sorted by the time of their first item."""
         rows = self._connection.execute(
             "SELECT name, item FROM items JOIN (SELECT name, min(at) AS first FROM items GROUP BY name) USING (name) "
             "ORDER BY first, name, at, place"
@@ -102,10 +100,12 @@ class _Spool:
             yield (item for _, item in group)
 
 
-def _row_reader(spool: _Spool, context: ReadingContext, layout: Layout, labels: Labels) -> Callable[[Json], list[Problem]]:
-    """Return the function that spools the exchange or spans of a row and returns the row's problems."""
+def _build_row_spooler(
+    spool: _Spool, context: ReadingContext, layout: Layout, labels: Labels
+) -> Callable[[Json], list[Problem]]:
+    """Return a function that spools the exchange or the spans of a row, and returns the problems of the row."""
     if layout.export is not None:
-        return _span_reader(spool, context, layout.export, labels)
+        return _build_span_spooler(spool, context, layout.export, labels)
     if layout.fields is not None:
         read = TableReader(layout.fields, context).exchange
     else:
@@ -123,7 +123,9 @@ def _row_reader(spool: _Spool, context: ReadingContext, layout: Layout, labels: 
     return spool_row
 
 
-def _span_reader(spool: _Spool, context: ReadingContext, export: SpanExport, labels: Labels) -> Callable[[Json], list[Problem]]:
+def _build_span_spooler(
+    spool: _Spool, context: ReadingContext, export: SpanExport, labels: Labels
+) -> Callable[[Json], list[Problem]]:
     owner = SpanOwner(context.connection, context.project, context.agent)
 
     def spool_row(row: Json) -> list[Problem]:
@@ -139,8 +141,8 @@ def _span_reader(spool: _Spool, context: ReadingContext, export: SpanExport, lab
     return spool_row
 
 
-def _note_torn_line(reading: Reading, path: Path, context: ReadingContext, fault: LineFault) -> None:
-    """Report a torn line if the file has not changed for long; otherwise leave the reading incomplete."""
+def _report_torn_line(reading: Reading, path: Path, context: ReadingContext, fault: LineFault) -> None:
+    """Report a torn line if the file has not changed for a session gap. Otherwise the reading is incomplete."""
     modified_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     if context.ingested_at - modified_at > context.session_gap:
         reading.faults.append(fault)
@@ -151,11 +153,11 @@ def _note_torn_line(reading: Reading, path: Path, context: ReadingContext, fault
 def _read_traces(spool: _Spool, context: ReadingContext) -> Iterator[Reading]:
     reading = ReadingBuilder()
     for group in spool.groups():
-        # A span that an export has twice counts once.
+        # Exports may have a span twice; it counts once.
         spans = {span.span_id: span for span in map(_spans.decode, islice(group, MAX_SPANS))}
         excess = sum(1 for _ in group)
         if excess:
-            reading.faults.append(_excess_fault(next(iter(spans.values())), excess))
+            reading.faults.append(_build_excess_fault(next(iter(spans.values())), excess))
         assembly = assemble(list(spans.values()), Decision(REASON, context.ingested_at))
         if not assembly.exchanges:
             reading.skipped_traces[_skip_reason(assembly.decision)] += 1
@@ -167,14 +169,14 @@ def _read_traces(spool: _Spool, context: ReadingContext) -> Iterator[Reading]:
     yield _with_session_ids(reading)
 
 
-def _excess_fault(span: Span, excess: int) -> LineFault:
+def _build_excess_fault(span: Span, excess: int) -> LineFault:
     """Return the fault of a trace with more spans than are read."""
     problem = Problem("too_many_spans", f"the trace has more than {MAX_SPANS} spans; {excess} of them are left out")
     return value_fault(Line(0, b"", 0, ended=True), {"trace_id": span.trace_id}, problem)
 
 
 def _skip_reason(decision: TraceAssembly) -> SkippedTrace:
-    """Return why a trace gave no exchange, with an example if the reason is what the sender wrote."""
+    """Return the reason why a trace has no exchange, with an example if a value that the sender wrote caused it."""
     if decision.state in _WITH_EXAMPLE and decision.unused_spans:
         return SkippedTrace(decision.state, decision.unused_spans[0].example)
     return SkippedTrace(decision.state, "")

@@ -1,8 +1,8 @@
-"""Rows of a file of exchanges as objects, in bounded memory: JSON lines, a JSON array, CSV with a header, Parquet.
+"""Reads the rows of a file of exchanges in bounded memory. The file is JSON lines, a JSON array, CSV with a header, or Parquet.
 
-1. The first bytes give the format, which must match the file's name.
-2. An unreadable row becomes a Problem; the other rows are not affected.
-3. A row has a number by which people find it: its line in JSON lines and CSV, its position from 1 in an array and in Parquet.
+1. The format is detected from the first bytes, and must match the file's name.
+2. An unreadable row becomes a Problem. Other rows are not affected.
+3. A row has a number by which users find it: its line number in JSON lines and CSV, its position from 1 in an array and in Parquet.
 4. A missing value is absent or None. An empty CSV cell is None, and so is the NaN that pandas writes into Parquet.
 5. DuckDB streams Parquet and JSON arrays in one thread, which preserves the order of the file.
 """
@@ -35,26 +35,26 @@ from streams.sources.source import LineFault
 from streams.sources.zstd import zstd
 
 Json = dict[str, Any]
-FETCHED = 1_000
-"""Rows fetched from DuckDB at once."""
+FETCH_SIZE = 1_000
+"""Number of rows fetched from DuckDB at a time."""
 SEPARATORS = (",", ";", "\t", "|")
-_ITEMS = "data"
-"""Member with the rows in a document that is an API response."""
-_DOCUMENT_MEMBERS = frozenset({_ITEMS, "meta"})
-"""Members that mark an object on one line as an API response."""
+_ITEMS_MEMBER = "data"
+"""Member of an API response that has the rows."""
+_DOCUMENT_MEMBERS = frozenset({_ITEMS_MEMBER, "meta"})
+"""Members that distinguish an API response on one line from a row."""
 _JSON_TYPES = (str, int, float, bool, date, datetime, NoneType)
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 _SHOWN_CHARACTERS = 80
 """Characters of a column's name that an error quotes."""
 _PARQUET = "read_parquet(?, hive_types_autocast=false)"
-WORDS = "JSON lines, CSV or Parquet"
+FORMAT_NAMES = "JSON lines, CSV or Parquet"
 COPY_HINT = "Check whether the file was copied completely."
-PACKED = {".gz": GZIP, ".zst": ZSTANDARD}
+COMPRESSION_SUFFIXES = {".gz": GZIP, ".zst": ZSTANDARD}
 _DUCKDB_COMPRESSION: dict[Kind | None, str] = {None: "none", GZIP: "gzip", ZSTANDARD: "zstd"}
 
 
 class Row(NamedTuple):
-    """A row with its number. `line` has its bytes if it is a line of the file."""
+    """A row with its number. `line` is set if the row is a line of the file."""
 
     number: int
     value: Json | Problem
@@ -68,30 +68,30 @@ class Row(NamedTuple):
         return value_fault(Line(self.number, b"", 0, ended=True), value, problem)
 
 
-class Torn(NamedTuple):
-    """An unfinished last line: the file is being written, or was cut off."""
+class TornLine(NamedTuple):
+    """An unfinished last line. The file is still being written, or was cut off."""
 
     line: Line
 
 
-def read_rows(path: Path) -> Generator[Row | Torn, None, None]:
-    """Yield the rows of a file, and its torn last line if there is one. Raises InputError once the file cannot be read any further."""
+def read_rows(path: Path) -> Generator[Row | TornLine, None, None]:
+    """Yield the rows of a file, and its torn last line if it has one. Raises InputError as soon as the file cannot be read any further."""
     detected = detect_format(path)
-    if detected.form is Format.PARQUET:
-        yield from _parquet_rows(path)
+    if detected.file_format is Format.PARQUET:
+        yield from _read_parquet(path)
         return
     with _open_unpacked(path) as stream:
-        if detected.form is Format.CSV:
-            yield from _csv_rows(path, stream)
+        if detected.file_format is Format.CSV:
+            yield from _read_csv(path, stream)
             return
-        head = _first_character(path)
+        head = _read_first_character(path)
         if head != b"[":
-            yield from _json_rows(stream)
+            yield from _read_json(stream)
             return
-    yield from _array_rows(path, detected)
+    yield from _read_array(path, detected)
 
 
-def _parquet_rows(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path) -> Iterator[Row]:
     described = list(_fetch(path, f"DESCRIBE SELECT * FROM {_PARQUET}"))  # noqa: S608 - a constant
     names = [name for name, *_ in described]
     columns = ", ".join(_readable_column(name, kind) for name, kind, *_ in described)
@@ -100,13 +100,13 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def _fetch(path: Path, statement: str) -> Iterator[tuple[Any, ...]]:
-    """Stream the rows of a statement over the file. Raises InputError once the file cannot be read any further."""
+    """Yield the rows of a statement over the file. Raises InputError as soon as the file cannot be read any further."""
     try:
         with duckdb.connect(config={"threads": 1}) as connection:
             connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
-            done = connection.execute(statement, [str(path)])
-            while fetched := done.fetchmany(FETCHED):
-                yield from fetched
+            result = connection.execute(statement, [str(path)])
+            while rows := result.fetchmany(FETCH_SIZE):
+                yield from rows
     except duckdb.Error as error:
         message = str(error).split("\n")[0]
         raise InputError(
@@ -115,7 +115,7 @@ def _fetch(path: Path, statement: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _readable_column(name: str, kind: str) -> str:
-    """Return an SQL expression for a column whose values Python can represent: times in UTC, nested times as JSON."""
+    """Return an SQL expression that gives a column's values as Python can represent them: times in UTC, nested times as JSON."""
     quoted = '"' + name.replace('"', '""') + '"'
     if "TIME ZONE" not in kind and "TIMESTAMPTZ" not in kind:
         return quoted
@@ -124,7 +124,7 @@ def _readable_column(name: str, kind: str) -> str:
 
 
 def _clean_value(value: Any) -> Any:
-    """Return a value as JSON would have it. Times are unchanged."""
+    """Return a value as a JSON value. Times are unchanged."""
     if isinstance(value, float) and math.isnan(value):
         return None
     return value if isinstance(value, _JSON_TYPES) else msgspec.to_builtins(value, str_keys=True, enc_hook=str)
@@ -146,20 +146,20 @@ def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
             else:
                 yield raw
     except (gzip.BadGzipFile, EOFError, zstd.ZstdError) as error:
-        raise InputError(f"{path}: cannot be unpacked ({error})", hint=COPY_HINT) from error
+        raise InputError(f"{path}: cannot be decompressed ({error})", hint=COPY_HINT) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
 
 
-def _csv_rows(path: Path, stream: BinaryIO) -> Iterator[Row]:
+def _read_csv(path: Path, stream: BinaryIO) -> Iterator[Row]:
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
     try:
-        yield from _rows_of_text(path, text)
+        yield from _read_csv_text(path, text)
     finally:
         text.detach()  # the caller closes the stream
 
 
-def _rows_of_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
+def _read_csv_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
     first = text.readline(MAX_LINE_BYTES)
     lines = _CountedLines(first, text)
     separator_line = _SEPARATOR_LINE.fullmatch(first)
@@ -188,20 +188,20 @@ def _rows_of_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
         elif cells:
             if repeats:
                 _require_equal(path, header, cells)
-            yield Row(number, _record(header, cells), line)
+            yield Row(number, _build_record(header, cells), line)
 
 
 class _CountedLines:
-    """The counted lines of a text. A line that is too long is split into pieces, which will not be valid rows."""
+    """The lines of a text, counted. A line that is too long is split into pieces, which are not valid rows."""
 
     def __init__(self, first: str, rest: io.TextIOWrapper) -> None:
-        self._ahead = first
-        self._rest = rest
+        self._first_line = first
+        self._text = rest
         self._pending: list[str] = []
         self.read = 0
 
     def take_line(self, number: int) -> Line:
-        """Return the text read since the last call as a line with this number."""
+        """Return the text that was read since the last call, as a line with this number."""
         body = "".join(self._pending).rstrip("\r\n").encode("utf-8", "surrogateescape")
         self._pending.clear()
         return Line(number, body, len(body), ended=True)
@@ -210,7 +210,7 @@ class _CountedLines:
         return self
 
     def __next__(self) -> str:
-        line, self._ahead = self._ahead or self._rest.readline(MAX_LINE_BYTES), ""
+        line, self._first_line = self._first_line or self._text.readline(MAX_LINE_BYTES), ""
         if not line:
             raise StopIteration
         self.read += 1
@@ -219,20 +219,20 @@ class _CountedLines:
 
 
 def _guess_separator(header: str) -> str:
-    """Return the separator that gives the header the most columns."""
+    """Return the separator that splits the header into the most columns."""
     return max(SEPARATORS, key=lambda separator: len(next(csv.reader([header], delimiter=separator), [])))
 
 
 def _require_equal(path: Path, header: Sequence[str], cells: Sequence[str]) -> None:
-    """Raise InputError if columns with the same name differ in a row. Phoenix exports its index twice, with equal values."""
+    """Raise InputError if columns with the same name have different values in a row. Phoenix exports its index twice, with equal values."""
     values: dict[str, str] = {}
     for name, cell in zip(header, cells, strict=False):
         if name and values.setdefault(name, cell) != cell:
             shown = name[:_SHOWN_CHARACTERS]
-            raise InputError(f"{path}: has several columns named {shown}", hint="Give each column a name of its own.")
+            raise InputError(f"{path}: has several columns named {shown}", hint="Give the columns different names.")
 
 
-def _record(header: Sequence[str], cells: Sequence[str]) -> Json | Problem:
+def _build_record(header: Sequence[str], cells: Sequence[str]) -> Json | Problem:
     if len(cells) != len(header):
         return Problem("columns", f"the row has {len(cells)} columns, the header has {len(header)}")
     if any(has_surrogates(cell) for cell in cells):
@@ -240,29 +240,29 @@ def _record(header: Sequence[str], cells: Sequence[str]) -> Json | Problem:
     return {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
 
 
-def _first_character(path: Path) -> bytes:
+def _read_first_character(path: Path) -> bytes:
     with _open_unpacked(path) as stream:
         return stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
 
 
-def _json_rows(stream: BinaryIO) -> Iterator[Row | Torn]:
+def _read_json(stream: BinaryIO) -> Iterator[Row | TornLine]:
     for line, value in read_values(stream):
         if value is None:
-            yield Torn(line)
+            yield TornLine(line)
         elif isinstance(value, Document) or (isinstance(value, dict) and value.keys() >= _DOCUMENT_MEMBERS):
-            for number, item in enumerate(_rows_of_document(value.value if isinstance(value, Document) else value), 1):
-                yield _row_of(number, item)
+            for number, item in enumerate(_list_document_rows(value.value if isinstance(value, Document) else value), 1):
+                yield _build_row(number, item)
         else:
-            yield Row(line.number, value if isinstance(value, Problem) else _writable(value, line.body), line)
+            yield Row(line.number, value if isinstance(value, Problem) else _repair_row(value, line.body), line)
 
 
-def _rows_of_document(document: Any) -> list[Any]:
-    """Return the rows of a document: the items of a list or of an API response, else the document itself."""
-    items = document.get(_ITEMS) if isinstance(document, dict) else document
+def _list_document_rows(document: Any) -> list[Any]:
+    """Return the rows of a document: the items of a list or an API response, else the document itself."""
+    items = document.get(_ITEMS_MEMBER) if isinstance(document, dict) else document
     return items if isinstance(items, list) else [document]
 
 
-def _row_of(number: int, item: Any) -> Row:
+def _build_row(number: int, item: Any) -> Row:
     if not isinstance(item, dict):
         return Row(number, Problem("not_an_object", f"the row is {json_type(item)}, not an object"))
     if is_too_deep(item):
@@ -270,26 +270,26 @@ def _row_of(number: int, item: Any) -> Row:
     return Row(number, repair_value(item))
 
 
-def _writable(value: Json, body: bytes) -> Json:
+def _repair_row(value: Json, body: bytes) -> Json:
     r"""Return the value with its texts repaired if they may hold half a surrogate pair (`\ud83d`)."""
     return repair_value(value) if b"\\ud" in body or b"\\uD" in body else value
 
 
-def _array_rows(path: Path, detected: _DetectedFormat) -> Iterator[Row]:
-    packed = _DUCKDB_COMPRESSION[detected.packed]
-    options = f"format='array', compression='{packed}', maximum_object_size={MAX_LINE_BYTES}"
+def _read_array(path: Path, detected: _DetectedFormat) -> Iterator[Row]:
+    compression = _DUCKDB_COMPRESSION[detected.compression]
+    options = f"format='array', compression='{compression}', maximum_object_size={MAX_LINE_BYTES}"
     statement = f"SELECT json::VARCHAR FROM read_json_objects(?, {options})"  # noqa: S608 - words of ours
     for number, (text,) in enumerate(_fetch(path, statement), 1):
         line = Line(number, text.encode("utf-8", "surrogatepass"), len(text), ended=True)
         value = decode_line(line)
-        yield Row(number, value if isinstance(value, Problem) else _writable(value, line.body), line)
+        yield Row(number, value if isinstance(value, Problem) else _repair_row(value, line.body), line)
 
 
 class _DetectedFormat(NamedTuple):
     """The format of a file, and its compression if any."""
 
-    form: Format
-    packed: Kind | None
+    file_format: Format
+    compression: Kind | None
 
 
 def parquet_columns(path: Path) -> list[str]:
@@ -306,34 +306,34 @@ class Format(StrEnum):
 
 
 def detect_format(path: Path) -> _DetectedFormat:
-    """Return the format of a file. Raises InputError if it holds no exchanges, or if its name does not match."""
-    packed = _detect_packing(path)
+    """Return the format of a file. Raises InputError if it is none of the formats of exchanges, or if its name does not match."""
+    compression = _detect_compression(path)
     with _open_unpacked(path) as stream:
         head = stream.read(HEAD)
     kind = exchanges_kind(head)
-    suffix_form = SUFFIXES.get(Path(path.stem).suffix if path.suffix in PACKED else path.suffix)
+    suffix_form = SUFFIXES.get(Path(path.stem).suffix if path.suffix in COMPRESSION_SUFFIXES else path.suffix)
     if suffix_form is Format.CSV and kind is TEXT:
-        kind = CSV  # a table of one column has no separator
-    if kind not in _FORMATS or (kind is PARQUET and packed is not None):
+        kind = CSV  # a table with one column has no separator
+    if kind not in _FORMATS or (kind is PARQUET and compression is not None):
         assert kind is not None  # noqa: S101 - JSON is a format
-        raise InputError(f"{path}: is {kind.name}, not {WORDS}", hint=kind.hint)
+        raise InputError(f"{path}: is {kind.name}, not {FORMAT_NAMES}", hint=kind.hint)
     if suffix_form not in (None, _FORMATS[kind]):
         name = "JSON" if kind is None else kind.name
         raise InputError(f"{path}: is {name}, not {suffix_form} as its name says", hint="Name the file by what it holds.")
-    return _DetectedFormat(_FORMATS[kind], packed)
+    return _DetectedFormat(_FORMATS[kind], compression)
 
 
-def _detect_packing(path: Path) -> Kind | None:
+def _detect_compression(path: Path) -> Kind | None:
     try:
         with path.open("rb") as stream:
             kind = binary_kind(stream.read(HEAD))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}", hint="Check the path and its permissions.") from error
-    return kind if kind in PACKED.values() else None
+    return kind if kind in COMPRESSION_SUFFIXES.values() else None
 
 
 def detect_non_exchanges(head: bytes) -> Kind | None:
-    """Return the kind of a file that holds no exchanges; None if it may. Compressed content is checked when it is read."""
+    """Return the kind of a file that cannot have exchanges; None if it may have some. Compressed files are checked when they are read."""
     kind = exchanges_kind(head)
     return None if kind in (None, CSV, PARQUET, TEXT, GZIP, ZSTANDARD) else kind
 
@@ -350,5 +350,10 @@ SUFFIXES = {
     ".parquet": Format.PARQUET,
 }
 """Format by file suffix."""
-PATTERNS = tuple(f"*{suffix}{packed}" for suffix in SUFFIXES for packed in ("", *PACKED) if not packed or suffix != ".parquet")
+PATTERNS = tuple(
+    f"*{suffix}{compression}"
+    for suffix in SUFFIXES
+    for compression in ("", *COMPRESSION_SUFFIXES)
+    if not compression or suffix != ".parquet"
+)
 _FORMATS: dict[Kind | None, Format] = {CSV: Format.CSV, PARQUET: Format.PARQUET, None: Format.JSON}

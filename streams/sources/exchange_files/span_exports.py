@@ -1,7 +1,7 @@
-"""Span exports of Phoenix and Langfuse: their rows as the spans that OTLP would have delivered.
+"""Reads the rows of Phoenix's and Langfuse's exports as the spans that OTLP would have delivered.
 
-Phoenix exports OpenInference's attributes as columns (`attributes.llm.model_name`), with lists of messages as values, which pandas writes
-into CSV as Python literals. Langfuse exports observations or traces, in camelCase from its pages and in snake_case into buckets.
+Phoenix exports OpenInference's attributes as columns (`attributes.llm.model_name`). Lists of messages are values, which pandas writes into CSV as
+Python literals. Langfuse exports observations or traces. Field names are in camelCase in exports from its pages, and in snake_case in buckets.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from schemas.bounds import CLOCK_TOLERANCE, MAX_ID
 from streams.sources.exchange_files.mapping import (
     TimeSource,
-    answer_in,
     as_json,
-    conversation_in,
-    count_in,
     find_value,
-    name_in,
-    question_in,
-    time_in,
+    read_answer,
+    read_conversation,
+    read_count,
+    read_name,
+    read_question,
+    read_time,
 )
 from streams.sources.exchange_files.rows import Json
 from streams.sources.lines import Problem
@@ -28,19 +28,19 @@ from streams.sources.otlp.request import Event, ReceivedSpan
 from streams.sources.source import ReadingContext
 
 MAX_LITERAL = 4 * 1024 * 1024
-"""Characters of the longest cell that is parsed as a Python literal."""
+"""Maximum length of a cell that is parsed as a Python literal."""
 MAX_FLAT = 4_096
-"""Attributes into which lists of messages are flattened."""
+"""Maximum number of attributes into which lists of messages are flattened."""
 _TIME = TimeSource(column="-")
 _MAX_EVENTS = 1_024
 _PREFIX = "attributes."
 
 
 class SpanExport(NamedTuple):
-    """One kind of export: its name, a test of its columns, and how to read a row as spans."""
+    """A kind of export: its name, a test of its columns, and a function that reads the spans of a row."""
 
     name: str
-    known_by: Callable[[frozenset[str]], bool]
+    matches_columns: Callable[[frozenset[str]], bool]
     spans: Callable[[Json, ReadingContext], Iterator[ReceivedSpan | Problem]]
 
 
@@ -50,12 +50,12 @@ def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan 
     attributes |= whole if isinstance(whole, dict) else {}
     flat: dict[str, Any] = {}
     for name, value in attributes.items():
-        _flatten(name, _literal(value), flat)
+        _flatten(name, _parse_literal(value), flat)
     flat.setdefault("openinference.span.kind", row.get("span_kind"))
     for name in [name for name in flat if name.startswith("llm.token_count.")]:
-        flat[name] = _count(flat[name])
-    events = _literal(row.get("events"))
-    yield _observed(
+        flat[name] = _try_read_count(flat[name])
+    events = _parse_literal(row.get("events"))
+    yield _build_span(
         context,
         trace_id=find_value(row, "context.trace_id"),
         span_id=find_value(row, "context.span_id"),
@@ -65,7 +65,7 @@ def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan 
         ended=row.get("end_time"),
         # In CSV a missing value is an empty cell.
         attributes={name: value for name, value in flat.items() if value not in (None, "")},
-        events=tuple(map(_event, events[:_MAX_EVENTS])) if isinstance(events, list) else (),
+        events=tuple(map(_build_event, events[:_MAX_EVENTS])) if isinstance(events, list) else (),
         failed=row.get("status_code") == "ERROR",
         message=row.get("status_message"),
     )
@@ -84,13 +84,13 @@ def _flatten(name: str, value: Any, into: dict[str, Any]) -> None:
         into[name] = value
 
 
-def _literal(value: Any) -> Any:
+def _parse_literal(value: Any) -> Any:
     """Return a list or object that pandas wrote into CSV; any other value unchanged."""
     if not isinstance(value, str) or value[:1] not in ("[", "{") or len(value) > MAX_LITERAL:
         return value
     read = as_json(value)
     if read is not value:
-        # JSON text of an object is the attribute itself, such as the parameters of a call.
+        # JSON text of an object, such as the parameters of a call, stays text as in OTLP.
         return read if isinstance(read, list) else value
     try:
         return ast.literal_eval(value)
@@ -98,14 +98,14 @@ def _literal(value: Any) -> Any:
         return value
 
 
-def _count(value: Any) -> int | None:
+def _try_read_count(value: Any) -> int | None:
     try:
-        return count_in(value)
+        return read_count(value)
     except ValueError:
         return None
 
 
-def _observed(
+def _build_span(
     context: ReadingContext,
     *,
     trace_id: Any,
@@ -121,17 +121,17 @@ def _observed(
     message: Any = None,
 ) -> ReceivedSpan | Problem:
     try:
-        ids = [name_in(trace_id), name_in(span_id)]
-        at, end = time_in(started, _TIME), time_in(ended, _TIME)
+        ids = [read_name(trace_id), read_name(span_id)]
+        at, end = read_time(started, _TIME), read_time(ended, _TIME)
     except ValueError as error:
         return Problem("wrong_type", f"the span {error}")
     for field, identifier in zip(("trace id", "span id"), ids, strict=True):
         if not identifier or len(identifier) > MAX_ID:
             return Problem("missing_field", f"the {field} is missing or too long")
     if at is None:
-        return Problem("missing_field", "the time at which the span began is missing")
+        return Problem("missing_field", "the start time of the span is missing")
     if at > context.ingested_at + CLOCK_TOLERANCE:
-        return Problem("bounds", "the span begins more than a day in the future")
+        return Problem("bounds", "the start time of the span is more than a day in the future")
     return ReceivedSpan(
         trace_id=str(ids[0]),
         span_id=str(ids[1]),
@@ -149,14 +149,14 @@ def _observed(
 
 
 def _name_in_row(value: Any) -> str | None:
-    """Return a name; None if there is none."""
+    """Return a name; None if the value is missing or not a name."""
     try:
-        return name_in(value)
+        return read_name(value)
     except ValueError:
         return None
 
 
-def _event(event: Any) -> Event:
+def _build_event(event: Any) -> Event:
     event = event if isinstance(event, dict) else {}
     attributes = event.get("attributes")
     return Event(str(event.get("name", "")), attributes if isinstance(attributes, dict) else {})
@@ -169,37 +169,37 @@ def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan
     if isinstance(observations, list) and any(isinstance(observation, dict) for observation in observations):
         yield from _nested_langfuse_spans(row, observations, context)
         return
-    is_trace = _field(row, "trace_id") is None
+    is_trace = _read_field(row, "trace_id") is None
     kind = "span" if is_trace else str(row.get("type") or "span").lower()
     name = _name_in_row(row.get("name"))
-    question = _content(row.get("input"), question_in, "user")
-    answer = _content(row.get("output"), answer_in, "assistant")
+    question = _build_content(row.get("input"), read_question, "user")
+    answer = _build_content(row.get("output"), read_answer, "assistant")
     attributes = {
         "langfuse.observation.type": kind,
         "langfuse.observation.input": question,
         "langfuse.observation.output": answer,
-        "langfuse.session.id": _field(row, "session_id"),
+        "langfuse.session.id": _read_field(row, "session_id"),
         "langfuse.environment": row.get("environment"),
-        "langfuse.observation.model.name": _field(row, "provided_model_name") or row.get("model"),
-        "langfuse.observation.usage_details": _usage(row),
+        "langfuse.observation.model.name": _read_field(row, "provided_model_name") or row.get("model"),
+        "langfuse.observation.usage_details": _build_usage(row),
         "langfuse.observation.level": row.get("level"),
-        "langfuse.observation.status_message": _field(row, "status_message"),
+        "langfuse.observation.status_message": _read_field(row, "status_message"),
         "gen_ai.agent.name": name if kind == "agent" else None,
         "gen_ai.tool.name": name if kind == "tool" else None,
     }
-    trace_name = name if is_trace else _name_in_row(_field(row, "trace_name"))
-    yield _observed(
+    trace_name = name if is_trace else _name_in_row(_read_field(row, "trace_name"))
+    yield _build_span(
         context,
-        trace_id=row.get("id") if is_trace else _field(row, "trace_id"),
+        trace_id=row.get("id") if is_trace else _read_field(row, "trace_id"),
         span_id=row.get("id"),
-        parent_id=None if is_trace else _field(row, "parent_observation_id"),
+        parent_id=None if is_trace else _read_field(row, "parent_observation_id"),
         name=name,
-        started=row.get("timestamp") if is_trace else _field(row, "start_time"),
-        ended=None if is_trace else _field(row, "end_time"),
+        started=row.get("timestamp") if is_trace else _read_field(row, "start_time"),
+        ended=None if is_trace else _read_field(row, "end_time"),
         attributes={key: value for key, value in attributes.items() if value not in (None, "")},
         resource={"service.name": trace_name} if trace_name else {},
         failed=row.get("level") == "ERROR",
-        message=_field(row, "status_message"),
+        message=_read_field(row, "status_message"),
     )
 
 
@@ -208,7 +208,7 @@ def _nested_langfuse_spans(row: Json, observations: list[Any], context: ReadingC
     trace = row["trace"] if isinstance(row.get("trace"), dict) else row
     trace_fields = {
         "traceId": trace.get("id"),
-        "sessionId": _field(trace, "session_id"),
+        "sessionId": _read_field(trace, "session_id"),
         "traceName": trace.get("name"),
         "environment": trace.get("environment"),
     }
@@ -218,33 +218,35 @@ def _nested_langfuse_spans(row: Json, observations: list[Any], context: ReadingC
             yield from _langfuse_spans({**trace_fields, **own_fields}, context)
 
 
-def _field(row: Json, name: str) -> Any:
-    """Return a Langfuse field by its snake_case name, or by the camelCase name of page exports."""
-    if (value := row.get(name)) not in (None, ""):
-        return value
-    first, *rest = name.split("_")
-    value = row.get(first + "".join(map(str.capitalize, rest)))
-    return None if value == "" else value
+def _read_field(row: Json, name: str) -> Any:
+    """Return a Langfuse field by its snake_case name, or by its camelCase name in exports from pages; None if it is empty."""
+    first_word, *other_words = name.split("_")
+    camel_case_name = first_word + "".join(map(str.capitalize, other_words))
+    for field in (name, camel_case_name):
+        value = row.get(field)
+        if value not in (None, ""):
+            return value
+    return None
 
 
-def _content(value: Any, read_text: Callable[[Any], str], role: str) -> Any:
-    """Return messages unchanged, and any other value, such as function arguments, as a message with its text."""
+def _build_content(value: Any, read_text: Callable[[Any], str], role: str) -> Any:
+    """Return messages unchanged, and any other value, such as the arguments of a function, as a message with its text."""
     read = as_json(value) if isinstance(value, str) else value
     if isinstance(read, str):
         return [{"role": role, "content": read}] if read else None
-    if read is None or conversation_in(read, role):
+    if read is None or read_conversation(read, role):
         return read
     return [{"role": role, "content": read_text(read)}]
 
 
-def _usage(row: Json) -> dict[str, Any]:
+def _build_usage(row: Json) -> dict[str, Any]:
     """Return the token counts: from the details, else from the object of older versions, else from columns."""
-    for usage in (_field(row, "usage_details"), row.get("usage")):
+    for usage in (_read_field(row, "usage_details"), row.get("usage")):
         counts = _pairs(as_json(usage) if isinstance(usage, str) else usage)
-        if counts.get("unit") in (None, "TOKENS") and any(_count(count) is not None for count in counts.values()):
+        if counts.get("unit") in (None, "TOKENS") and any(_try_read_count(count) is not None for count in counts.values()):
             return counts
     sorts = ("input", "output", "prompt", "completion", "total")
-    return {f"{sort}_tokens": _count(_field(row, f"{sort}_tokens")) for sort in sorts}
+    return {f"{sort}_tokens": _try_read_count(_read_field(row, f"{sort}_tokens")) for sort in sorts}
 
 
 def _pairs(value: Any) -> dict[str, Any]:
@@ -275,4 +277,4 @@ PHOENIX = SpanExport("Phoenix spans", _is_phoenix, _phoenix_spans)
 LANGFUSE = SpanExport("Langfuse observations", _is_langfuse_observations, _langfuse_spans)
 LANGFUSE_TRACES = SpanExport("Langfuse traces", _is_langfuse_traces, _langfuse_spans)
 SPAN_EXPORTS = (PHOENIX, LANGFUSE, LANGFUSE_TRACES)
-"""Known exports. The first that recognises a file's columns reads it."""
+"""The known exports. The first one that recognises the columns of a file reads it."""

@@ -1,9 +1,9 @@
-"""Rows as exchanges: rows of any table by a mapping, and rows of Driftline's own export as the original records.
+"""Converts rows to exchanges: rows of any table by a mapping, and rows of Driftline's own export to the original records.
 
-1. Without an id column, the id is derived from session, time, question and answer, and a counter for equal rows. So the same rows give the
-   same ids in any file and in any later export.
-2. Rows of Driftline's table `exchanges` keep connection, project, id, labels and digest, so that an export restores the same exchanges in
-   an empty database. They are redacted again, because redaction may have been off where the export was made.
+1. Without an id column, the id of an exchange is derived from session, time, question and answer, and a counter for equal rows. So the same rows
+   give the same ids in any file and in any later export.
+2. Rows of Driftline's table `exchanges` keep connection, project, id, labels and digest, so that an import into an empty database restores the same
+   exchanges. They are redacted again, because redaction may have been off where the export was made.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from streams.sources.exchange_files.mapping import (
     Fields,
     Source,
     TimeSource,
-    answer_in,
-    count_in,
+    find_helper_output,
     find_value,
-    helper_output_in,
-    input_tokens_in,
-    name_in,
-    output_tokens_in,
-    question_in,
-    time_in,
+    read_answer,
+    read_count,
+    read_input_tokens,
+    read_name,
+    read_output_tokens,
+    read_question,
+    read_time,
 )
 from streams.sources.exchange_files.rows import Json
 from streams.sources.lines import Problem
@@ -45,22 +45,24 @@ from streams.sources.openclaw.tree import outcome_of
 from streams.sources.source import ReadingContext
 
 MAX_COUNTED_CONTENTS = 65_536
-"""Recent contents without an id among which equal ones are counted."""
+"""Maximum number of recent contents without an id among which equal ones are counted."""
 _MAY_BE_EMPTY = frozenset({"agent_response"})
 """Required fields that may be empty in a row: an agent may give no answer."""
 EXCHANGES = "exchanges"
-COLUMNS = frozenset({"exchange_id", "connection", "project", "session_id", "user_message", "agent_response", "content_digest"})
-"""Columns that identify the export. A partition file has its project in the folder name instead."""
-TABLE = frozenset({"_topic", "_partition", "_offset"})
-"""Columns of every exported table."""
-TABLES = frozenset(schema.table for schema in current_schemas().values())
+EXPORT_COLUMNS = frozenset(
+    {"exchange_id", "connection", "project", "session_id", "user_message", "agent_response", "content_digest"}
+)
+"""Columns that identify an export of exchanges. In a partitioned export, the project is in the name of the folder instead."""
+TABLE_COLUMNS = frozenset({"_topic", "_partition", "_offset"})
+"""Columns that all exported tables have."""
+TABLE_NAMES = frozenset(schema.table for schema in current_schemas().values())
 _TEXTS = ("user_message", "agent_response", "agent_thinking", "raw_user_message")
 _NAMES = ("agent", "agent_model", "stop_reason")
 _FIELDS = frozenset(Exchange.__struct_fields__)
 
 
 class TableReader:
-    """Turns the rows of one file into exchanges, in order."""
+    """Converts the rows of one file to exchanges, in order."""
 
     def __init__(self, fields: Fields, context: ReadingContext) -> None:
         self._sources = dict(fields.sources())
@@ -75,7 +77,7 @@ class TableReader:
         self._equal_counts: OrderedDict[str, int] = OrderedDict()
 
     def exchange(self, row: Json) -> Exchange | Problem:
-        """Return the exchange of a row, or why it cannot be read."""
+        """Return the exchange of a row, or the reason why it cannot be read."""
         cells = self._read_cells(row)
         if isinstance(cells, Problem):
             return cells
@@ -94,7 +96,7 @@ class TableReader:
             value = source.value if source.column is None else find_value(row, source.column)
             label = name.removeprefix("labels.") if name.startswith("labels.") else None
             try:
-                read = name_in(value) if label is not None else _READERS[name](value, source)
+                read = read_name(value) if label is not None else _READERS[name](value, source)
             except ValueError as error:
                 return Problem("wrong_type", f"{name}: {_describe_source(source)} {error}")
             if label is None:
@@ -111,7 +113,7 @@ class TableReader:
         at, session = values["occurred_at"], values["session_id"]
         stop = values.get("stop_reason")
         draft = ExchangeDraft(
-            exchange_id=values.get("exchange_id") or self._id_of(session, at, question, answer),
+            exchange_id=values.get("exchange_id") or self._build_id(session, at, question, answer),
             session_id=session,
             at=at,
             question=question,
@@ -132,7 +134,7 @@ class TableReader:
 
         return build_exchange(draft, self._settings, identify)
 
-    def _id_of(self, session: str, at: datetime, question: str, answer: str) -> str:
+    def _build_id(self, session: str, at: datetime, question: str, answer: str) -> str:
         content = stable_id("exchange-content", session, at.isoformat(), question, answer)
         earlier = self._equal_counts.pop(content, 0)
         self._equal_counts[content] = earlier + 1
@@ -151,18 +153,18 @@ def _describe_source(source: Source) -> str:
 
 
 def table_of(path: Path, columns: Collection[str]) -> str | None:
-    """Return the table in a file of an export, which may be a partition; None for any other file."""
-    if set(columns) >= COLUMNS - {"project"}:
+    """Return the name of the table in a file of an export, which may be partitioned; None for any other file."""
+    if set(columns) >= EXPORT_COLUMNS - {"project"}:
         return EXCHANGES
     folder, project, day = ("", "", "", *path.parent.parts)[-3:]
-    is_partition = folder in TABLES and project.startswith("project=") and day.startswith("day=")
+    is_partition = folder in TABLE_NAMES and project.startswith("project=") and day.startswith("day=")
     if is_partition:
         return folder
-    return path.stem if set(columns) >= TABLE and path.stem in TABLES else None
+    return path.stem if set(columns) >= TABLE_COLUMNS and path.stem in TABLE_NAMES else None
 
 
 def exported_exchange(row: Json, context: ReadingContext) -> Exchange | Problem:
-    """Return the exchange of an exported row, or why it cannot be read."""
+    """Return the exchange of an exported row, or the reason why it cannot be read."""
     fields = {name: _add_utc(value) for name, value in row.items() if name in _FIELDS and value is not None}
     if context.agent is not None:
         fields["agent"] = context.agent
@@ -187,7 +189,7 @@ def _redact(exchange: Exchange, context: ReadingContext) -> Exchange:
         text = getattr(exchange, name)
         if text is not None:
             clean[name], counts = context.redactor.redact(text)
-            # The raw text repeats the message, and secrets in names are not counted.
+            # The raw text repeats the message, so its secrets are not counted again. Secrets in names are not counted.
             redacted.update(counts if name in _TEXTS[:3] else ())
     labels = context.redactor.redact_json({label.name: label.value for label in exchange.labels})[0]
     clean["labels"] = tuple(
@@ -201,27 +203,27 @@ def _redact(exchange: Exchange, context: ReadingContext) -> Exchange:
 
 
 def _read_time(value: Any, source: Source) -> datetime | None:
-    return time_in(value, source if isinstance(source, TimeSource) else TimeSource(column="-"))
+    return read_time(value, source if isinstance(source, TimeSource) else TimeSource(column="-"))
 
 
 def _read_answer(value: Any) -> str:
     """Return the agent's answer. Raises ValueError if the value is the output of a helper model."""
-    helper_output = helper_output_in(value)
+    helper_output = find_helper_output(value)
     if helper_output is not None:
-        raise ValueError(f"holds {helper_output}, which are no answer of an agent")
-    return answer_in(value)
+        raise ValueError(f"has {helper_output}, which are not an agent's answer")
+    return read_answer(value)
 
 
 _READERS: Mapping[str, Callable[[Any, Source], Any]] = {
     **dict.fromkeys(
-        ("exchange_id", "session_id", "agent", "agent_model", "stop_reason"), lambda value, _source: name_in(value)
+        ("exchange_id", "session_id", "agent", "agent_model", "stop_reason"), lambda value, _source: read_name(value)
     ),
-    "turn_number": lambda value, _source: count_in(value),
-    "input_tokens": lambda value, _source: input_tokens_in(value),
-    "output_tokens": lambda value, _source: output_tokens_in(value),
+    "turn_number": lambda value, _source: read_count(value),
+    "input_tokens": lambda value, _source: read_input_tokens(value),
+    "output_tokens": lambda value, _source: read_output_tokens(value),
     "occurred_at": _read_time,
-    "user_message": lambda value, _source: question_in(value),
+    "user_message": lambda value, _source: read_question(value),
     "agent_response": lambda value, _source: _read_answer(value),
-    "agent_thinking": lambda value, _source: answer_in(value) or None,
+    "agent_thinking": lambda value, _source: read_answer(value) or None,
 }
-"""How to read the value of each field."""
+"""Function that reads the value of each field."""

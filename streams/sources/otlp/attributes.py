@@ -1,4 +1,4 @@
-"""OTLP attributes as Python values, and JSON texts within them."""
+"""Converts OTLP attributes to Python values, and parses JSON text in them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 Attributes = Mapping[str, Any]
 MAX_ATTRIBUTES = 4_096
-"""Attributes read per span, resource or event. The SDKs' own limit is 128; flattened messages need more."""
+"""Maximum number of attributes read per span, resource or event. The SDKs' own limit is 128; flattened messages need more."""
 MAX_PARSED_CHARACTERS = 4 * 1024 * 1024
-"""Characters of the longest text that is parse_json as JSON."""
+"""Maximum length of a text that is parsed as JSON."""
 
 
 _IS_JSON = re.compile(r"\s*[{\[]").match
 _IS_ENCODED_AGAIN = re.compile(r'\s*"(?:\s|\\[nrt])*(?:\[|\{|\\")').match
-"""Match JSON text inside JSON text."""
+"""Matches JSON text that was JSON-encoded again."""
 MAX_ENCODED = 4
-"""Nested JSON encodings that are decoded."""
+"""Maximum number of nested JSON encodings that are decoded."""
 _decode = msgspec.json.Decoder().decode
 _decode_text = msgspec.json.Decoder(str).decode
 
@@ -37,7 +37,7 @@ def read_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for attribute in islice(pairs, MAX_ATTRIBUTES):
         value = attribute.value
-        text = value.string_value  # most attributes are texts; an empty value may be of any kind
+        text = value.string_value  # most attributes are texts; an empty text may mean a value of another kind
         attributes[attribute.key] = text or _convert_value(value, value.WhichOneof("value"), MAX_DEPTH)
     return attributes
 
@@ -60,14 +60,14 @@ def _convert_value(value: AnyValue, kind: str | None, depth: int) -> Any:
 
 
 class ParsedValue(msgspec.Struct, frozen=True):
-    """A value that may have been JSON text. `is_cut`: the text was cut off, and `value` is the readable part."""
+    """A value that may have been JSON text. `is_cut` is True if the text was cut off, so that `value` is only its readable part."""
 
     value: Any
     is_cut: bool = False
 
 
 def parse_json(value: Any) -> ParsedValue:
-    """Parse JSON text of an object or a list, which may be cut off or encoded several times; return any other value unchanged."""
+    """Return the value of JSON text with an object or a list, which may be cut off or encoded several times; any other value unchanged."""
     if not isinstance(value, str) or value[:1].isalnum() or len(value) > MAX_PARSED_CHARACTERS:
         return ParsedValue(value)
     if not _IS_JSON(value):
@@ -100,7 +100,7 @@ def _decode_again(text: str) -> str | None:
 
 
 def _parse_cut(text: str) -> ParsedValue:
-    """Parse the complete part of JSON text that was cut off; return a text that is not JSON unchanged."""
+    """Return the complete part of JSON text that was cut off; a text that is not JSON unchanged."""
     try:
         return ParsedValue(pydantic_core.from_json(text, allow_partial="trailing-strings", allow_inf_nan=False), is_cut=True)
     except ValueError:

@@ -1,10 +1,10 @@
-"""Tables of the attribute names that instrumentors use. The first name in a table wins.
+"""Tables of the attribute names that instrumentors use. In each table, the first name that a span has takes precedence.
 
 Sources: OpenTelemetry's semantic conventions for generative AI with the renames of their migration page and the events of versions 1.26
 to 1.36, OpenInference's `semantic_conventions.md`, OpenLLMetry's `semconv_ai`, Langfuse's OTel ingestion, Pydantic AI's and Logfire's
-instrumentation, the telemetry of Vercel's AI SDK, and the own names of Google's ADK, MLflow, LiveKit, Genkit, Pipecat, Sentry, Azure AI
-Inference, OpenLIT, Mastra, Strands, Haystack, Semantic Kernel, Koog and Claude Code, taken from their source code. `tests/otlp/captures` has
-what some of them really sent. The attributes that give the kind of a span are in `kinds`.
+instrumentation, the telemetry of Vercel's AI SDK, and the source code of Google's ADK, MLflow, LiveKit, Genkit, Pipecat, Sentry, Azure AI
+Inference, OpenLIT, Mastra, Strands, Haystack, Semantic Kernel, Koog and Claude Code for their own names. `tests/otlp/captures` has requests that
+some of them sent. The attributes that give the kind of a span are in `kinds`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Shape = Literal["json", "flat", "text", "tasks"]
 
 
 class MessageAttribute(NamedTuple):
-    """An attribute with messages: as JSON, flat over many attributes with this prefix, as one text, or as CrewAI's tasks."""
+    """An attribute with messages: as JSON, flattened into attributes with this prefix, as one text, or as CrewAI's tasks."""
 
     name: str
     shape: Shape
 
 
 OUTPUT = "output.value"
-"""The whole output; of a request to a model perhaps with the response id."""
+"""Attribute with the whole output. For a request to a model, it may include the response id."""
 REQUEST_MESSAGES = (
     MessageAttribute("llm.input_messages", "flat"),
     MessageAttribute("gen_ai.input.messages", "json"),
@@ -53,7 +53,7 @@ REQUEST_MESSAGES = (
     MessageAttribute("crew_tasks", "tasks"),
     MessageAttribute("crewai.crew.tasks", "tasks"),
 )
-"""Attributes with sent messages. OpenInference's come first: they have more than the OpenTelemetry ones written beside them."""
+"""Attributes with sent messages. OpenInference's come first, because they have more content than the OpenTelemetry attributes beside them."""
 RESPONSE_MESSAGES = (
     MessageAttribute("llm.output_messages", "flat"),
     MessageAttribute("gen_ai.output.messages", "json"),
@@ -148,11 +148,11 @@ Included = Literal["included", "beside"]
 
 
 class TokenConvention(NamedTuple):
-    """How a convention counts the tokens of a request: the names of its counts, in order of preference, and what they include.
+    """The token counts of a convention: their names, in order of preference, and what they include.
 
-    `container` is an attribute with an object that has the counts, at dotted paths; without a container the names are attributes.
-    `cache_is` tells whether the input count includes cache reads and writes, `reasoning_is` whether the output count includes reasoning.
-    `parts` are prefixes of names in the container that count other kinds of input and output, such as `input_audio`.
+    `container` is an attribute with an object that has the counts at dotted paths. Without a container, the names are attributes. `cache_is`
+    tells whether the input count includes cache reads and writes, `reasoning_is` whether the output count includes reasoning. `parts` are
+    prefixes of the names of other counts of input and output in the container, such as `input_audio`.
     """
 
     dialect: str
@@ -333,7 +333,7 @@ TOKEN_CONVENTIONS = (
         cache_write=("cache_creation_tokens",),
     ),
 )
-"""How each convention counts tokens. If a span has several, the one with the most counts is read, the first in this table among equals."""
+"""The token counts of all conventions. If a span has several, the one with the most counts is read; in case of a tie, the first in this table."""
 USAGE_OBJECT = "usage"
 PROVIDER_TOKEN_CONVENTIONS = (
     _openai("openai", USAGE_OBJECT),
@@ -350,7 +350,7 @@ PROVIDER_TOKEN_CONVENTIONS = (
         total=("totalTokenCount", "total_token_count"),
     ),
 )
-"""How providers count tokens in the `usage` object of an answer."""
+"""The token counts in the `usage` objects of providers' responses."""
 STOP_REASON = (
     "gen_ai.response.finish_reasons",
     "llm.finish_reason",
@@ -398,7 +398,7 @@ ARGUMENTS = (
     "gen_ai.prompt",
     "full_command",
 )
-"""OpenInference's name comes first: the OpenTelemetry attribute beside it may hold the schema of the arguments."""
+"""Attributes with the arguments of a tool. OpenInference's comes first, because the OpenTelemetry attribute may hold their schema instead."""
 RESULT = (
     "gen_ai.tool.call.result",
     "gen_ai.tool.output",
@@ -430,9 +430,9 @@ ELIDED = dict.fromkeys(
     ),
     "{}",
 )
-"""Placeholders for content that its sender withholds."""
+"""Placeholders for withheld content, by attribute."""
 SCRUBBED_PREFIX = "[Scrubbed due to "
-"""Start of Logfire's placeholder for a value that looks like a secret, possibly a session id."""
+"""Start of Logfire's placeholder for a value that looks like a secret, which may be a session id."""
 FRAMEWORK_AGENT_NAMES = frozenset(
     {
         *("LangGraph", "RunnableSequence", "AgentExecutor", "ClaudeAgentSDK.query", "ClaudeAgentSDK.ClaudeSDKClient"),
@@ -440,7 +440,7 @@ FRAMEWORK_AGENT_NAMES = frozenset(
         *("registrar", "Agent", "agent"),
     }
 )
-"""Names of agent spans that are the framework's, not the agent's."""
+"""Names of agent spans that frameworks choose, so that they do not name the agent."""
 AGENT_METHODS = frozenset(
     {
         *(
@@ -474,17 +474,17 @@ SERVICE_VERSION = "service.version"
 AGENT_VERSION = "agent_version"
 """Label with the version of an agent."""
 FRAMEWORK_TRACERS = frozenset({"strands.telemetry.tracer", "strands-agents"})
-"""Scopes of a framework that always reports its own version as the service's."""
+"""Scopes of a framework that always reports its own version as the version of the service."""
 FRAMEWORK_SDK = ("telemetry.sdk.name", "@mastra/")
-"""Resource attribute, and start of its value, of an SDK that always reports its framework's version as the service's."""
+"""Resource attribute, and prefix of its value, of an SDK that always reports the version of its framework as the version of the service."""
 FRAMEWORK_SCOPE = "agent_framework"
-"""Scope of a framework that reports its own version as the service's unless configured otherwise."""
+"""Scope of a framework that reports its own version as the version of the service, unless it is configured otherwise."""
 ENVIRONMENT = "langfuse.environment"
 EVALUATION_ENVIRONMENTS = ("langfuse", "sdk-experiment")
 """Prefixes of the environments in which Langfuse runs evaluators, experiments and assistants. Agents cannot use them."""
 ERROR = ("error.type", "exception.type")
 DETAILS_EVENT = "gen_ai.client.inference.operation.details"
-"""An event whose attributes extend those of its span."""
+"""Event whose attributes complete those of its span."""
 MESSAGE_EVENTS = {
     "gen_ai.system.message": "system",
     "gen_ai.user.message": "user",
@@ -497,11 +497,11 @@ MESSAGE_EVENTS = {
 }
 """Role by the name of a message event. `choice` is a returned message. The last two names are from versions 1.26 and 1.27."""
 EVENT_CONTENT = ("gen_ai.event.content", "gen_ai.prompt", "gen_ai.completion", "body")
-"""Attributes with the whole message of such an event, if it lacks an attribute for each field.
+"""Attributes with the whole message of a message event, for events without an attribute per field.
 
 SDKs without event bodies, such as Koog's, write it into `body`.
 """
 TOOL_ARGUMENTS_EVENTS = (("gen_ai.tool.message", "content"),)
 TOOL_RESULT_EVENTS = (("gen_ai.choice", "message"), ("tool.output", "output"))
-"""Events of Strands and Claude Code with the arguments and the result of a tool, and the field of each."""
+"""Events of Strands and Claude Code with the result of a tool, and the field that has it. TOOL_ARGUMENTS_EVENTS are those with the arguments."""
 EVALUATION_EVENT = "gen_ai.evaluation.result"

@@ -1,13 +1,13 @@
-"""Which attributes of the conventions a span has, and what kind of span they make it.
+"""Finds which attributes of the conventions a span has, and determines its kind from them.
 
 1. The first attribute of `KINDS` whose value is in its table decides. Case and JSON quotes are ignored.
-2. Every convention allows custom values, so an unknown value decides nothing. The next attribute does, then the name of a helper's task
-   within the value, then the other attributes: a model and messages make a request, a tool's name and its call a tool, an agent's name an
-   agent.
+2. Every convention allows custom values, so an unknown value decides nothing. In order, the next attribute decides, then the name of a helper's
+   task in the value, then the other attributes: a model and messages make a request, the name and the call of a tool make a tool, and the name
+   of an agent makes an agent.
 3. Any other span is `other`. The value that was not understood is kept, so that it can be counted.
 
-The lookup is cached per set of attribute names, because the spans of an instrumentor repeat few sets. After it, only the attributes that a
-span has are read, not every name that some dialect uses.
+The lookup of attributes is cached per set of names, because an instrumentor uses few sets. After the lookup, only the attributes that a span
+has are read, instead of every name that some dialect uses.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _MAX_UNKNOWN = 64
 """Characters kept of an unknown value."""
 MERGED_TOOLS = "(merged tools)"
-"""Tool name of a Google ADK span that repeats calls which ran in parallel."""
+"""Tool name of a Google ADK span that repeats tool calls which ran in parallel."""
 HELPER_STEMS = ("embed", "rerank", "moderation", "guardrail", "evaluat")
-"""Word stems that identify a helper's task whatever its prefix and form: `aembedding`, `ai.rerank.doRerank`."""
+"""Word stems that identify a helper's task in any form: `aembedding`, `ai.rerank.doRerank`."""
 TOOL_SIGNS = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "lk.function_tool.name", "haystack.tool.name", "tool_name")
 AGENT_SIGNS = ("gen_ai.agent.name", "agent.name", "haystack.agent.max_steps")
 REQUEST_SIGNS = ("gen_ai.request.model", "llm.request.type", "haystack.agent.step.llm.input")
@@ -39,7 +39,7 @@ HELPER_SIGNS = (
     *("ai.embedding", "ai.embeddings"),
 )
 SIGN_ATTRIBUTES = (*TOOL_SIGNS, *AGENT_SIGNS, *REQUEST_SIGNS, *HELPER_SIGNS)
-"""Attributes that identify the kind of a span by their presence."""
+"""Attributes whose mere presence identifies the kind of a span."""
 _HELPER_TASKS = frozenset(
     {"title", "titles", "titling", "guardrail", "guardrails", "moderation", "evaluator", "evaluation", "reranker", "embedding"}
 )
@@ -56,9 +56,11 @@ _HELPER_TASK_PAIRS = (
 )
 _split_words = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
 CACHED_NAME_SETS = 1_024
-"""Sets of attribute names whose lookup is cached."""
-MAX_CACHED_NAMES, MAX_CACHED_CHARACTERS = 128, 8 * 1024
-"""Limits on a cached set: its names, and their characters in total. A sender can make up any number of sets."""
+"""Maximum number of sets of attribute names whose lookup is cached."""
+MAX_CACHED_NAMES = 128
+"""Maximum number of names in a cached set."""
+MAX_CACHED_CHARACTERS = 8 * 1024
+"""Maximum total length of the names in a cached set. The limits bound the cache, because a sender can invent any number of sets."""
 Names = tuple[str, ...]
 COUNT_FIELDS = ("input", "output", "cache_read", "cache_write", "reasoning", "total")
 """Fields of a TokenConvention that list the names of counts."""
@@ -73,12 +75,14 @@ class KindReading(NamedTuple):
 
 
 def read_kind(received: ReceivedSpan, attributes: Mapping[str, Any], present: PresentAttributes) -> KindReading:
-    """Return what a span is, by the rules of this module."""
+    """Return the kind of a span, by the rules of this module."""
     if received.is_log:
         return KindReading("log", "otel")
     if attributes.get("gen_ai.tool.name") == MERGED_TOOLS:
         return KindReading("other", "otel")
-    first_dialect, unknown, is_other = "", "", False
+    first_dialect = ""
+    unknown = ""
+    is_other = False
     for name in present.kinds:
         value = str(attributes[name]).strip(' "')
         dialect, kinds = _BY_ATTRIBUTE[name]
@@ -106,7 +110,7 @@ def _names_helper_task(value: str) -> bool:
 
 
 def _kind_by_content(attributes: Mapping[str, Any], present: PresentAttributes) -> Kind:
-    """Return `inference` if a model was called and answered, whatever the span's name; for example a prompt that is sent at once."""
+    """Return `inference` if a model was called and answered, although the span names another kind, such as a prompt."""
     if not attributes.keys().isdisjoint(HELPER_SIGNS):
         return "helper"
     if present.model and present.request and present.response:
@@ -115,7 +119,7 @@ def _kind_by_content(attributes: Mapping[str, Any], present: PresentAttributes) 
 
 
 def _kind_by_signs(attributes: Mapping[str, Any], present: PresentAttributes, *, is_named: bool) -> Kind:
-    """Return the kind of a span by its other attributes. `is_named`: it names a kind that is in no table."""
+    """Return the kind of a span by its other attributes. `is_named` is True if the span names a kind that is in no table."""
     names = attributes.keys()
     if not names.isdisjoint(HELPER_SIGNS):
         return "helper"
@@ -132,9 +136,9 @@ def _kind_by_signs(attributes: Mapping[str, Any], present: PresentAttributes, *,
 
 @functools.lru_cache(1_024)
 def names_helper(name: str) -> bool:
-    """Return whether a span is named after a task that serves the program: a chat's title, a summary of its history, a guardrail.
+    """Return whether a span is named after a task that serves the program, such as the title of a chat or a summary of its history.
 
-    The user chose the name, so it decides only beside requests that are named otherwise: a summary may be what was asked for.
+    Users choose such names freely, and a summary may be what a user asked for. So the name only decides if other requests are named otherwise.
     """
     name_words = {word.lower() for word in _split_words(name)}
     if not name_words.isdisjoint(_HELPER_TASKS):
@@ -143,7 +147,7 @@ def names_helper(name: str) -> bool:
 
 
 class PresentAttributes(NamedTuple):
-    """The names from each table in `conventions` that a span has, in the order of the table."""
+    """The attributes of each table in `conventions` that a span has, in the order of the table."""
 
     kinds: Names
     signs: Names
@@ -172,7 +176,7 @@ class PresentAttributes(NamedTuple):
 
 
 def find_present_attributes(attributes: Mapping[str, Any]) -> PresentAttributes:
-    """Return which attributes that the conventions know are among these."""
+    """Return the attributes of the conventions that are among these attributes."""
     names = tuple(attributes)
     if len(names) <= MAX_CACHED_NAMES and sum(map(len, names)) <= MAX_CACHED_CHARACTERS:
         return _find_present_cached(names)
@@ -239,7 +243,7 @@ def _find_token_conventions(names: frozenset[str]) -> Iterator[TokenConvention]:
 
 
 def _build_table(**names: Iterable[str]) -> Mapping[str, Kind]:
-    """Turn lists of names by kind into a mapping from name to kind."""
+    """Return a mapping from case-folded name to kind, given the names of each kind."""
     return {name.casefold(): kind for kind, kind_names in names.items() for name in kind_names}  # type: ignore[misc]
 
 

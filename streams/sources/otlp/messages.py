@@ -1,18 +1,18 @@
-"""The messages of a span: what was sent to a model and what came back, in whichever attribute and shape an instrumentor writes them.
+"""The messages of a span: those sent to a model and those it returned, in every attribute and shape that instrumentors write.
 
 One normaliser reads parts, content blocks and flat chat completions. It recognises a shape by its field names, not by the instrumentor,
-because frameworks pass on whatever their providers sent:
+because frameworks pass on what their providers sent:
 
 1. A value is a text, a list, an object, or JSON text of one of these, possibly encoded twice.
-2. An object is a message (it has a role or parts, or wraps an object that has), a holder of messages under a known name, a content block,
-   or the arguments or result of a function, whose question or answer member is the text.
+2. An object is a message (it has a role or parts, or wraps such an object), a holder of messages under a known name, a content block, or the
+   arguments or result of a function. The text of the latter is its member with the question or answer.
 3. A block is identified by its `type`, else by the key that holds it (`text`, `function_call`, `toolUse`, `inline_data` …).
-4. The `repr` of a Python object (`ChatMessage(_read_role=…`) is not a message.
-5. A tool that catches its exception reports the failure in its result and leaves the status of its span unset. Only the envelope of a
-   result counts: a result whose content mentions errors, or whose `error` is null, is a success.
+4. The `repr` of a Python object (`ChatMessage(_role=…`) is not a message.
+5. A tool that catches its exception reports the failure in its result and leaves the status of its span unset. Only the envelope of a result
+   tells: a result whose content mentions errors, or whose `error` is null, is a success.
 
-Spans of a trace repeat each other's messages: an agent those of its requests, a framework those of its provider. So a text is read once
-per OTLP request.
+The spans of a trace repeat messages: an agent repeats those of its requests, and a framework those of its provider. So each text is read only
+once per OTLP request.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ if TYPE_CHECKING:
 
 
 MAX_CACHED_TEXTS = 512
-"""Texts whose messages are cached within a request."""
+"""Maximum number of texts whose messages are cached within a request."""
 MAX_CACHED_TEXT = 32 * 1024
-"""Characters of the longest text whose messages are cached."""
+"""Maximum length of a text whose messages are cached."""
 Attributes = Mapping[str, Any]
 _MESSAGE_FIELDS = frozenset({"role", "content", "parts", "message", "tool_calls"})
-"""Fields of a message, or of a choice that wraps one."""
+"""Fields of a message, or of a choice that wraps a message."""
 _ENCODED_FIELDS = frozenset({"message", "tool_calls"})
-"""Fields that are JSON text where an attribute cannot hold an object."""
+"""Fields that are written as JSON text, because an attribute cannot hold an object."""
 _CERTAIN_MESSAGE_FIELDS = frozenset({"role", "parts", "finish_reason"})
-"""Fields that mark the content of an event as a message rather than JSON that somebody wrote."""
+"""Fields that distinguish a message in the content of an event from JSON that a user or a model wrote."""
 _ROLE_PREFIX = re.compile(r"^(user|assistant|system|tool|developer): ", re.MULTILINE)
 Json = Mapping[str, Any]
 MAX_NESTED = 8
-"""Levels of nested messages, content and envelopes that are read."""
+"""Maximum depth of nested messages, content and envelopes that are read."""
 ROLES = {
     "human": "user", "ai": "assistant", "model": "assistant", "function": "tool", "tool_response": "tool", "developer": "system",
     "humanmessage": "user", "aimessage": "assistant", "toolmessage": "tool", "systemmessage": "system", "bot": "assistant",
     "humanmessagechunk": "user", "aimessagechunk": "assistant", "system": "system", "tool": "tool", "user": "user", "assistant": "assistant",
 }  # fmt: skip
-"""Role by each of its names in use."""
+"""Role by each of the names that senders use for it."""
 ELIDED = frozenset({"<elided>", "<not specified>", "<not serializable>", "redacted-by-litellm"})
-"""Placeholders of Google's ADK and LiteLLM for a value they withhold."""
+"""Placeholders of Google's ADK and LiteLLM for values that they withhold."""
 _UNWRAPPED = frozenset({"message", "message_content", "tool_call"})
-"""Steps of OpenInference's flat names that only announce the next step."""
+"""Steps of OpenInference's flat names that add nothing to the next step."""
 _MAX_INDEX_DIGITS = 6
-"""Digits of the largest list index in a flat name."""
+"""Maximum number of digits of a list index in a flat name."""
 _MAX_STEPS = 32
-"""Steps into which a flat name is split: a sender can write thousands."""
+"""Maximum number of steps into which a flat name is split. A malicious sender can write thousands."""
 _REPR = re.compile(
     r"[\[(]{0,2}[A-Z]\w{0,127}\((?:\s{0,64}\w{1,64}=|\))"  # ChatMessage(_read_role=…
     r"|\{'\w{1,64}': \[?[A-Z]\w{0,127}\(\w{1,64}="  # {'messages': [ChatMessage(_read_role=…
@@ -89,11 +89,11 @@ _QUESTIONS = (
     "task", "question", "query", "user_msg", "user_message", "user_input", "user_query", "user_prompt", "prompt", "input", "message",
     "messages", "text", "content", "value",
 )  # fmt: skip
-"""Members of the arguments of an agent or chain that are the question, if they are texts."""
+"""Members of the arguments of an agent or chain that are the question if they are texts."""
 _ANSWERS = (
     "answer", "final_answer", "response", "output", "final_output", "result", "completion", "reply", "text", "content", "message", "raw", "value",
 )  # fmt: skip
-"""Members of its result that are the answer."""
+"""Members of the result of an agent or chain that are the answer if they are texts."""
 _ALL_HOLDERS = frozenset((*_HOLDERS, *_ANSWER_HOLDERS))
 _ENVELOPES = ("input_args", "inputs", "kwargs")
 """Members that wrap the arguments of a function."""
@@ -108,7 +108,7 @@ _THOUGHT_SET = frozenset(_THOUGHT_NAMES)
 _FINISH_NAMES = ("finish_reason", "stop_reason", "finishReason")
 _FINISH_SET = frozenset({*_FINISH_NAMES, "generation_info"})
 _OUTPUT_BLOCKS = ("content", "blocks")
-"""Members of a tool's output that hold its blocks: MCP's and LlamaIndex's."""
+"""Members of a tool's output that hold its blocks, in MCP and LlamaIndex."""
 FLAGS = ("gen_ai.tool.is_error", "tool.is_error", "mcp.tool.is_error", "lk.function_tool.is_error", "is_error")
 """Attributes of a tool's span that are true if it failed."""
 STATUSES = ("gen_ai.tool.status", "gen_ai.tool.call.status", "tool.status", "mcp.tool.status")
@@ -116,36 +116,36 @@ STATUSES = ("gen_ai.tool.status", "gen_ai.tool.call.status", "tool.status", "mcp
 _FAILED_STATUSES = frozenset({"error", "failed", "failure", "timeout"})
 _FLAG_NAMES = ("isError", "is_error")
 _FAILED_TYPES = frozenset({"error-text", "error-json", "tool-error", "tool_error", "tool_result_error"})
-"""Result types of Vercel's AI SDK and of Anthropic's server tools that are failures."""
+"""Types of failed results in Vercel's AI SDK and of Anthropic's server tools."""
 _STATUS_SIBLINGS = frozenset({"content", "message", "error", "toolUseId", "tool_use_id", "tool_call_id", "toolCallId"})
-"""Members that mark a `status` beside them as the call's: a ticket has a status, too."""
+"""Members that identify a `status` beside them as the status of a call. Other objects, such as tickets, have a status, too."""
 _RESULT_HOLDERS = ("result", "output", "response", "kwargs")
 _CALL_MEMBERS = frozenset(
     {"jsonrpc", "id", "lc", "type", "name", "toolName", "toolCallId", "tool_call_id", "tool_use_id", "toolUseId", "call_id"}
 )
 """Members of an envelope that only identify the call."""
 _ENVELOPE_MEMBERS = frozenset({*_FLAG_NAMES, *_RESULT_HOLDERS, "type", "status", "jsonrpc"})
-"""Members of which an envelope has at least one."""
+"""Members of envelopes: each envelope has at least one of them."""
 _MAX_DEPTH = 4
 
 
 class SpanMessages(NamedTuple):
-    """The messages of one direction: sent to a model, or returned by it. The fields after `is_cut` are set for sent messages only."""
+    """The messages sent to a model, or those returned by it. The fields after `is_cut` are only set for sent messages."""
 
     messages: Sequence[Message] = ()
     is_cut: bool = False
-    """Part of the messages was lost."""
+    """True if part of the messages was lost."""
     question: str | None = None
     """Text of the user's last message, or placeholders for its media."""
     results: tuple[ToolResult, ...] = ()
-    """Tool outputs after the model's last message: earlier ones were already sent with an earlier request."""
+    """Tool outputs after the model's last message. Earlier outputs were sent with an earlier request."""
     thoughts: tuple[str, ...] = ()
-    """Thoughts of the answer before, which some senders return with the tool outputs and record nowhere else."""
+    """Thoughts of the previous answer, if only tool outputs follow it. Some senders record them nowhere else."""
     compacted: bool = False
 
     @property
     def has_content(self) -> bool:
-        """True if any message has content: some senders write a message without parts and put its content elsewhere."""
+        """True if any message has content. Some senders write a message without parts, and put its content elsewhere."""
         return any(message.has_content for message in self.messages)
 
 
@@ -158,14 +158,14 @@ class ConversationReader:
     def read(
         self, attributes: Attributes, present: PresentAttributes, events: Sequence[Event], kind: Kind
     ) -> tuple[SpanMessages, SpanMessages]:
-        """Return the messages that were sent, and those that came back."""
+        """Return the messages sent to the model, and those it returned."""
         request = self._read_first(present.request, attributes, "user")
         response = self._read_first(present.response, attributes, "assistant")
         if (present.conversations or events) and not (response.has_content and request.has_content):
             request, response = self._fill_missing(request, response, attributes, present, events)
         if response.messages and kind not in ("inference", "log"):
             if request.question is None:
-                # The state that an agent returns may hold the question as messages although the input did not.
+                # An agent may return a state with the question, although its input had none.
                 question = _build_request(response.messages, is_cut=response.is_cut).question
                 request = request._replace(question=question)
             response = response._replace(messages=_find_last_answer(response.messages))
@@ -179,7 +179,7 @@ class ConversationReader:
         present: PresentAttributes,
         events: Sequence[Event],
     ) -> tuple[SpanMessages, SpanMessages]:
-        """Take a direction without content from a whole conversation, or from events."""
+        """Return both directions. One without content is read from an attribute with the whole conversation, or from events."""
         conversation = self._read_first(present.conversations, attributes, "user")
         for questions, answers in (_split_conversation(conversation.messages), _read_events(events)):
             if questions and not request.has_content:
@@ -189,7 +189,7 @@ class ConversationReader:
         return request._replace(is_cut=request.is_cut or conversation.is_cut), response
 
     def _read_first(self, sources: Iterable[MessageAttribute], attributes: Attributes, role: str) -> SpanMessages:
-        """Return the messages of the first attribute that has any with content, else of the first that has any."""
+        """Return the messages of the first attribute that has messages with content, else of the first that has messages."""
         without_content = _NO_MESSAGES
         for source in sources:
             messages = self._read_cached(source, attributes, role)
@@ -213,7 +213,7 @@ class ConversationReader:
 
 
 def _build_request(messages: Sequence[Message], *, is_cut: bool) -> SpanMessages:
-    """Return messages that were sent, with the fields derived from them."""
+    """Return messages sent to a model, with the fields derived from them."""
     if not messages:
         return SpanMessages(messages, is_cut)
     last_answer = _last_answer_index(messages)
@@ -255,7 +255,7 @@ def _collect_thoughts(messages: Sequence[Message], last: int) -> tuple[str, ...]
 
 
 def _find_last_answer(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the answer that ends an agent's or chain's output, with the thoughts that led to it: the output may be the whole history."""
+    """Return the last answer in the output of an agent or chain, with all thoughts of its turn. The output may be the whole history."""
     last_question = max(
         (index for index, message in enumerate(messages) if message.role == "user" and message.is_user_turn), default=-1
     )
@@ -266,7 +266,7 @@ def _find_last_answer(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _split_conversation(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    """Split a conversation into the messages before its final answer, and that answer."""
+    """Return the messages of a conversation before its final answer, and the final answer."""
     last = _last_answer_index(messages)
     if last < 0 or last < len(messages) - 1:
         return messages, ()
@@ -274,8 +274,9 @@ def _split_conversation(messages: Sequence[Message]) -> tuple[Sequence[Message],
 
 
 def _read_events(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
-    """Return the messages in events: those that were sent, and those that came back."""
-    sent, returned = list[Message](), list[Message]()
+    """Return the messages in events: those sent to the model, and those it returned."""
+    sent: list[Message] = []
+    returned: list[Message] = []
     for event in events:
         role = conventions.MESSAGE_EVENTS.get(event.name)
         if role == "choice":
@@ -286,7 +287,7 @@ def _read_events(events: Iterable[Event]) -> tuple[list[Message], list[Message]]
 
 
 def _read_event(event: Event, role: str) -> list[Message]:
-    """Return the messages of an event: of its fields, of one attribute with all of them, or of JSON text in its body."""
+    """Return the messages of an event. They are in its attributes, in one attribute with the whole message, or in JSON text of its body."""
     attributes = event.attributes
     if "role" not in attributes:
         whole = _first_member(attributes, *conventions.EVENT_CONTENT)
@@ -303,17 +304,19 @@ def _read_event(event: Event, role: str) -> list[Message]:
 
 
 def _read_role_lines(text: str) -> list[Message]:
-    """Return the messages in a text with one line each, as OpenLIT writes it: `user: Is it open?`."""
-    starts = list(_ROLE_PREFIX.finditer(text))
-    if not starts or starts[0].start():
+    """Return the messages in a text in which each starts with its role, as OpenLIT writes it: `user: Is it open?`."""
+    prefixes = list(_ROLE_PREFIX.finditer(text))
+    if not prefixes or prefixes[0].start():
         return []
-    ends = [*(start.start() for start in starts[1:]), len(text)]
-    turns = zip(starts, ends, strict=True)
-    return [build_message({"role": start[1], "content": text[start.end() : end].strip()}) for start, end in turns]
+    messages = []
+    for index, prefix in enumerate(prefixes):
+        end = prefixes[index + 1].start() if index + 1 < len(prefixes) else len(text)
+        messages.append(build_message({"role": prefix[1], "content": text[prefix.end() : end].strip()}))
+    return messages
 
 
 def _read_attribute(source: MessageAttribute, attributes: Attributes, role: str) -> SpanMessages:
-    """Return the messages that an attribute holds."""
+    """Return the messages in an attribute."""
     value = attributes.get(source.name)
     is_cut = False
     if source.shape == "flat":
@@ -324,12 +327,13 @@ def _read_attribute(source: MessageAttribute, attributes: Attributes, role: str)
         messages = _read_task(value)
     else:
         read = parse_json(value)
-        messages, is_cut = read_messages(read.value, role), read.is_cut
+        messages = read_messages(read.value, role)
+        is_cut = read.is_cut
     return _build_request(messages, is_cut=is_cut) if role == "user" else SpanMessages(messages, is_cut)
 
 
 def _read_task(value: Any) -> list[Message]:
-    """Return the question in the only task of a crew. A description with placeholders is a template, not a question."""
+    """Return the question in the only task of a CrewAI crew. A description with placeholders is a template, not a question."""
     tasks = parse_json(value).value
     if not isinstance(tasks, list) or len(tasks) != 1 or not isinstance(tasks[0], dict):
         return []
@@ -338,7 +342,7 @@ def _read_task(value: Any) -> list[Message]:
 
 
 def is_elided(value: Any) -> bool:
-    """Return whether the sender withheld a value, or everything in an object."""
+    """Return whether the sender withheld a value, or all members of an object."""
     parts = value.values() if isinstance(value, dict) else (value,)
     return bool(parts) and all(isinstance(part, str) and part in ELIDED for part in parts)
 
@@ -372,7 +376,7 @@ class Message(msgspec.Struct):
 
 
 def read_messages(value: Any, role: str = "user", depth: int = MAX_NESTED) -> list[Message]:
-    """Return the messages of a value: a list of messages, one message, an object that holds them, or a text of the given role."""
+    """Return the messages of a value: a list of messages, a message, an object that holds messages, or a text of the given role."""
     if depth <= 0:
         return []
     if isinstance(value, str):
@@ -393,12 +397,12 @@ def _read_list(values: list[Any], role: str, depth: int) -> list[Message]:
     """Return the messages of a list. Adjacent blocks form one message, in the role that fits their kind."""
     values = [{"role": value[0], "content": value[1]} if _is_pair(value) else value for value in values]
     if values and all(isinstance(value, list) for value in values):
-        # LangChain has a list of messages for each prompt of a batch.
+        # LangChain writes a list of messages for each prompt of a batch.
         return read_messages(values[0], role, depth - 1)
-    messages = list[Message]()
+    messages: list[Message] = []
     last: Message | None = None
     for value in values:
-        if type(value) is dict and "role" in value:  # as most
+        if type(value) is dict and "role" in value:  # the usual case
             messages.append(build_message(value, role, depth))
             last = None
             continue
@@ -409,27 +413,33 @@ def _read_list(values: list[Any], role: str, depth: int) -> list[Message]:
             messages += _read_held_messages(item, role, depth - 1)
             last = None
             continue
-        block = Message(role)
-        if isinstance(item, dict):
-            _add_block(block, item, depth)
-        elif isinstance(item, str):
-            _add_text(block.texts, item)
-        if block.results and not block.texts:
-            block.role = "tool"
-        elif block.calls or block.thoughts:
-            block.role = "assistant"
-        if not block.has_content:
+        message = _message_of_block(item, role, depth)
+        if not message.has_content:
             continue
-        if last is None or last.role != block.role:
-            last = block
-            messages.append(last)
+        if last is not None and last.role == message.role:
+            _merge_block(last, message)
         else:
-            _merge_block(last, block)
+            last = message
+            messages.append(message)
     return messages
 
 
+def _message_of_block(item: Any, role: str, depth: int) -> Message:
+    """Return a message with a block or a text of a list, in the role that fits its kind."""
+    message = Message(role)
+    if isinstance(item, dict):
+        _add_block(message, item, depth)
+    elif isinstance(item, str):
+        _add_text(message.texts, item)
+    if message.results and not message.texts:
+        message.role = "tool"
+    elif message.calls or message.thoughts:
+        message.role = "assistant"
+    return message
+
+
 def _is_pair(value: Any) -> bool:
-    """Return whether a value is a pair of role and text, which LangChain uses for a message."""
+    """Return whether a value is a list of a role and a text, which LangChain uses for a message."""
     return (
         isinstance(value, list)
         and len(value) == 2
@@ -439,7 +449,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _decode_object(value: Any) -> Any:
-    """Return the message in a JSON text, as lists of texts in an attribute have it; any other value unchanged."""
+    """Return the message or block in a JSON text, because a list in an attribute can only hold texts; any other value unchanged."""
     inner = parse_json(value).value if isinstance(value, str) and value.startswith("{") else value
     return inner if isinstance(inner, dict) and (_is_message(inner) or _is_block(inner)) else value
 
@@ -471,7 +481,7 @@ def _is_block(value: Json) -> bool:
         return False
     if _is_typed(value):
         return True
-    # The whole answer of a Responses API has members that blocks have, too, such as its settings for `reasoning`.
+    # The response of a Responses API has members in common with blocks, such as its settings for `reasoning`.
     if "type" in value or "block_type" in value or isinstance(value.get("output"), list):
         return False
     return not _KEY_NAMES.isdisjoint(value) or isinstance(value.get("text"), str) or placeholder_of(value) is not None
@@ -483,7 +493,7 @@ def _is_typed(value: Json) -> bool:
 
 
 def _read_held_messages(value: Json, role: str, depth: int) -> list[Message]:
-    """Return the message that an object is, or the messages it holds under a known name."""
+    """Return the object as a message, or the messages that it holds under a known name."""
     if depth <= 0:
         return []
     if _is_message(value):
@@ -493,7 +503,7 @@ def _read_held_messages(value: Json, role: str, depth: int) -> list[Message]:
     for name in _ANSWER_HOLDERS if role == "assistant" else _HOLDERS:
         inner = value.get(name)
         if isinstance(inner, list | dict) and (messages := read_messages(inner, role, depth - 1)):
-            # The reason to stop may stand beside the message, as in Gemini's candidates.
+            # The finish reason may be beside the message, as in Gemini's candidates.
             messages[-1].finish = messages[-1].finish or _find_finish_reason(value)
             return messages
     return []
@@ -524,8 +534,8 @@ def _add_block(message: Message, block: Json, depth: int) -> None:
         add(message, block)
         return
     if (placeholder := placeholder_of(block)) is not None:
-        # A voice's transcript is what was said.
-        if transcript := _first_string(block, "transcript"):
+        transcript = _first_string(block, "transcript")
+        if transcript:
             message.texts.append(transcript)
         else:
             message.media.append(placeholder)
@@ -564,7 +574,7 @@ def _add_content(message: Message, content: Any, depth: int) -> None:
         return
     if isinstance(content, str):
         inner = parse_json(content).value
-        # Any other JSON is a text: a tool may answer in it, and a user may paste it.
+        # Other JSON is a text: a tool may answer in JSON, and a user may paste it.
         if inner is not content and _is_content(inner):
             _add_content(message, inner, depth - 1)
         elif content not in ELIDED:
@@ -573,8 +583,10 @@ def _add_content(message: Message, content: Any, depth: int) -> None:
         for item in content:
             if isinstance(item, dict):
                 _add_block(message, item, depth - 1)
-            elif isinstance(item, str):
-                _add_content(message, item, depth - 1) if item.startswith("{") else _add_text(message.texts, item)
+            elif isinstance(item, str) and item.startswith("{"):
+                _add_content(message, item, depth - 1)
+            else:
+                _add_text(message.texts, item)
     elif isinstance(content, dict):
         _add_block(message, content, depth - 1)
 
@@ -606,7 +618,7 @@ def _read_object(value: Json, role: str, depth: int) -> list[Message]:
 
 
 def find_spoken_text(value: Any, role: str, depth: int = MAX_NESTED) -> str | None:
-    """Return the question or answer in the arguments or result of a function; None if no member has it."""
+    """Return the question in the arguments of a function, or the answer in its result; None if no member has it."""
     if not isinstance(value, dict) or depth <= 0:
         return None
     for name in _ANSWERS if role == "assistant" else _QUESTIONS:
@@ -629,7 +641,7 @@ def is_repr(text: str) -> bool:
 
 
 def build_message(value: Json, role: str = "user", depth: int = MAX_NESTED) -> Message:
-    """Return the message that an object is."""
+    """Return an object as a message."""
     inner = _find_wrapped_message(value)
     if inner is not None and depth > 0:
         class_path = value.get("id")  # LangChain's, such as ["langchain", "schema", "messages", "AIMessage"]
@@ -716,14 +728,14 @@ def _build_result(value: Json, text: str | None) -> ToolResult:
 
 
 def find_tool_result(value: Any) -> ToolResult | None:
-    """Return the tool output in a message, with the id of its call: LangChain's, or Gemini's function response."""
+    """Return the tool result in a LangChain message or a Gemini function response; None for any other value."""
     if isinstance(value, dict) and isinstance(value.get("response"), dict) and isinstance(value.get("name"), str):
         return _build_result(value, None)
     return next((message.results[0] for message in read_messages(value) if message.results), None)
 
 
 def output_text(value: Any) -> str:
-    """Return a tool's output as text: the texts of content blocks, else JSON. A JSON string loses its quotes."""
+    """Return the output of a tool as text: the joined texts of content blocks, the value of a JSON string, else JSON."""
     text = decode_json_string(value)
     content = _read_content_blocks(parse_json(text).value)
     if content is not None:
@@ -737,7 +749,7 @@ def output_text(value: Any) -> str:
 
 
 def _read_content_blocks(value: Any) -> str | None:
-    """Return the text of an output that is content, or wraps content in its protocol's envelope; None for any other."""
+    """Return the text of an output that consists of content blocks, perhaps in the envelope of a protocol; None for any other output."""
     if isinstance(value, dict) and set(value) == {"type", "value"}:
         return output_text(value["value"])
     if isinstance(value, dict):
@@ -770,13 +782,14 @@ def decode_json_string(value: Any) -> Any:
 
 
 def unflatten(values: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    """Return the objects of a list that was written flat: `PREFIX.0.role`, `PREFIX.0.tool_calls.1.name` and so on, in order."""
+    """Return the objects of a list that was flattened into attributes: `PREFIX.0.role`, `PREFIX.0.tool_calls.1.name` and so on."""
     tree: dict[str, Any] = {}
     start = len(prefix) + 1
     for name, value in values.items():
         if not name.startswith(prefix) or name[start - 1 : start] != ".":
             continue
-        node, steps = tree, [step for step in name[start:].split(".", _MAX_STEPS) if step not in _UNWRAPPED]
+        node = tree
+        steps = [step for step in name[start:].split(".", _MAX_STEPS) if step not in _UNWRAPPED]
         for step in steps[:-1]:
             inner = node.setdefault(step, {})
             if not isinstance(inner, dict):
@@ -790,7 +803,7 @@ def unflatten(values: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
 
 
 def _lists_from_tree(node: Any) -> Any:
-    """Return the tree with a list in place of each node whose names are numbers."""
+    """Return the tree with lists in place of nodes whose names are numbers."""
     if not isinstance(node, dict):
         return node
     if node and all(name.isdecimal() and len(name) <= _MAX_INDEX_DIGITS for name in node):
@@ -799,14 +812,14 @@ def _lists_from_tree(node: Any) -> Any:
 
 
 def failed_by_attributes(attributes: Attributes) -> bool:
-    """Return whether the attributes of a tool's span say that it failed."""
+    """Return whether the attributes of a tool's span say that the tool failed."""
     if any(_read_flag(attributes.get(name)) for name in FLAGS):
         return True
     return any(str(attributes.get(name, "")).casefold() in _FAILED_STATUSES for name in STATUSES)
 
 
 def _read_flag(value: Any) -> bool | None:
-    """Return a flag, which some senders write as text; None for anything else."""
+    """Return a flag, which some senders write as text; None for any other value."""
     if isinstance(value, bool):
         return value
     if not isinstance(value, str):
@@ -884,7 +897,7 @@ _BLOCK_READERS: dict[str, Callable[[Message, Json], None]] = {
     ),
     "compaction": _add_compaction_block,
 }  # fmt: skip
-"""How to add a content block to its message, by its type."""
+"""Function that adds a content block to its message, by the type of the block."""
 _KEY_READERS: dict[str, Callable[[Message, Json], None]] = {
     **dict.fromkeys(("function_call", "functionCall", "toolUse", "toolRequest", "tool_call"), _add_call_block),
     **dict.fromkeys(
@@ -892,5 +905,5 @@ _KEY_READERS: dict[str, Callable[[Message, Json], None]] = {
     ),
     **dict.fromkeys(("reasoningContent", "reasoning"), _add_thought_block),
 }
-"""How to add a block without a type, by the key that holds it: Gemini, Bedrock, Genkit and Haystack."""
+"""Function that adds a block without a type, by the key that holds it, in Gemini, Bedrock, Genkit and Haystack."""
 _KEY_NAMES = frozenset(_KEY_READERS)

@@ -1,4 +1,4 @@
-"""Reading a span: its facts, by the tables of `streams.sources.otlp.conventions`."""
+"""Reads the facts of a span, by the tables in `streams.sources.otlp.conventions`."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 
 TRUNCATED = "truncated"
-"""Tag of a span, and of its records, of which a part was cut off before it arrived."""
+"""Tag of a span, and of the records made from it, if a part of it was lost before it arrived."""
 UNCLEAR_TOKENS = "unclear_tokens"
-"""Tag of a request, and of its exchange, whose token counts contradict one another."""
+"""Tag of a request, and of its exchange, whose token counts contradict each other."""
 Attributes = Mapping[str, Any]
 _ENVELOPES = (
     ("kwargs", frozenset({"args", "kwargs", "sanitize_inputs_outputs"})),
     ("inputs", frozenset({"input_str", "inputs", "tags", "metadata", "kwargs", "run_id", "name"})),
 )
-"""Frameworks' envelopes around the arguments of a tool: the member with the arguments, and all members an envelope may have."""
+"""The envelopes that frameworks put around the arguments of a tool: the member with the arguments, and all members of the envelope."""
 _TRACEBACK = "Traceback (most recent call last)"
 """Start of a Python stack trace, which some senders append to an error message."""
 _METERED_KINDS = frozenset({"inference", "helper"})
-"""Kinds of spans whose tokens are those of one request, not a sum over several."""
+"""Kinds of spans whose tokens are those of a single request, not a sum."""
 _THRESHOLD = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:([0-9a-f]{1,14})(?:[;,\s]|$)")
 
 
 class FactReader:
     """Reads the facts of the spans of one OTLP request.
 
-    The facts of a resource are read once for all its spans. `label_attributes` are the attributes that fill each label.
+    The facts of a resource are read once for all its spans. `label_attributes` has the attributes that give each label.
     """
 
     def __init__(self, label_attributes: Mapping[str, Sequence[str]]) -> None:
@@ -125,7 +125,7 @@ class FactReader:
 
 
 class _Span(NamedTuple):
-    """A span or log record while it is read. `attributes` include those of its details events."""
+    """A span or log record while its facts are read. `attributes` include those of its details events."""
 
     received: ReceivedSpan
     attributes: Attributes
@@ -142,7 +142,7 @@ def _read_span(received: ReceivedSpan) -> _Span:
 
 
 def _merge_details(received: ReceivedSpan) -> tuple[Attributes, PresentAttributes]:
-    """Return the attributes of a span, its details events included, with JSON-encoded texts decoded; and which of them are known."""
+    """Return the attributes of a span and its details events, with JSON-encoded texts decoded, and which of them are known."""
     attributes = received.attributes
     present = find_present_attributes(attributes)
     details = [event.attributes for event in received.events if event.name == conventions.DETAILS_EVENT]
@@ -158,7 +158,7 @@ def _merge_details(received: ReceivedSpan) -> tuple[Attributes, PresentAttribute
 
 
 def _evaluation_facts(received: ReceivedSpan, environment: str) -> SpanFacts:
-    """Return the facts of a span of an evaluator or an experiment. It is only counted: its texts are not an agent's."""
+    """Return the facts of a span of an evaluator or an experiment. It is only counted, because its texts are not those of an agent."""
     return SpanFacts(
         kind="evaluation",
         name=_clean_label(received.name),
@@ -206,7 +206,7 @@ def _exchange_facts(span: _Span, request: SpanMessages, response: SpanMessages, 
 
 
 def _choose_answer(span: _Span, response: SpanMessages) -> Message | None:
-    """Return the message that counts: the first choice of a model. An agent has only one message, its last."""
+    """Return the message that counts as the answer: the first choice of a model, or the only message of an agent."""
     messages = response.messages
     if not messages:
         return Message("assistant") if span.present.tool_calls or span.present.reasoning else None
@@ -216,7 +216,7 @@ def _choose_answer(span: _Span, response: SpanMessages) -> Message | None:
 
 
 def _join_items(items: Sequence[Message]) -> Message:
-    """Return the items of a Responses API, which gives one answer in several, as one message."""
+    """Return the items of an answer of a Responses API as one message."""
     return Message(
         "assistant",
         texts=[text for item in items for text in item.texts],
@@ -227,7 +227,7 @@ def _join_items(items: Sequence[Message]) -> Message:
 
 
 def _read_metadata(span: _Span) -> Attributes:
-    """Return the object in OpenInference's `metadata`, in which frameworks pass on their own names."""
+    """Return the object in OpenInference's `metadata`, in which frameworks write names of their own."""
     if not span.present.metadata:
         return {}
     metadata = parse_json(span.attributes[conventions.METADATA]).value
@@ -261,7 +261,7 @@ def _response_id(span: _Span) -> str | None:
 
 
 def _response_id_in_output(output: Any) -> str | None:
-    """Return the id in a provider's answer, if the span has the whole answer."""
+    """Return the id in a provider's response, if the span has the whole response; None if it does not."""
     answer = parse_json(output).value
     if isinstance(answer, list) and len(answer) == 1:
         answer = answer[0]
@@ -271,7 +271,10 @@ def _response_id_in_output(output: Any) -> str | None:
 
 
 def _error_message(span: _Span) -> str | None:
-    """Return why a span failed: the last exception's message, the status message without its stack trace, or the error's type."""
+    """Return the reason why a span failed; None if it did not.
+
+    It is the message of the last exception, else the status message without its stack trace, else the type of the error.
+    """
     received, attributes = span.received, span.attributes
     error_type = _first_text(span.present.error, attributes)
     is_error_level = attributes.get("langfuse.observation.level") == "ERROR"
@@ -286,7 +289,7 @@ def _error_message(span: _Span) -> str | None:
 
 
 def _read_thoughts(span: _Span, request: SpanMessages, answer: Message | None) -> Sequence[str]:
-    """Return the thoughts of the answer, or of the answer before it if it has none."""
+    """Return the thoughts of the answer, or those of the previous answer if it has none."""
     thoughts = [] if answer is None else list(answer.thoughts)
     for name in span.present.reasoning:
         text = span.attributes[name]
@@ -312,7 +315,7 @@ def _read_tags(*, is_cut: bool, usage: UsageReading | None) -> tuple[str, ...]:
 
 
 def _read_calls(span: _Span, answer: Message) -> tuple[ToolCall, ...]:
-    """Return the calls of an answer, or those of a list beside it if it has none."""
+    """Return the tool calls of an answer, or those of a separate attribute if the answer has none."""
     if answer.calls:
         return tuple(answer.calls)
     calls: list[ToolCall] = []
@@ -329,7 +332,7 @@ def _objects_in(value: Any) -> list[Any]:
 
 
 def _read_tool_result(span: _Span) -> ToolResult | None:
-    """Return the output of a tool's span. LangChain wraps it in a message, with the id of the call."""
+    """Return the result of a tool's span. LangChain wraps it in a message with the id of the call."""
     attributes, present = span.attributes, span.present
     output = _first_value(present.result, attributes)
     if output is None:
@@ -367,7 +370,7 @@ def _read_tool_call(span: _Span, returned: ToolResult | None) -> ToolCall:
 
 
 def _tool_name(name: str | None) -> str | None:
-    """Return the name of a tool; of a callable Python object without the name of its method."""
+    """Return the name of a tool. The method name of a callable Python object is removed."""
     return None if name is None else _identifier(name.removesuffix(".__call__"))
 
 
@@ -382,7 +385,7 @@ def _unwrap_arguments(value: Any) -> Any:
 
 
 def _unwrap_envelope(value: Any) -> Any:
-    # A positional argument has no name, so an envelope with one is kept: it is all that identifies the argument.
+    # An envelope with positional arguments is kept, because only the envelope tells what they are.
     if not isinstance(value, dict) or value.get("args"):
         return None
     for member, members in _ENVELOPES:
@@ -418,7 +421,7 @@ def _finite_number(value: Any) -> float | None:
 
 
 def _sampling_probability(trace_state: str) -> float | None:
-    """Return the share of traces that are kept, from `ot=th:…`: the digits are the most significant of a 56-bit threshold."""
+    """Return the share of traces that the sender keeps. `ot=th:…` has the leading hexadecimal digits of a 56-bit threshold."""
     threshold = _THRESHOLD.search(trace_state)
     if threshold is None:
         return None
@@ -426,7 +429,7 @@ def _sampling_probability(trace_state: str) -> float | None:
 
 
 def _has_framework_version(received: ReceivedSpan) -> bool:
-    """Return whether the service's version is a framework's, whose upgrade is not a deployment of the agent."""
+    """Return whether the version of the service is that of a framework, whose upgrade is not a deployment of the agent."""
     if received.scope in conventions.FRAMEWORK_TRACERS:
         return True
     attribute, prefix = conventions.FRAMEWORK_SDK
@@ -437,7 +440,7 @@ def _has_framework_version(received: ReceivedSpan) -> bool:
 
 
 def _without_service_version(label_attributes: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
-    """Return the attributes of labels without `service.version` as the agent's version."""
+    """Return the attributes of the labels, without `service.version` as the version of the agent."""
     names = label_attributes.get(conventions.AGENT_VERSION)
     if names is None:
         return label_attributes
@@ -455,7 +458,7 @@ def _read_labels(label_attributes: Mapping[str, Sequence[str]], attributes: Attr
 
 
 def _first_text(names: Iterable[str], *sources: Attributes) -> str | None:
-    """Return the first of the attributes that has a value, as text."""
+    """Return the value of the first of these attributes that has one, as text."""
     for source in sources:
         for name in names:
             value = source.get(name)
@@ -468,7 +471,7 @@ def _first_text(names: Iterable[str], *sources: Attributes) -> str | None:
 
 
 def _first_value(names: Names, attributes: Attributes) -> Any:
-    """Return the first value that its sender did not withhold; an empty text only if there is no other."""
+    """Return the first value that its sender did not withhold; an empty text only if there is no other value."""
     fallback = None
     for name in names:
         value = attributes[name]
@@ -481,8 +484,10 @@ def _first_value(names: Names, attributes: Attributes) -> Any:
 
 
 def _identifier(value: Any) -> str | None:
-    """Return a text as an id or name, without control characters; None if nothing is left. It is cut after its secrets are removed."""
-    return _clean_label(value) or None if isinstance(value, str) else None
+    """Return an id or name without control characters; None if nothing is left. It is cut later, after redaction."""
+    if not isinstance(value, str):
+        return None
+    return _clean_label(value) or None
 
 
 def _clean_label(value: str) -> str:

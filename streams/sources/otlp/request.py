@@ -1,13 +1,13 @@
-"""OTLP requests: protobuf or JSON to spans and log records with their resource attributes, and the answers.
+"""OTLP requests and responses: reads the spans and log records of protobuf or JSON requests, with their resource attributes.
 
-Traces and logs are read; metrics are rejected. Each span or record is checked separately.
+Traces and logs are read, metrics are rejected. Each span or record is checked separately.
 
-In OTLP's JSON, ids are hexadecimal and 64-bit integers are strings; unknown fields are ignored, as the protocol requires. Protobuf's field
-names (`resource_spans`) and Base64 ids are accepted as well, because its JSON printers write them. An object with none of the expected list
-names but other members is rejected with a message, because its content would be lost.
+In OTLP's JSON, ids are hexadecimal and 64-bit integers are strings. Unknown fields are ignored, as the protocol requires. Protobuf's field names
+(`resource_spans`) and Base64 ids are accepted as well, because its JSON printers write them. An object that has other members instead of the
+expected lists is rejected with a message, because its content would be lost.
 
-Protobuf rejects a whole message for one text that is not UTF-8, and SDKs that cut texts halve characters. Such a request is parse_json again
-with message classes whose text fields accept any bytes, and each text is repaired. Normal requests never take this path.
+Protobuf rejects a whole message for one text that is not UTF-8, and SDKs that cut texts can split a character. Such a request is parsed again with
+message classes whose text fields accept any bytes, and each text is repaired. Valid requests never take this path.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from streams.sources.otlp.attributes import MAX_ATTRIBUTES, read_attributes, to_
 from streams.sources.otlp.conventions import SESSION
 
 MAX_EXPLAINED_REASONS = 3
-"""Reasons that an answer spells out; all are counted."""
+"""Maximum number of reasons that a response explains; all are counted."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
-"""Bytes of the ids."""
-METRICS_REJECTED = "metrics are not stored, traces and logs are: OTEL_METRICS_EXPORTER=none stops them"
+TRACE_ID_BYTES = 16
+SPAN_ID_BYTES = 8
+METRICS_REJECTED = "metrics are not stored, only traces and logs; set OTEL_METRICS_EXPORTER=none to stop sending them"
 SEND_HINT = "Send an ExportTraceServiceRequest or ExportLogsServiceRequest, as an OTLP exporter does."
 Json = dict[str, Any]
 Item = TypeVar("Item", Span, LogRecord)
@@ -72,7 +72,7 @@ Strict = TypeVar("Strict", bound=Message)
 
 
 class RequestReader(Protocol):
-    """Reads a request."""
+    """A function that reads the requests of one signal."""
 
     def __call__(self, body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
         """Return the spans or records of a request. Raises InputError if the whole request cannot be read."""
@@ -80,30 +80,32 @@ class RequestReader(Protocol):
 
 
 class Rejection(NamedTuple):
-    """Why `items` were rejected. Without items it is a warning to the sender."""
+    """The reason why `items` were rejected. Without items, it is only a warning to the sender."""
 
     reason: str
     items: int = 1
 
 
 class Signal(NamedTuple):
-    """A signal: `read` reads a request, `build_answer` builds the answer from the number of rejected items and a message."""
+    """A signal of OTLP. `read` reads a request, `build_answer` builds the response, given the number of rejected items and a message."""
 
     read: RequestReader
     build_answer: Callable[[int, str], Message]
 
     def answer(self, rejections: Sequence[Rejection]) -> Message:
-        """Return the answer to a request with these rejections: their number, and the first reasons with their counts."""
+        """Return the response to a request with these rejections: their number, and the first reasons with their counts."""
         counts: dict[str, int] = {}
         for rejection in rejections:
             counts[rejection.reason] = counts.get(rejection.reason, 0) + rejection.items
         reasons = [f"{reason} ({count} of them)" if count > 1 else reason for reason, count in counts.items()]
-        more = f"; and {len(reasons) - MAX_EXPLAINED_REASONS} more reasons" if len(reasons) > MAX_EXPLAINED_REASONS else ""
-        return self.build_answer(sum(counts.values()), "; ".join(reasons[:MAX_EXPLAINED_REASONS]) + more)
+        message = "; ".join(reasons[:MAX_EXPLAINED_REASONS])
+        if len(reasons) > MAX_EXPLAINED_REASONS:
+            message += f"; and {len(reasons) - MAX_EXPLAINED_REASONS} more reasons"
+        return self.build_answer(sum(counts.values()), message)
 
 
 def encode_json(answer: Message) -> bytes:
-    """Return an answer in OTLP's JSON."""
+    """Return a response in OTLP's JSON."""
     text: str = MessageToJson(answer, indent=None)
     return text.encode()
 
@@ -116,10 +118,10 @@ class Event(NamedTuple):
 
 
 class ReceivedSpan(NamedTuple):
-    """A span, or a log record that belongs to one, before conventions are applied.
+    """A span, or a log record that belongs to a span, before conventions are applied.
 
-    Ids are hexadecimal; the `parent_id` of a record is its span. `failed`: the status is an error, with `message`. `lost`: the SDK dropped
-    attributes. `is_server`: the span is a server's.
+    Ids are hexadecimal. The `parent_id` of a log record is its span. `failed` is True if the status is an error, which `message` describes.
+    `lost` is True if the SDK dropped attributes or events. `is_server` is True if the span has the kind SERVER.
     """
 
     trace_id: str
@@ -142,7 +144,7 @@ class ReceivedSpan(NamedTuple):
 
 
 class RejectedItem(NamedTuple):
-    """A span or record that cannot be read, with the reason and its bytes; or other content in place of `items` items."""
+    """A span or record that cannot be read, with the reason and its content; or any other content that replaces `items` items."""
 
     reason: str
     body: bytes = b""
@@ -172,7 +174,7 @@ class _RequestItem(NamedTuple, Generic[Item]):
     scope: _Scope
     item: Item | RejectedItem
     is_cut: bool = False
-    """Its texts, or its resource's, were repaired because they were not valid Unicode."""
+    """True if texts of the item or its resource were repaired, because they were not valid Unicode."""
 
 
 class _Scope(NamedTuple):
@@ -181,7 +183,7 @@ class _Scope(NamedTuple):
 
 
 def _find_repaired_session(received: ReceivedSpan) -> str:
-    """Return the session attribute that was repaired; an empty text if there is none. Two different ids could have become one."""
+    """Return the name of a session attribute that was repaired; an empty text if there is none. Repairing could item_class two ids equal."""
     for values in (received.attributes, received.resource, *(event.attributes for event in received.events)):
         for name in SESSION:
             if "\ufffd" in str(values.get(name, "")):
@@ -189,52 +191,52 @@ def _find_repaired_session(received: ReceivedSpan) -> str:
     return ""
 
 
-def _read_items(body: bytes, form: _RequestFormat, *, is_json: bool) -> Iterator[_RequestItem[Any]]:
-    return _read_json_items(body, form) if is_json else _read_protobuf_items(body, form)
+def _read_items(body: bytes, request_format: _RequestFormat, *, is_json: bool) -> Iterator[_RequestItem[Any]]:
+    return _read_json_items(body, request_format) if is_json else _read_protobuf_items(body, request_format)
 
 
 class _RequestFormat(NamedTuple):
-    """A kind of request: its message, its lists from the outside inwards, and the message of their items."""
+    """The format of a signal's requests: the request's message class, its nested lists, and the message class of an item."""
 
     request: type[Message]
     groups: _ListField
     scopes: _ListField
     items: _ListField
-    make: type[Any]
+    item_class: type[Any]
 
 
 class _ListField(NamedTuple):
-    """A list in a request: its protobuf field, its JSON names (current ones first), and the members allowed beside it."""
+    """A list in a request: its protobuf field, its JSON names (the current ones first), and the other members allowed beside it."""
 
     field: str
     names: tuple[str, ...]
-    beside: frozenset[str]
+    other_members: frozenset[str]
 
 
-def _read_json_items(body: bytes, form: _RequestFormat) -> Iterator[_RequestItem[Any]]:
+def _read_json_items(body: bytes, request_format: _RequestFormat) -> Iterator[_RequestItem[Any]]:
     request, is_whole = _decode_request(body)
     if not isinstance(request, dict):
         raise InputError(f"the body is {json_type(request)}, not an object", hint=SEND_HINT)
-    for name in _SIGNAL_BY_LIST.keys() & request.keys() - set(form.groups.names):
+    for name in _SIGNAL_BY_LIST.keys() & request.keys() - set(request_format.groups.names):
         yield _RequestItem({}, _Scope(), _reject_other_signal(name, request[name]))
-    for group in _list_members(request, form.groups):
-        resource, unread, is_cut = _read_json_resource(group, is_whole=is_whole)
-        yield from (_RequestItem(resource, _Scope(), refused) for refused in unread)
-        for scoped in _list_members(group, form.scopes):
+    for group in _list_members(request, request_format.groups):
+        resource, rejected, is_cut = _read_json_resource(group, is_whole=is_whole)
+        yield from (_RequestItem(resource, _Scope(), rejected_item) for rejected_item in rejected)
+        for scoped in _list_members(group, request_format.scopes):
             scope = _read_json_scope(scoped)
-            for item in _list_members(scoped, form.items):
+            for item in _list_members(scoped, request_format.items):
                 whole = item if is_whole else _repair_json(item)
-                yield _RequestItem(resource, scope, _parse_json_item(whole, form), is_cut or whole != item)
+                yield _RequestItem(resource, scope, _parse_json_item(whole, request_format), is_cut or whole != item)
 
 
 def _decode_request(body: bytes) -> tuple[Any, bool]:
-    """Return the value of a body, and whether all its texts are valid Unicode; others hold halves of surrogate pairs."""
+    """Return the value of a body, and whether all its texts are valid Unicode. Other texts hold lone surrogates."""
     try:
         return msgspec.json.decode(body), True
     except UnicodeDecodeError:
         body = decode_leniently(body).encode("utf-8", "backslashreplace")
     except (msgspec.DecodeError, RecursionError):
-        pass  # parse_json again below, with halves of surrogate pairs allowed
+        pass  # parsed again below, with lone surrogates allowed
     try:
         return decode_json(body), False
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -243,48 +245,52 @@ def _decode_request(body: bytes) -> tuple[Any, bool]:
 
 def _reject_other_signal(name: str, groups: Any) -> RejectedItem:
     """Reject the items of another signal's request."""
-    form, message = _SIGNAL_BY_LIST[name]
-    scopes = (scope for group in _list_members({name: groups}, form.groups) for scope in _list_members(group, form.scopes))
+    request_format, message = _SIGNAL_BY_LIST[name]
+    scopes = (
+        scope
+        for group in _list_members({name: groups}, request_format.groups)
+        for scope in _list_members(group, request_format.scopes)
+    )
     return RejectedItem(
-        f"{name}: {message}", json_bytes(groups), sum(1 for scope in scopes for _ in _list_members(scope, form.items))
+        f"{name}: {message}", json_bytes(groups), sum(1 for scope in scopes for _ in _list_members(scope, request_format.items))
     )
 
 
-def _list_members(parent: Any, level: _ListField) -> Iterator[Any]:
-    """Yield the items of a list under any of its names; RejectedItem for anything else in its place."""
+def _list_members(parent: Any, list_field: _ListField) -> Iterator[Any]:
+    """Yield the items of a list under any of its names, and a RejectedItem for any other value in its place."""
     if isinstance(parent, RejectedItem):
         yield parent
         return
     if not isinstance(parent, dict):
-        yield RejectedItem(f"{level.names[0]}: {json_type(parent)} stands around it, not an object", json_bytes(parent))
+        yield RejectedItem(f"{list_field.names[0]}: {json_type(parent)} stands around it, not an object", json_bytes(parent))
         return
-    for name in level.names:
+    for name in list_field.names:
         value = parent.get(name)
         if isinstance(value, list):
             yield from value
         elif value is not None:
             yield RejectedItem(f"{name}: is {json_type(value)}, not an array", json_bytes(value))
-    others = [name for name in parent if name not in level.beside and name not in _SIGNAL_BY_LIST]
-    if others and parent.keys().isdisjoint(level.names):
-        message = f"{level.names[0]}: is missing, and what is there is not read: {', '.join(others)[:_MAX_SHOWN]}"
+    others = [name for name in parent if name not in list_field.other_members and name not in _SIGNAL_BY_LIST]
+    if others and parent.keys().isdisjoint(list_field.names):
+        message = f"{list_field.names[0]}: is missing; these members are not read: {', '.join(others)[:_MAX_SHOWN]}"
         yield RejectedItem(message, json_bytes(parent))
 
 
 def _read_json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], list[RejectedItem], bool]:
-    """Return the attributes of a group's resource, the unreadable ones, and whether any was repaired."""
+    """Return the attributes of a group's resource, the rejected ones, and whether any attribute was repaired."""
     resource = group.get("resource") if isinstance(group, dict) else None
     pairs = resource.get("attributes") if isinstance(resource, dict) else None
     listed = pairs if isinstance(pairs, list) else []
     whole = listed if is_whole else [_repair_json(attribute) for attribute in listed]
     attributes: list[KeyValue] = []
-    unread: list[RejectedItem] = []
+    rejected: list[RejectedItem] = []
     for attribute in whole[:MAX_ATTRIBUTES]:
         try:
             attributes.append(ParseDict(attribute, KeyValue(), ignore_unknown_fields=True))
         except (ParseError, AttributeError, TypeError, RecursionError) as error:
-            # No span is lost, so it counts as no item.
-            unread.append(RejectedItem(f"resource.attributes: {str(error)[:_MAX_SHOWN]}", json_bytes(attribute), 0))
-    return read_attributes(attributes), unread, whole != listed
+            # No span is lost, so this counts as no item.
+            rejected.append(RejectedItem(f"resource.attributes: {str(error)[:_MAX_SHOWN]}", json_bytes(attribute), 0))
+    return read_attributes(attributes), rejected, whole != listed
 
 
 def _repair_json(value: Any) -> Any:
@@ -304,7 +310,7 @@ def _read_json_scope(scoped: Any) -> _Scope:
 
 
 def _list_spellings(*fields: str) -> dict[str, None]:
-    """Return protobuf names with their JSON names, in order: both are legal."""
+    """Return the JSON name and the protobuf name of each field, in order. Both are legal."""
     return dict.fromkeys(name for field in fields for name in (_to_camel_case(field), field))
 
 
@@ -313,20 +319,20 @@ def _to_camel_case(field: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
-def _parse_json_item(item: Any, form: _RequestFormat) -> Any:
+def _parse_json_item(item: Any, request_format: _RequestFormat) -> Any:
     if isinstance(item, RejectedItem):
         return item
-    name = form.items.names[0]
+    name = request_format.items.names[0]
     if not isinstance(item, dict):
         return RejectedItem(f"{name}: is {json_type(item)}, not an object", json_bytes(item))
     try:
-        return ParseDict(_convert_ids(item), form.make(), ignore_unknown_fields=True)
+        return ParseDict(_convert_ids(item), request_format.item_class(), ignore_unknown_fields=True)
     except (ParseError, ValueError, RecursionError) as error:
         return RejectedItem(f"{name}: {str(error)[:_MAX_SHOWN]}", json_bytes(item))
 
 
 def _convert_ids(item: Json) -> Json:
-    """Return the span with ids as in protobuf's JSON, and without links, which are not read."""
+    """Return a span with ids in protobuf's JSON encoding, and without links, which are not read."""
     fields = {name: value for name, value in item.items() if name != "links"}
     for name in _IDS & fields.keys():
         try:
@@ -337,46 +343,46 @@ def _convert_ids(item: Json) -> Json:
 
 
 def _to_base64(text: Any) -> str:
-    """Return an id in Base64. Base64 of 8 or 16 bytes ends in `=`, which is not a hexadecimal digit."""
+    """Return an id in Base64. An id that is already Base64 ends in `=`, which is not a hexadecimal digit."""
     return text if isinstance(text, str) and text.endswith("=") else base64.b64encode(binascii.unhexlify(text)).decode()
 
 
-def _read_protobuf_items(body: bytes, form: _RequestFormat) -> Iterator[_RequestItem[Any]]:
+def _read_protobuf_items(body: bytes, request_format: _RequestFormat) -> Iterator[_RequestItem[Any]]:
     try:
-        request: Any = form.request.FromString(body)
+        request: Any = request_format.request.FromString(body)
     except DecodeError:
-        yield from _read_repaired_items(body, form)
+        yield from _read_repaired_items(body, request_format)
         return
-    for group in getattr(request, form.groups.field):
+    for group in getattr(request, request_format.groups.field):
         resource = read_attributes(group.resource.attributes)
-        for scoped in getattr(group, form.scopes.field):
+        for scoped in getattr(group, request_format.scopes.field):
             scope = _Scope(scoped.scope.name, scoped.scope.version)
-            for item in getattr(scoped, form.items.field):
+            for item in getattr(scoped, request_format.items.field):
                 yield _RequestItem(resource, scope, item)
 
 
-def _read_repaired_items(body: bytes, form: _RequestFormat) -> Iterator[_RequestItem[Any]]:
-    """Yield the parts of a request that protobuf rejects, perhaps only because a text is not UTF-8."""
+def _read_repaired_items(body: bytes, request_format: _RequestFormat) -> Iterator[_RequestItem[Any]]:
+    """Yield the items of a request that protobuf rejected, perhaps only because a text is not UTF-8."""
     try:
-        request = read_lenient(form.request, body)
+        request = read_lenient(request_format.request, body)
     except DecodeError as error:
         raise InputError(
-            f"the body is not a protobuf message of OTLP's {form.request.DESCRIPTOR.name}", hint=SEND_HINT
+            f"the body is not a protobuf message of OTLP's {request_format.request.DESCRIPTOR.name}", hint=SEND_HINT
         ) from error
-    for group in getattr(request, form.groups.field):
+    for group in getattr(request, request_format.groups.field):
         resource = repair(group.resource, Resource)
         attributes = read_attributes(resource.message.attributes)
-        for scoped in getattr(group, form.scopes.field):
+        for scoped in getattr(group, request_format.scopes.field):
             repaired = repair(scoped.scope, InstrumentationScope).message
             scope = _Scope(repaired.name, repaired.version)
-            for item in getattr(scoped, form.items.field):
+            for item in getattr(scoped, request_format.items.field):
                 _drop_unread_fields(item)
-                part = repair(item, form.make)
+                part = repair(item, request_format.item_class)
                 yield _RequestItem(attributes, scope, part.message, resource.is_cut or part.is_cut)
 
 
 def _drop_unread_fields(item: Any) -> None:
-    """Drop fields that are not read, so that they are not repaired."""
+    """Drop the fields that are not read, so that they need no repair."""
     for name, limit in (("attributes", MAX_ATTRIBUTES + 1), ("events", _MAX_EVENTS + 1), ("links", 0)):
         if name in item.DESCRIPTOR.fields_by_name:
             del getattr(item, name)[limit:]
@@ -391,7 +397,7 @@ def _build_span(part: _RequestItem[Span], now: datetime) -> ReceivedSpan | Rejec
     if problem:
         return RejectedItem(problem, _encode_rejected(span, span.name))
     started, events, attributes, status = _to_time(began), span.events, span.attributes, span.status
-    # Positional arguments take half the time.
+    # Positional arguments take half the time of keyword arguments.
     return ReceivedSpan(
         trace_id.hex(),
         span_id.hex(),
@@ -417,9 +423,9 @@ def _build_span(part: _RequestItem[Span], now: datetime) -> ReceivedSpan | Rejec
 
 def _id_problem(trace_id: bytes, span_id: bytes) -> str:
     if len(trace_id) != TRACE_ID_BYTES or not any(trace_id):
-        return "trace_id: is missing, or not of 16 bytes"
+        return f"trace_id: is missing, or does not have {TRACE_ID_BYTES} bytes"
     if len(span_id) != SPAN_ID_BYTES or not any(span_id):
-        return "span_id: is missing, or not of 8 bytes"
+        return f"span_id: is missing, or does not have {SPAN_ID_BYTES} bytes"
     return ""
 
 
@@ -427,7 +433,7 @@ def _time_problem(nanoseconds: int, now: datetime) -> str:
     if not nanoseconds:
         return "start_time_unix_nano: is missing"
     if nanoseconds < _EARLIEST or nanoseconds > _latest_time(now):
-        return "start_time_unix_nano: lies before the year 2000 or more than a day in the future"
+        return "start_time_unix_nano: is before the year 2000 or more than a day in the future"
     return ""
 
 
@@ -438,7 +444,7 @@ def _latest_time(now: datetime) -> int:
 
 
 def _encode_rejected(item: Any, name: str) -> bytes:
-    """Return a span or record as JSON with attributes by name, because names mark secrets."""
+    """Return a span or record as JSON with attributes by name, because redaction finds some secrets by the name."""
     ids = {"trace_id": item.trace_id.hex(), "span_id": item.span_id.hex(), "name": name}
     events = [
         {"name": event.name, "attributes": read_attributes(event.attributes)}
@@ -462,7 +468,7 @@ def read_logs(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
 
 
 def _build_log(part: _RequestItem[LogRecord], now: datetime) -> ReceivedSpan | RejectedItem | None:
-    """Return the record; None if it does not concern a model, because the request may hold an application's whole log."""
+    """Return the record; None if it is not about a model, because a request may hold the whole log of an application."""
     record = part.item
     if isinstance(record, RejectedItem):
         return record
@@ -496,13 +502,13 @@ def _build_log(part: _RequestItem[LogRecord], now: datetime) -> ReceivedSpan | R
 def read_metrics(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
     """Reject all metrics of a request. Raises InputError if the whole request cannot be read."""
     del now
-    yield RejectedItem(METRICS_REJECTED, items=0)  # reported even without metrics, to whoever tries the address
+    yield RejectedItem(METRICS_REJECTED, items=0)  # reported even if there are no metrics, so that a first test shows it
     for part in _read_items(body, _METRICS, is_json=is_json):
         yield part.item if isinstance(part.item, RejectedItem) else RejectedItem(METRICS_REJECTED)
 
 
 class RepairedMessage(NamedTuple):
-    """A message with valid UTF-8. `is_cut`: some texts were repaired and lost characters."""
+    """A message with valid UTF-8. `is_cut` is True if some texts were repaired and lost characters."""
 
     message: Any
     is_cut: bool
@@ -516,7 +522,7 @@ def read_lenient(request: type[Message], body: bytes) -> Any:
 
 @functools.cache
 def _lenient_class(strict: Any) -> type[Message]:
-    """Return the same message class with bytes in place of texts."""
+    """Return a copy of a message class in which text fields hold bytes."""
     pool = DescriptorPool()
     for file in _list_imports(strict.DESCRIPTOR.file):
         copy = FileDescriptorProto()
@@ -549,7 +555,7 @@ def _make_lenient(message: DescriptorProto) -> None:
 
 
 def repair(message: Message, strict: type[Strict]) -> RepairedMessage:
-    """Return a part of a lenient request as a strict message, with texts repaired that are not UTF-8."""
+    """Return a part of a lenient request as a strict message. Texts that are not UTF-8 are repaired."""
     try:
         return RepairedMessage(strict.FromString(message.SerializeToString()), is_cut=False)
     except DecodeError:
@@ -558,7 +564,7 @@ def repair(message: Message, strict: type[Strict]) -> RepairedMessage:
 
 
 def _repair_texts(message: Message, strict: Any) -> None:
-    # Protobuf bounds the depth of what it has read.
+    # Recursion is safe, because protobuf limits the depth of messages.
     for field, value in message.ListFields():
         intended = strict.fields_by_number[field.number]
         if intended.message_type is not None:
@@ -594,15 +600,15 @@ def _answer_metrics(count: int, message: str) -> Message:
     return ExportMetricsServiceResponse(partial_success=partial)
 
 
-def _build_format(signal: str, request: type[Message], make: type[Any], items: str, *older_items: str) -> _RequestFormat:
-    """Return the form of a signal's requests, with the current names and those before OTLP 0.15."""
+def _build_format(signal: str, request: type[Message], item_class: type[Any], items: str, *older_items: str) -> _RequestFormat:
+    """Return the format of a signal's requests, with the current names and those before OTLP 0.15."""
     groups = _build_list_field(f"resource_{signal}")
-    scopes = _build_list_field(f"scope_{signal}", f"instrumentation_library_{signal}", beside=("resource",))
-    return _RequestFormat(request, groups, scopes, _build_list_field(items, *older_items, beside=_SCOPE), make)
+    scopes = _build_list_field(f"scope_{signal}", f"instrumentation_library_{signal}", other_members=("resource",))
+    return _RequestFormat(request, groups, scopes, _build_list_field(items, *older_items, other_members=_SCOPE), item_class)
 
 
-def _build_list_field(field: str, *older: str, beside: Sequence[str] = ()) -> _ListField:
-    return _ListField(field, tuple(_list_spellings(field, *older)), frozenset(_list_spellings("schema_url", *beside)))
+def _build_list_field(field: str, *older: str, other_members: Sequence[str] = ()) -> _ListField:
+    return _ListField(field, tuple(_list_spellings(field, *older)), frozenset(_list_spellings("schema_url", *other_members)))
 
 
 SIGNALS = {
@@ -610,20 +616,20 @@ SIGNALS = {
     "logs": Signal(read_logs, _answer_logs),
     "metrics": Signal(read_metrics, _answer_metrics),
 }
-"""The signals by name."""
+"""The signals, by name."""
 ReadItems = Iterator[ReceivedSpan | RejectedItem | None]
-"""The items of a request, in order; None for a log record that does not concern a model."""
+"""The items of a request, in order; None for a log record that is not about a model."""
 _TRACES = _build_format("spans", ExportTraceServiceRequest, Span, "spans")
 _LOGS = _build_format("logs", ExportLogsServiceRequest, LogRecord, "log_records", "logs")
 _METRICS = _build_format("metrics", ExportMetricsServiceRequest, Metric, "metrics")
 _SIGNAL_BY_LIST = {
-    name: (form, words)
-    for form, words in (
+    name: (request_format, message)
+    for request_format, message in (
         (_TRACES, "spans belong in a trace request: /v1/traces"),
         (_LOGS, "log records belong in a log request: /v1/logs"),
         (_METRICS, METRICS_REJECTED),
     )
-    for name in form.groups.names
+    for name in request_format.groups.names
 }
-"""The form of a signal by its list name, and where its requests belong."""
+"""The request format of the signal with this list, and a message that tells where its requests belong."""
 _IDS = frozenset(_list_spellings("trace_id", "span_id", "parent_span_id"))

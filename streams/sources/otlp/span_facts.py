@@ -1,6 +1,6 @@
-"""Facts of a span: what Driftline stores of it, whichever conventions its attributes follow.
+"""The facts that Driftline stores of a span, independent of the conventions that its attributes follow.
 
-Spans are stored as these facts, as JSON. The rest, such as the history sent with every request to a model, is not stored.
+They are stored as JSON. Anything else, such as the history that is sent with each request to a model, is not stored.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any, Literal
 import msgspec
 
 Kind = Literal["agent", "chain", "inference", "tool", "retrieval", "memory", "helper", "evaluation", "log", "other"]
-"""Kind of a span: `agent` and `chain` enclose an exchange, `inference` is one request to a model, `helper` serves a turn without being part
-of the conversation (a guardrail, an evaluator, an embedding), `evaluation` is a run of a platform's evaluator or experiment, `log` adds to
-another span."""
+"""Kind of a span. `agent` and `chain` enclose an exchange. `inference` is one request to a model. `helper` serves a turn without being part of
+the conversation (a guardrail, an evaluator, an embedding). `evaluation` is a run of a platform's evaluator or experiment. `log` is a log record
+that completes another span."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool call, from a message or a span."""
+    """A tool call in a message or a span."""
 
     name: str | None = None
     call_id: str | None = None
@@ -24,7 +24,7 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool result. `is_error` is None if neither span nor message tells."""
+    """A tool result. `is_error` is None if neither the span nor the message tells whether the tool failed."""
 
     output: str
     name: str | None = None
@@ -33,7 +33,7 @@ class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens of a request. Input includes cache reads and writes, output includes reasoning."""
+    """The token counts of a request. Input includes cache reads and writes, output includes reasoning."""
 
     input: int | None = None
     output: int | None = None
@@ -54,9 +54,8 @@ class Rating(msgspec.Struct, frozen=True, omit_defaults=True):
 class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The facts of one span. A missing fact is None or empty.
 
-    `question` is the last user message that was sent; `answer` and `thinking` belong to the first choice that was returned. `calls` are the
-    tool calls of this choice, `results` the tool outputs at the end of the sent messages. `called` and `returned` belong to a span that is
-    itself a tool call.
+    `question` is the last user message that was sent. `answer`, `thinking` and `calls` belong to the first choice that was returned. `results`
+    are the tool outputs at the end of the sent messages. `called` and `returned` belong to a span that is itself a tool call.
     """
 
     kind: Kind
@@ -66,15 +65,15 @@ class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     unknown: str | None = None
     """`attribute = value` of a kind that was not understood."""
     serves: bool = False
-    """It handles a server call or a queue message."""
+    """True if the span handles a server call or a queue message."""
     is_served_call: bool = False
-    """It is a tool call reported by the tool's server."""
+    """True if the span is a tool call reported by the server of the tool."""
     session_id: str | None = None
     agent: str | None = None
     service: str | None = None
     question: str | None = None
     asked: int = 0
-    """User messages among those sent: a later turn of a conversation sends more."""
+    """Number of user messages among those sent. Later turns of a conversation send more."""
     answer: str | None = None
     thinking: str | None = None
     choices: int = 0
@@ -93,4 +92,4 @@ class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     ratings: tuple[Rating, ...] = ()
     probability: float | None = None
-    """Share of traces that the sender keeps, from its trace state."""
+    """Share of traces that the sender keeps, according to the trace state."""

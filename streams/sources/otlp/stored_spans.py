@@ -1,4 +1,4 @@
-"""Stored spans: a received span as a redacted record within bounds, and the record as a span again."""
+"""Converts received spans to redacted records within the limits of a message, and records back to spans."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from streams.sources.otlp.request import ReceivedSpan
 
 MAX_CALLS = 256
-"""Calls or outputs kept per message."""
+"""Maximum number of tool calls, and of tool outputs, kept per message."""
 MAX_RATINGS = 64
-"""External ratings kept per span."""
+"""Maximum number of external ratings kept per span."""
 MAX_CONTENT = 900_000
-"""Bytes of a record's content. The rest of a Kafka message is for ids and names."""
+"""Maximum size of a record's content. The remainder of a Kafka message is for ids and names."""
 _NAME_FACTS = ("scope", "unknown", "session_id", "agent", "service", "model", "response_id", "stop_reason", "memory")
-"""Facts that are names or ids chosen by the sender, besides the span's name."""
+"""Facts that are names or ids chosen by the sender, except the span's name."""
 _TEXT_FACTS = ("question", "answer", "thinking")
 """Facts that are texts of the exchange."""
 _LONG_TEXT_FACTS = (*_TEXT_FACTS, "error")
-"""Facts that are texts, which are cut after redaction."""
+"""Facts that are long texts. They are cut after redaction."""
 _ALL_TEXT_FACTS = ("name", *_NAME_FACTS, *_LONG_TEXT_FACTS)
 _TEXT_DIVISORS = (1, 8, 64, 512)
-"""Divisors of the text limits, tried in order until the span fits into a message."""
+"""Divisors of the limits on texts, tried in order until the span fits into a message."""
 Part = TypeVar("Part", ToolCall, ToolResult)
 _decoder = msgspec.json.Decoder(SpanFacts)
 
 
 class SpanOwner(NamedTuple):
-    """Owner of spans: a connection, its project, and the agent of its token."""
+    """The owner of spans: a connection, its project, and the agent of its token if it has one."""
 
     connection: str
     project: str
@@ -52,21 +52,21 @@ class SpanOwner(NamedTuple):
 
 
 class SpanDraft(NamedTuple):
-    """A span before redaction: the received span, the facts to store, and its owner."""
+    """A span before redaction: the received span, its facts, and its owner."""
 
     received: ReceivedSpan
     facts: SpanFacts
     owner: SpanOwner
     texts: Sequence[str]
-    """All texts that may hold a secret, so that many spans can be prefiltered at once."""
+    """All texts that may hold a secret, so that the texts of many spans can be prefiltered at once."""
     named: Sequence[str]
-    """Names and values of arguments and labels, in which a name may mark its value as a secret."""
+    """The names and values of arguments and labels. A name may mark its value as a secret."""
 
 
 def build_span_record(
     received: ReceivedSpan, owner: SpanOwner, redactor: Redactor, now: datetime, labels: Mapping[str, Sequence[str]]
 ) -> Span:
-    """Return the record of a span. `labels` are the attributes that fill each label."""
+    """Return the record of a span. `labels` has the attributes that give each label."""
     return build_record(build_draft(received, owner, FactReader(labels)), redactor, now)
 
 
@@ -132,7 +132,7 @@ def build_record(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
 
 
 def to_stored_span(record: Span) -> StoredSpan:
-    """Return the span of a record. Its ids include the trace id, because span ids are unique only within a trace."""
+    """Return the span of a record. Its ids include the trace id, because span ids are only unique within a trace."""
     parent_id = None if record.parent_span_id is None else f"{record.trace_id}:{record.parent_span_id}"
     facts = _decoder.decode(record.content)
     return StoredSpan(
@@ -141,7 +141,7 @@ def to_stored_span(record: Span) -> StoredSpan:
 
 
 def _redact_facts(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
-    """Return redacted facts with names and ids within bounds. Field names hold no secrets, so only values are checked."""
+    """Return redacted facts, with names and ids within their limits. Field names hold no secrets, so only values are checked."""
     facts = draft.facts
     if redactor.are_clean(draft.texts) and redactor.is_clean_json(draft.named) and _fits_record(facts):
         return facts
@@ -166,8 +166,8 @@ def _redact_facts(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
 
 
 def _fits_record(facts: SpanFacts) -> bool:
-    """Return whether facts without secrets fit a record unchanged."""
-    # All names except the agent's, which may come from a token, were read as identifiers, so they can only be too long.
+    """Return whether facts without secrets fit into a record unchanged."""
+    # All names were read as identifiers, so they can only be too long. The agent's name may come from a token and is checked fully.
     if max(map(len, filter(None, _read_all_names(facts))), default=0) > MAX_ID or not (
         facts.agent is None or _is_valid_name(facts.agent)
     ):
@@ -193,12 +193,12 @@ def _has_valid_names(part: ToolCall | ToolResult) -> bool:
 
 
 def _is_valid_name(name: str) -> bool:
-    """Return whether a name fits a record unchanged."""
+    """Return whether a name fits into a record unchanged."""
     return 0 < len(name) <= MAX_ID and not (name[0].isspace() or name[-1].isspace())
 
 
 def _redact_texts(facts: SpanFacts, redactor: Redactor) -> dict[str, Any]:
-    """Return the names and texts that redaction or the bounds change."""
+    """Return the names and texts that redaction or the limits change."""
     changes: dict[str, Any] = {}
     for field, name in zip(_NAME_FACTS, _read_names(facts), strict=True):
         if name is not None and (clean := _redact_name(name, redactor)) is not name:
@@ -222,7 +222,7 @@ def _redact_result(result: ToolResult, redactor: Redactor) -> ToolResult:
 
 
 def _redact_name(name: str | None, redactor: Redactor) -> str | None:
-    """Return the redacted name, cut after redaction because a cut could halve a secret."""
+    """Return the redacted name. It is cut after redaction, because a cut could split a secret."""
     return None if name is None else redactor.redact_name(name)[:MAX_ID].strip() or None
 
 
@@ -231,7 +231,7 @@ def _short_name(name: str | None) -> str | None:
 
 
 def _limit_depth(arguments: Any) -> Any:
-    """Return arguments that nest too deeply as JSON text; others unchanged."""
+    """Return arguments that nest too deep as JSON text, and other arguments unchanged."""
     return msgspec.json.encode(arguments).decode() if _is_too_deep(arguments) else arguments
 
 
@@ -240,10 +240,10 @@ def _is_too_deep(arguments: Any) -> bool:
 
 
 def _encode(facts: SpanFacts) -> str:
-    """Return the facts as JSON that fits into a message. Cuts come after redaction, because a cut could halve a secret."""
+    """Return redacted facts as JSON that fits into a message. Long texts are cut."""
     content = msgspec.json.encode(facts, order="sorted")
     if len(content) <= MAX_RESULT_CHARACTERS and not facts.ratings:
-        return content.decode()  # shorter than the smallest limit of a text
+        return content.decode()  # no text can exceed its limit
     for divisor in _TEXT_DIVISORS:
         content = msgspec.json.encode(_shorten(facts, divisor), order="sorted")
         if len(content) <= MAX_CONTENT:

@@ -1,11 +1,11 @@
-"""Token usage of one request, read from span attributes or from a provider's answer.
+"""The token usage of a request, read from the attributes of a span or from a provider's response.
 
-Conventions name and count tokens differently (`conventions.TOKEN_CONVENTIONS`). A record has one definition:
+Conventions name and count tokens differently (`conventions.TOKEN_CONVENTIONS`). Records use one definition:
 
-1. Input counts every token the model read, including cache reads and writes. Output counts every token it wrote, including reasoning.
-2. Readings that are impossible, such as more cached tokens than input tokens, are discarded.
-3. If a total contradicts the convention's reading and exactly one other reading fits the total, that reading is used. Otherwise the usage
-   is unclear: counts on which all readings agree are kept, the others are left empty.
+1. Input counts all tokens that the model read, including cache reads and writes. Output counts all tokens that it wrote, including reasoning.
+2. Impossible readings, such as more cached tokens than input tokens, are discarded.
+3. If the total contradicts the convention and exactly one other reading fits it, that reading is used. Otherwise the usage is unclear: the counts
+   on which all readings agree are kept, and the others are left empty.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from streams.sources.otlp.span_facts import Usage
 
 _MAX_DIGITS = len(str(MAX_COUNT))
 _PRICE_TIER = "priority"
-"""Part of the names of counts by price tier (`input_cached_tokens_priority`). Their tokens are already in another count."""
+"""Part of the names of counts per price tier (`input_cached_tokens_priority`). Their tokens are already included in another count."""
 
 
 class UsageReading(NamedTuple):
-    """Token usage of a request. If it is not clear, the counts that depend on the reading are None."""
+    """The token usage of a request. If it is not clear, the counts that depend on the reading are None."""
 
     counts: Usage
     is_clear: bool = True
 
 
 def read_usage(attributes: Mapping[str, Any], conventions: Sequence[TokenConvention]) -> UsageReading | None:
-    """Return the usage by the convention with the most counts, the first among equals; None if none has any."""
-    best: UsageReading | None = None
-    most = 0
+    """Return the usage by the convention with the most counts; the first of them in case of a tie. None if there are no counts."""
+    best_reading: UsageReading | None = None
+    best_size = 0
     for convention in conventions:
         counts = _read_counts(attributes, convention)
-        if counts.size > most and counts.says_more_than_total:
-            best, most = _interpret(counts, convention), counts.size
-    return best
+        if counts.size > best_size and counts.has_nonzero_part:
+            best_reading = _interpret(counts, convention)
+            best_size = counts.size
+    return best_reading
 
 
 def read_provider_usage(usage: Mapping[str, Any]) -> UsageReading | None:
-    """Return the usage in the `usage` object of a provider's answer; None if it has no counts."""
+    """Return the usage in the `usage` object of a provider's response; None if it has no counts."""
     return read_usage({USAGE_OBJECT: usage}, PROVIDER_TOKEN_CONVENTIONS)
 
 
 class _Counts(NamedTuple):
-    """The counts as written. A missing count is None."""
+    """The counts as the sender wrote them. A missing count is None."""
 
     input: int | None = None
     output: int | None = None
@@ -59,12 +60,12 @@ class _Counts(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of counts that are present."""
+        """Number of counts that are not missing."""
         return len(self) - self.count(None)
 
     @property
-    def says_more_than_total(self) -> bool:
-        """True if a count besides the total is above zero: some senders write zeros for unknown counts."""
+    def has_nonzero_part(self) -> bool:
+        """True if a count other than the total is above zero. Some senders write zeros for unknown counts."""
         return any(self[:-1])
 
     @property
@@ -101,7 +102,7 @@ def _first_count_at(details: Mapping[str, Any], paths: Iterable[str]) -> int | N
 
 
 def _add_up_counts(details: Mapping[str, Any], convention: TokenConvention, prefixes: tuple[str, str]) -> _Counts:
-    """Return the counts of a convention in which each token is in exactly one count, so that counts of one field add up."""
+    """Return the counts of a convention that puts each token into exactly one count, so that the counts of a field add up."""
     names_by_field: dict[str, list[str]] = {field: list(getattr(convention, field)) for field in COUNT_FIELDS}
     assigned = {name for names in names_by_field.values() for name in names}
     for field, prefix in zip(("input", "output"), prefixes, strict=True):
@@ -118,7 +119,7 @@ def _sum_counts(details: Mapping[str, Any], paths: Iterable[str]) -> int | None:
 
 
 def _parse_count(value: Any) -> int | None:
-    """Return a whole number from 0 to MAX_COUNT, which may be written as text; None for anything else."""
+    """Return a whole number from 0 to MAX_COUNT, which may be written as text; None for any other value."""
     if type(value) is str and value.isdecimal() and value.isascii() and len(value) <= _MAX_DIGITS:
         value = int(value)
     if type(value) not in (int, float) or not 0 <= value <= MAX_COUNT or value != int(value):
@@ -149,7 +150,7 @@ def _interpret(counts: _Counts, convention: TokenConvention) -> UsageReading:
 
 
 def _possible_readings(counts: _Counts, convention: TokenConvention) -> list[Usage]:
-    """Return the possible readings, each once; the convention's own comes first."""
+    """Return the distinct possible readings. That of the convention comes first."""
     readings: list[Usage] = []
     for tokens_read in _possible_sums(counts.input, counts.cached, convention.cache_is):
         for tokens_written in _possible_sums(counts.output, counts.reasoning or 0, convention.reasoning_is):
@@ -160,7 +161,7 @@ def _possible_readings(counts: _Counts, convention: TokenConvention) -> list[Usa
 
 
 def _possible_sums(count: int | None, part: int, part_is: Included) -> list[int | None]:
-    """Return the possible sums of a count and a part that it may or may not include; the convention's own comes first."""
+    """Return the possible sums of a count and a part that it may or may not include. That of the convention comes first."""
     if not part:
         return [count]
     beside = min((count or 0) + part, MAX_COUNT)
@@ -175,7 +176,7 @@ def _fits_total(usage: Usage, counts: _Counts) -> bool:
         return True
     if counts.total == (usage.input or 0) + (usage.output or 0):
         return True
-    # Some senders total their own input and output although the cached tokens exceed that input.
+    # Some senders add up input and output although their input excludes the cached tokens.
     return counts.cached > counts.input and counts.total == counts.input + counts.output
 
 

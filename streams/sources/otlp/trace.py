@@ -1,11 +1,11 @@
-"""A trace as a tree of spans: what each span belongs to, and what links one trace to another.
+"""The tree of a trace's spans, and the links between traces.
 
 The same spans give the same results, in whatever order they arrive. Two traces are linked if they are parts of one turn:
 
-1. A request continues with tool outputs of another trace's calls, or a tool's span has the id of another trace's call: the sender starts
-   a trace per request, or a person had to approve the call. The question, or the call, is in both.
-2. Both report the same answer of a model at the same time, because one process has two instrumentors with separate traces. If only the
-   texts match and both traces name a session, the sessions must match as well: many users ask the same and get the same answer.
+1. A request continues with the outputs of tools that the other trace called, or a tool's span has the id of a call in the other trace. This
+   happens if the sender starts a trace per request, or if a person had to approve the call. Both traces have the question or the call.
+2. Both report the same answer of a model at the same time, because a process has two instrumentors with separate traces. If only the texts
+   match and both traces name a session, the sessions must match as well: many users ask the same and get the same answer.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from streams.sources.otlp.kinds import names_helper
 from streams.sources.otlp.span_facts import SpanFacts, Usage
 
 SESSION_FROM_TRACE = "session_from_trace"
-"""Tag of an exchange whose spans name no session, so that its trace id is used."""
+"""Tag of an exchange whose spans name no session. Its session id is the trace id."""
 _MESSAGE_FACTS = ("question", "answer", "thinking", "calls", "results")
 _FILLED_FACTS = ("session_id", "agent", "model", "response_id", "stop_reason", "error")
-"""Facts that the merged span of a request takes from the others if it lacks them."""
+"""Facts that the merged span of a request takes from the other spans if it lacks them."""
 order_key = attrgetter("started_at", "span_id")
 """Sort key of spans: start time, then id."""
 ENCLOSING_KINDS = frozenset({"agent", "chain"})
 """Kinds of spans that enclose an exchange."""
 _NAMED_KINDS = frozenset({"agent", "chain", "inference"})
 HELPER_KINDS = frozenset({"helper", "retrieval", "memory"})
-"""Kinds of spans that serve the program: nothing inside them is part of the conversation."""
+"""Kinds of spans that serve the program. Nothing inside them is part of the conversation."""
 MAX_RECENT_REQUESTS = 65_536
-"""Requests kept in memory. Those of two instrumentors arrive within seconds of each other."""
+"""Maximum number of requests kept in memory. Reports of two instrumentors arrive within seconds of each other."""
 Owner = TypeVar("Owner")
 _MAX_OWNERS = 16
-"""Owners kept per request: the same answer may recur without end."""
+"""Maximum number of owners kept per request, because the same answer may recur any number of times."""
 
 
 class StoredSpan(NamedTuple):
@@ -56,9 +56,10 @@ class StoredSpan(NamedTuple):
 
 
 class Trace:
-    """The spans of one trace, with log records merged into the spans they belong to.
+    """The spans of one trace. Log records are merged into the spans they belong to.
 
-    Properties are computed for all spans at once, from the root down or from the leaves up, because a trace may be thousands of spans deep.
+    Properties are computed for all spans at once, from the roots down or from the leaves up, because a trace may be thousands of spans deep
+    and recursion would fail.
     """
 
     def __init__(self, trace_id: str, spans: Iterable[StoredSpan], session: str | None = None) -> None:
@@ -106,19 +107,20 @@ class Trace:
 
     @cached_property
     def requests(self) -> list[StoredSpan]:
-        """The innermost requests to models: a framework may report several in one enclosing span."""
-        around = self._ids_around(lambda facts: facts.kind == "inference")
-        return [span for span in self.spans if span.facts.kind == "inference" and span.span_id not in around]
+        """The innermost requests to models. A framework may report several of them inside a span that is also called a request."""
+        enclosing_ids = self._ids_around(lambda facts: facts.kind == "inference")
+        return [span for span in self.spans if span.facts.kind == "inference" and span.span_id not in enclosing_ids]
 
     @cached_property
     def helper_ids(self) -> frozenset[str]:
-        """Ids of the helpers and of all spans inside one, which are not part of the conversation.
+        """Ids of the helpers and of all spans inside them, which are not part of the conversation.
 
         A span that is only named after a helper's task counts as a helper if another request is named otherwise.
         """
-        helpers = self._ids_inside(lambda span: span.facts.kind in HELPER_KINDS)
-        named = helpers | self._ids_inside(_is_named_helper)
-        return named if any(span.span_id not in named for span in self.requests) else helpers
+        helper_ids = self._ids_inside(lambda span: span.facts.kind in HELPER_KINDS)
+        named_ids = helper_ids | self._ids_inside(_is_named_helper)
+        has_other_request = any(span.span_id not in named_ids for span in self.requests)
+        return named_ids if has_other_request else helper_ids
 
     @cached_property
     def tool_ids(self) -> frozenset[str]:
@@ -146,9 +148,9 @@ class Trace:
         return self._ids_around(lambda facts: facts.error is not None)
 
     def outermost(self, within: StoredSpan | None = None) -> list[StoredSpan]:
-        """Return the outermost agents, chains and requests, of the trace or inside a span, in order of time.
+        """Return the outermost agents, chains and requests of the trace, or inside a span, in order of time.
 
-        Those inside a tool serve the tool: they count only if there are no others.
+        Spans inside a tool serve the tool, so they are only returned if there are no others.
         """
         level = list(self._children.get(None if within is None else within.span_id, ()))
         units, tools = list[StoredSpan](), list[StoredSpan]()
@@ -176,7 +178,7 @@ class Trace:
         return roots
 
     def is_served(self, span: StoredSpan) -> bool:
-        """Return whether a span is inside a server call or the handling of a queue message: each is one question."""
+        """Return whether a span is inside the handling of a server call or a queue message, which is one question."""
         return span.span_id in self._served
 
     @cached_property
@@ -188,11 +190,11 @@ class Trace:
         return self._session or self._only_session or self._sessions.get(span.span_id) or self._any_session or self.trace_id
 
     def agent_of(self, span: StoredSpan) -> str | None:
-        """Return the agent of a span, found like its session; else the name of an agent's span, else its service."""
+        """Return the agent of a span, found like its session; else the name of an agent's span, else the service."""
         return self._only_agent or self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
 
     def labels_of(self, span: StoredSpan) -> dict[str, str]:
-        """Return the labels of a span, including those of the spans around and inside it."""
+        """Return the labels of a span, including those of spans around it and inside it."""
         return {name: values[span.span_id] for name, values in self._labels.items() if span.span_id in values}
 
     @cached_property
@@ -237,23 +239,29 @@ class Trace:
         return None
 
     def _spread_values(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
-        """Return the value of each span: its own, else the nearest one around it, else the first inside it."""
-        own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
-        if len(own) == len(self.spans):
-            return own
-        values = dict(own)
+        """Return the value of each span: its own, else the nearest one around it, else the first one inside it."""
+        own_values = {span.span_id: value for span in self.spans if (value := read(span.facts))}
+        if len(own_values) == len(self.spans):
+            return own_values
+        values = dict(own_values)
         for span in self._downwards:
             parent = self._parents[span.span_id]
-            if span.span_id not in own and parent is not None and parent.span_id in values:
+            if span.span_id not in own_values and parent is not None and parent.span_id in values:
                 values[span.span_id] = values[parent.span_id]
-        if len(values) == len(self.spans) or not own:
+        if len(values) == len(self.spans) or not own_values:
             return values
-        first = {span.span_id: (order_key(span), own[span.span_id]) for span in self.spans if span.span_id in own}
+        return {**self._first_inside(own_values), **values}
+
+    def _first_inside(self, own_values: Mapping[str, str]) -> dict[str, str]:
+        """Return the first value in or inside each span, by start time."""
+        first = {span.span_id: span for span in self.spans if span.span_id in own_values}
         for span in reversed(self._downwards):
             parent = self._parents[span.span_id]
-            if parent is not None and span.span_id in first:
-                first[parent.span_id] = min(first.get(parent.span_id, first[span.span_id]), first[span.span_id])
-        return {**{span_id: value for span_id, (_, value) in first.items()}, **values}
+            if parent is None or span.span_id not in first:
+                continue
+            candidate = first[span.span_id]
+            first[parent.span_id] = min(first.get(parent.span_id, candidate), candidate, key=order_key)
+        return {span_id: own_values[span.span_id] for span_id, span in first.items()}
 
     def _ids_inside(self, matches: Callable[[StoredSpan], bool]) -> frozenset[str]:
         """Return the ids of the spans that match, and of all spans inside one."""
@@ -278,18 +286,18 @@ def _merge_requests(spans: Sequence[StoredSpan]) -> list[StoredSpan]:
     """Return the spans, with each request to a model in only one of them.
 
     Two spans report the same request if they have the same response id, if one is the only request inside the other, or if two
-    instrumentors report the same question and answer at the same time. The span with the most messages stays the request and takes what it
-    lacks from the others, which become plain spans.
+    instrumentors report the same question and answer at the same time. The span with the most messages remains the request, and takes
+    missing facts from the others, which become plain spans.
     """
     requests = [span for span in spans if span.facts.kind == "inference"]
-    around = _enclosing_requests(spans) if requests else {}
+    enclosing_requests = _enclosing_requests(spans) if requests else {}
     response_ids = [span.facts.response_id for span in requests if span.facts.response_id is not None]
     has_repeated_ids = len(set(response_ids)) < len(response_ids)
     has_two_instrumentors = len({instrumentor_of(span) for span in requests}) > 1
-    if not around and not has_repeated_ids and not has_two_instrumentors:
+    if not enclosing_requests and not has_repeated_ids and not has_two_instrumentors:
         return list(spans)
     changed: dict[str, StoredSpan] = {}
-    for group in _group_requests(requests, around):
+    for group in _group_requests(requests, enclosing_requests):
         fullest = max(group, key=lambda span: (_count_messages(span.facts), order_key(span)))
         others = [span for span in group if span is not fullest]
         changed[fullest.span_id] = fullest._replace(facts=_merge_facts(fullest.facts, [span.facts for span in others]))
@@ -300,7 +308,7 @@ def _merge_requests(spans: Sequence[StoredSpan]) -> list[StoredSpan]:
 
 
 def _enclosing_requests(spans: Sequence[StoredSpan]) -> dict[str, str]:
-    """Return the id of the nearest request around each request, by the id of the inner one."""
+    """Return the id of the nearest request around each request, by the id of the inner request."""
     by_id = {span.span_id: span for span in spans}
     nearest_by_id: dict[str, str | None] = {}
     for span in spans:
@@ -322,13 +330,13 @@ def _enclosing_requests(spans: Sequence[StoredSpan]) -> dict[str, str]:
 
 
 def _nearest_from(span: StoredSpan, nearest_by_id: Mapping[str, str | None]) -> str | None:
-    """Return the id of the request nearest to the children of a span: the span itself, or the one around it."""
+    """Return the id of the nearest request around the children of a span: the span itself, or the nearest request around it."""
     return span.span_id if span.facts.kind == "inference" else nearest_by_id[span.span_id]
 
 
-def _group_requests(requests: Sequence[StoredSpan], around: dict[str, str]) -> Iterable[list[StoredSpan]]:
-    """Return the groups of two or more spans that report the same request."""
-    inner_counts = Counter(around.values())
+def _group_requests(requests: Sequence[StoredSpan], enclosing_requests: Mapping[str, str]) -> Iterable[list[StoredSpan]]:
+    """Return the groups of two or more spans that report the same request, as a union-find over their ids."""
+    inner_counts = Counter(enclosing_requests.values())
     first_by_response: dict[str, str] = {}
     representative: dict[str, str] = {span.span_id: span.span_id for span in requests}
 
@@ -341,7 +349,7 @@ def _group_requests(requests: Sequence[StoredSpan], around: dict[str, str]) -> I
         representative[find(span_id)] = find(other_id)
 
     for span in requests:
-        outer = around.get(span.span_id)
+        outer = enclosing_requests.get(span.span_id)
         if outer is not None and inner_counts[outer] == 1:
             join(span.span_id, outer)
         response_id = span.facts.response_id
@@ -362,8 +370,8 @@ def _pair_same_requests(requests: Iterable[StoredSpan]) -> Iterator[tuple[Stored
         facts = span.facts
         if facts.question and (facts.answer or facts.calls):
             by_content[facts.question, facts.answer or "", tuple(call.name for call in facts.calls)].append(span)
-    for same in by_content.values():
-        for earlier, later in pairwise(same):
+    for spans in by_content.values():
+        for earlier, later in pairwise(spans):
             if instrumentor_of(earlier) != instrumentor_of(later) and later.started_at <= earlier.ended_at:
                 yield later, earlier
 
@@ -373,36 +381,38 @@ def _count_messages(facts: SpanFacts) -> int:
 
 
 def _merge_facts(own: SpanFacts, others: Sequence[SpanFacts]) -> SpanFacts:
-    every = (own, *others)
-    filled = {name: _first_fact(every, name) for name in _FILLED_FACTS}
+    """Return the facts of a request, completed from other spans that report it."""
+    all_facts = (own, *others)
+    filled = {name: _first_fact(all_facts, name) for name in _FILLED_FACTS}
     return msgspec.structs.replace(
         own,
         **filled,
-        usage=_merge_usage([facts.usage for facts in every if facts.usage is not None]),
-        compacted=any(facts.compacted for facts in every),
+        usage=_merge_usage([facts.usage for facts in all_facts if facts.usage is not None]),
+        compacted=any(facts.compacted for facts in all_facts),
     )
 
 
-def _first_fact(every: Iterable[SpanFacts], name: str) -> Any:
-    for facts in every:
-        if value := getattr(facts, name):
+def _first_fact(all_facts: Iterable[SpanFacts], name: str) -> Any:
+    for facts in all_facts:
+        value = getattr(facts, name)
+        if value:
             return value
     return None
 
 
 def _merge_usage(usages: Sequence[Usage]) -> Usage | None:
-    """Take each count from the first usage that has it."""
+    """Return a usage with each count of the first usage that has it; None if there is no usage."""
     if not usages:
         return None
     counts = {}
     for name in Usage.__struct_fields__:
-        present = [getattr(usage, name) for usage in usages if getattr(usage, name) is not None]
-        counts[name] = present[0] if present else None
+        values = [getattr(usage, name) for usage in usages]
+        counts[name] = next((value for value in values if value is not None), None)
     return Usage(**counts)
 
 
 def _break_cycles(spans: Sequence[StoredSpan]) -> list[StoredSpan]:
-    """Return the spans without parent cycles: the first span of a cycle loses its parent. Only a malicious sender creates cycles."""
+    """Return the spans without cycles of parents: the first span of a cycle loses its parent. Only a malicious sender creates cycles."""
     by_id = {span.span_id: span for span in spans}
     visited: set[str] = set()
     roots: set[str] = set()
@@ -420,7 +430,7 @@ def _break_cycles(spans: Sequence[StoredSpan]) -> list[StoredSpan]:
 
 
 def _merge_log_records(ordered: Sequence[StoredSpan]) -> Sequence[StoredSpan]:
-    """Return the spans, completed from log records. A record without its span becomes a request."""
+    """Return the spans, completed from their log records. Records without a span become a request."""
     if all(span.facts.kind != "log" for span in ordered):
         return ordered
     records: dict[str, list[StoredSpan]] = {}
@@ -428,20 +438,18 @@ def _merge_log_records(ordered: Sequence[StoredSpan]) -> Sequence[StoredSpan]:
         if span.facts.kind == "log":
             records.setdefault(span.parent_id or span.span_id, []).append(span)
     spans = [span for span in ordered if span.facts.kind != "log"]
-    there = {span.span_id for span in spans}
-    stand_ins = [
-        first._replace(
-            span_id=span_id, parent_id=None, facts=SpanFacts("inference", dialect="otel", service=first.facts.service)
-        )
-        for span_id, (first, *_) in records.items()
-        if span_id not in there
-    ]
-    completed = [_add_log_records(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
+    span_ids = {span.span_id for span in spans}
+    for span_id, own_records in records.items():
+        if span_id not in span_ids:
+            first = own_records[0]
+            facts = SpanFacts("inference", dialect="otel", service=first.facts.service)
+            spans.append(first._replace(span_id=span_id, parent_id=None, facts=facts))
+    completed = [_add_log_records(span, records.get(span.span_id, ())) for span in spans]
     return sorted(completed, key=order_key)
 
 
 def _add_log_records(span: StoredSpan, records: Sequence[StoredSpan]) -> StoredSpan:
-    """Return the span, completed with what only its log records have."""
+    """Return the span, completed with facts that only its log records have."""
     if not records:
         return span
     own = span.facts
@@ -482,7 +490,7 @@ def _only_value(values: Iterable[str | None]) -> str | None:
 
 
 def _agent_in_span_name(facts: SpanFacts) -> str | None:
-    """Return the agent in a span's name, without the method."""
+    """Return the agent in the name of a span, without the method; None if the name is not an agent's."""
     if facts.kind != "agent" or facts.dialect not in AGENT_NAMING_DIALECTS or facts.name in FRAMEWORK_AGENT_NAMES:
         return None
     owner, _, method = facts.name.rpartition(".")
@@ -491,23 +499,24 @@ def _agent_in_span_name(facts: SpanFacts) -> str | None:
 
 
 def without_evaluations(spans: Sequence[StoredSpan]) -> Sequence[StoredSpan]:
-    """Return the spans without those of evaluators and experiments, and without all spans inside those."""
-    left_out = [span.span_id for span in spans if span.facts.kind == "evaluation"]
-    if not left_out:
+    """Return the spans without those of evaluators and experiments, and without all spans inside them."""
+    pending = [span.span_id for span in spans if span.facts.kind == "evaluation"]
+    if not pending:
         return spans
     children = defaultdict[str, list[str]](list)
     for span in spans:
         children[span.parent_id or ""].append(span.span_id)
-    ids: set[str] = set()
-    for span_id in left_out:
-        if span_id not in ids:
-            ids.add(span_id)
-            left_out += children[span_id]
-    return [span for span in spans if span.span_id not in ids]
+    evaluation_ids: set[str] = set()
+    while pending:
+        span_id = pending.pop()
+        if span_id not in evaluation_ids:
+            evaluation_ids.add(span_id)
+            pending += children[span_id]
+    return [span for span in spans if span.span_id not in evaluation_ids]
 
 
 def instrumentor_of(span: StoredSpan) -> tuple[str, str | None]:
-    """Return what identifies the instrumentor of a span: two that report the same call differ in trace or scope."""
+    """Return the identity of a span's instrumentor. Two instrumentors that report the same call differ in trace or scope."""
     return span.trace_id, span.facts.scope
 
 
@@ -518,14 +527,14 @@ class ReportedRequest(NamedTuple):
     started_at: datetime
     ended_at: datetime
     session: str | None = None
-    """Its session, if the key is a digest of texts."""
+    """The session of the request, if the key is only a digest of its texts."""
 
 
 class Links(NamedTuple):
-    """What may link a trace to others. Texts are fragments of the stored contents of the others' spans."""
+    """The facts that may link a trace to others. Texts are fragments that the stored spans of the other trace contain."""
 
     texts: frozenset[str]
-    """Fragments for calls of which the trace has one side only, and for its questions; empty if no other trace is needed."""
+    """Fragments for the calls of which the trace has only one side, and for its questions; empty if no other trace is needed."""
     calls: frozenset[str]
     """Fragments for all calls."""
     requests: tuple[ReportedRequest, ...]
@@ -536,9 +545,12 @@ class Links(NamedTuple):
 
 
 def find_links(spans: Iterable[StoredSpan]) -> Links:
-    """Return what may link the trace of these spans to others."""
+    """Return the facts that may link the trace of these spans to others."""
     ordered = sorted(spans, key=order_key)
-    requested_ids, result_ids, executed_ids, questions = set[str](), set[str](), set[str](), set[str]()
+    requested_ids: set[str] = set()
+    result_ids: set[str] = set()
+    executed_ids: set[str] = set()
+    questions: set[str] = set()
     for span in ordered:
         facts = span.facts
         requested_ids.update(call.call_id for call in facts.calls if call.call_id)
@@ -563,7 +575,7 @@ def find_links(spans: Iterable[StoredSpan]) -> Links:
 
 
 def _reported_requests(spans: Sequence[StoredSpan]) -> Iterator[ReportedRequest]:
-    """Yield the requests that have an id, or a question and an answer, to identify them."""
+    """Yield the requests that can be identified by a response id, or by a question and an answer."""
     session = next((span.facts.session_id for span in spans if span.facts.session_id), None)
     for span in spans:
         facts = span.facts
@@ -577,12 +589,12 @@ def _reported_requests(spans: Sequence[StoredSpan]) -> Iterator[ReportedRequest]
 
 
 def _encode_fragments(name: str, values: Iterable[str]) -> frozenset[str]:
-    """Return facts as fragments of stored span contents."""
+    """Return values of a fact as fragments of the contents of stored spans."""
     return frozenset(f'"{name}":{msgspec.json.encode(value).decode()}' for value in values)
 
 
 class RecentRequests(Generic[Owner]):
-    """The newest requests to models, each with the owners that reported it."""
+    """The most recent requests to models, each with the owners that reported it."""
 
     def __init__(self) -> None:
         self._reports: OrderedDict[str, list[tuple[ReportedRequest, Owner]]] = OrderedDict()
@@ -592,11 +604,11 @@ class RecentRequests(Generic[Owner]):
         for request in requests:
             reports = self._reports.setdefault(request.key, [])
             self._reports.move_to_end(request.key)
-            for other_request, other_owner in reports:
-                if other_owner != owner and _is_same(other_request, request):
+            other_reports = [report for report in reports if report[1] != owner]
+            for other_request, other_owner in other_reports:
+                if _is_same(other_request, request):
                     yield other_owner
-            others = [report for report in reports if report[1] != owner]
-            self._reports[request.key] = [*others[-_MAX_OWNERS:], (request, owner)]
+            self._reports[request.key] = [*other_reports[-_MAX_OWNERS:], (request, owner)]
         while len(self._reports) > MAX_RECENT_REQUESTS:
             self._reports.popitem(last=False)
 

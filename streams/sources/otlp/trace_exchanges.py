@@ -3,13 +3,13 @@
 Senders split their traces in many ways, so turns are found by these rules:
 
 1. A turn starts with a request whose input ends in a new user message, and ends with an answer that calls no tool.
-2. The units of turns are the outermost agents, chains and requests. A span with both a question and an answer is one unit, and so is an
-   agent with a question. Any other enclosing span is split if it contains several turns: it is the frame of a conversation.
-3. Of two consecutive units, the second starts a turn if the first one ended and the second was sent more user messages. Without a history it
-   starts one if it asks something else and both belong to the only agent so far, or are requests outside any agent. It does not if it asks
-   the same, overlaps the first, receives its answer or tool outputs, or serves the same server call.
+2. The units of turns are the outermost agents, chains and requests. A span with both a question and an answer is one unit, and so is an agent
+   with a question. Any other enclosing span is the frame of a conversation, and is split if it contains several turns.
+3. A unit starts a new turn if the previous unit ended and this one was sent more user messages. Without a history, it starts a new turn if it
+   asks something else and either both units belong to the only agent so far, or both are requests outside any agent. It continues the turn
+   if it asks the same, overlaps the previous unit, receives its answer or tool outputs, or handles the same server call.
 4. The roots of one trace are separate turns, unless they overlap and ask the same.
-5. Other spans, and tools, belong to the turn in which they started.
+5. All other spans, tools included, belong to the turn in which they started.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from streams.sources.otlp.span_facts import Rating, SpanFacts
 from streams.sources.otlp.trace import ENCLOSING_KINDS, SESSION_FROM_TRACE, StoredSpan, Trace, order_key
 
 MIN_QUOTED_ANSWER = 16
-"""Characters of the shortest answer that identifies a question built from it: `yes` is in many."""
+"""Minimum length of an answer by which a question that quotes it is recognised. A short answer such as `yes` is in many questions."""
 _MAX_ANSWERS = 16
-"""Answers of a turn that a later question may be built from."""
+"""Maximum number of answers of a turn that later questions are searched for."""
 
 
 class TracedExchange(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class TracedExchange(msgspec.Struct, frozen=True):
 
 
 def build_exchanges(trace: Trace) -> list[TracedExchange]:
-    """Return the exchanges of a trace, in order of time: one per turn with a question or an answer."""
+    """Return the exchanges of a trace in order of time, one per turn that has a question or an answer."""
     exchanges = (_build_exchange(trace, turn) for turn in find_turns(trace))
     return [exchange for exchange in exchanges if exchange is not None]
 
@@ -80,7 +80,7 @@ def _build_exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
     speaker, answer_facts = _find_answer(turn)
     session = turn.units[0].session_id
     if answer_facts is None:
-        # Without a session, nothing says in which trace a request that called tools continues.
+        # A request that called tools is answered in another trace, which cannot be found without a session.
         continues_elsewhere = turn.units[-1].waits_for_tools and session == trace.trace_id
         if question_facts is None or continues_elsewhere:
             return None
@@ -108,7 +108,7 @@ def _build_exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
 
 
 def _last_facts(own: SpanFacts, answer_facts: SpanFacts | None, requests: Sequence[StoredSpan]) -> SpanFacts:
-    """Return the facts with the model and stop reason of a turn: of its answer, else of its last request."""
+    """Return the facts with the model and the stop reason of a turn: those of its answer, else of its last request."""
     if answer_facts is not None and answer_facts.model:
         return answer_facts
     return requests[-1].facts if requests else own
@@ -128,7 +128,7 @@ def _collect_tags(
 
 
 def _find_answer(turn: Turn) -> tuple[Unit, SpanFacts | None]:
-    """Return the unit that ends a turn and the facts with its answer: the last answer without a tool call, else the last answer."""
+    """Return the unit that ends a turn, and the facts with its answer: the last answer without tool calls, else the last answer."""
     last = turn.speakers[-1]
     any_answer: tuple[Unit, SpanFacts] | None = None
     final_answer: tuple[Unit, SpanFacts] | None = None
@@ -146,7 +146,7 @@ def _find_answer(turn: Turn) -> tuple[Unit, SpanFacts | None]:
 
 
 def _collect_thoughts(own: SpanFacts, requests: Sequence[StoredSpan]) -> list[str]:
-    """Return the distinct thoughts of the requests in order, else the span's own."""
+    """Return the distinct thoughts of the requests in order; the thoughts of the span itself if the requests have none."""
     distinct = dict.fromkeys(request.facts.thinking for request in requests if request.facts.thinking)
     if distinct:
         return list(distinct)
@@ -154,7 +154,7 @@ def _collect_thoughts(own: SpanFacts, requests: Sequence[StoredSpan]) -> list[st
 
 
 def _sum_tokens(requests: Sequence[StoredSpan], field: str) -> int | None:
-    """Return the sum of a count; None if no request has it, or if one request's count is unclear."""
+    """Return the sum of a count; None if no request has it, or if it is unclear for any request."""
     counts: list[int] = []
     for request in requests:
         usage = request.facts.usage
@@ -188,7 +188,7 @@ class Unit:
 
     @cached_property
     def question_facts(self) -> SpanFacts | None:
-        """The facts with its question: its own, else those of an agent inside it, else of the first request with one."""
+        """The facts with its question: its own, else those of an agent inside it, else of the first request that has one."""
         for span in (*self._speakers, *self.requests, *self.inside):
             if span.facts.question:
                 return span.facts
@@ -198,7 +198,7 @@ class Unit:
     def answer_facts(self) -> SpanFacts | None:
         """The facts with its answer: its own, else those of the last agent inside it, else of the last request that calls no tool.
 
-        If it failed, intermediate texts are not an answer.
+        If the unit failed, its intermediate texts are not an answer.
         """
         own, *inner = self._speakers
         for speaker in (own, *reversed(inner)):
@@ -240,7 +240,7 @@ class Unit:
 
     @property
     def agent(self) -> str | None:
-        """Name that identifies its agent; None if it is not an agent, such as a program step without a question."""
+        """Name that identifies its agent; None if the unit is no agent, for example a step of a program without a question."""
         facts = self.span.facts
         if facts.kind == "agent":
             return facts.agent or facts.name
@@ -248,12 +248,12 @@ class Unit:
 
     @cached_property
     def user_messages(self) -> int:
-        """User messages that it was sent."""
+        """Number of user messages that it was sent."""
         return max([self.span.facts.asked, *(request.facts.asked for request in self.requests[:1])])
 
     @property
     def resumes(self) -> bool:
-        """True if it continues with outputs of tools called before it."""
+        """True if it continues with outputs of earlier tool calls."""
         return bool(self.requests) and bool(self.requests[0].facts.results)
 
 
@@ -274,9 +274,11 @@ class Turn:
     """The units that answer one message of a user, in order of time, and the spans that belong to it."""
 
     def __init__(self) -> None:
-        self.units = list[Unit]()
-        self.spans = list[StoredSpan]()
-        self._questions, self._answers, self._agents = set[str](), deque[str](maxlen=_MAX_ANSWERS), set[str | None]()
+        self.units: list[Unit] = []
+        self.spans: list[StoredSpan] = []
+        self._questions: set[str] = set()
+        self._answers: deque[str] = deque(maxlen=_MAX_ANSWERS)
+        self._agents: set[str | None] = set()
         self._ends_at = datetime.min.replace(tzinfo=UTC)
         self._user_messages = 0
 
@@ -306,39 +308,45 @@ class Turn:
         question = unit.question_facts.question if unit.question_facts is not None else None
         if question is None or unit.resumes:
             return False
-        before = self.units[-1]
+        previous = self.units[-1]
         is_same_question = question in self._questions
         overlaps = unit.span.started_at < self._ends_at
-        are_agents = before.is_enclosing and unit.is_enclosing
-        if before.span.trace_id != unit.span.trace_id:
+        if previous.span.trace_id != unit.span.trace_id:
             return not overlaps
-        if before.span.parent_id is None and unit.span.parent_id is None and are_agents:
+        are_agents = previous.is_enclosing and unit.is_enclosing
+        are_roots = previous.span.parent_id is None and unit.span.parent_id is None
+        if are_agents and are_roots:
             return not (overlaps and is_same_question)
         return not overlaps and self._is_next(trace, unit, question)
 
     def _is_next(self, trace: Trace, unit: Unit, question: str) -> bool:
         """Return whether a later unit of the same trace asks something else."""
-        before, is_same_question = self.units[-1], question in self._questions
-        if (
-            before.has_ended
-            and question not in self._answers
-            and self._has_more_messages(unit, is_same_question=is_same_question)
-        ):
+        previous = self.units[-1]
+        is_same_question = question in self._questions
+        has_longer_history = self._has_longer_history(unit, is_same_question=is_same_question)
+        if previous.has_ended and has_longer_history and question not in self._answers:
             return True
-        quotes_answer = any(
-            answer in question for answer in self._answers if len(answer) >= MIN_QUOTED_ANSWER or answer == question
-        )
-        if is_same_question or quotes_answer or trace.is_served(unit.span):
+        if is_same_question or self._is_quoted_in(question) or trace.is_served(unit.span):
             return False
-        if before.is_enclosing and unit.is_enclosing:
+        if previous.is_enclosing and unit.is_enclosing:
             return unit.agent is not None and {unit.agent} == self._agents
+        if previous.is_enclosing or unit.is_enclosing:
+            return False
         # The prompts that an agent sends to a model are not user questions.
-        return not (before.is_enclosing or unit.is_enclosing) and before.has_ended and unit.span.span_id not in trace.agent_ids
+        return previous.has_ended and unit.span.span_id not in trace.agent_ids
 
-    def _has_more_messages(self, unit: Unit, *, is_same_question: bool) -> bool:
-        """Return whether a unit was sent a longer history, or a sliding window over one with another question."""
-        before = self._user_messages
-        return unit.user_messages > before or (unit.user_messages == before > 1 and not is_same_question)
+    def _is_quoted_in(self, question: str) -> bool:
+        """Return whether a question quotes an answer of the turn."""
+        return any(answer in question for answer in self._answers if len(answer) >= MIN_QUOTED_ANSWER or answer == question)
+
+    def _has_longer_history(self, unit: Unit, *, is_same_question: bool) -> bool:
+        """Return whether a unit was sent a longer history, or a history of the same length that ends in another question.
+
+        Some programs send only the last messages of the history, so that its length stays the same.
+        """
+        if unit.user_messages > self._user_messages:
+            return True
+        return unit.user_messages == self._user_messages > 1 and not is_same_question
 
 
 def find_turns(trace: Trace) -> list[Turn]:
@@ -359,18 +367,21 @@ def _build_units(trace: Trace, span: StoredSpan) -> list[Unit]:
 
 
 def _split_turns(trace: Trace, units: Iterable[Unit]) -> list[Turn]:
-    turns, current = list[Turn](), dict[str, Turn]()
+    """Return the turns of units. Each session has its own turns."""
+    turns: list[Turn] = []
+    current_turns: dict[str, Turn] = {}
     for unit in sorted(units, key=lambda unit: order_key(unit.span)):
-        turn = current.get(unit.session_id)
+        turn = current_turns.get(unit.session_id)
         if turn is None or turn.is_over(trace, unit):
-            turn = current[unit.session_id] = Turn()
+            turn = Turn()
+            current_turns[unit.session_id] = turn
             turns.append(turn)
         turn.add(unit)
     return turns
 
 
 def _assign_other_spans(trace: Trace, turns: Sequence[Turn]) -> None:
-    """Give each turn the spans of its units, and the others that started in it: all below the same root, and tools below any."""
+    """Give each turn the spans of its units, and other spans that started in it: any span below the same roots, and tools below any root."""
     by_session: dict[str, list[Turn]] = {}
     covered: set[str] = set(trace.helper_ids)
     for turn in turns:
@@ -388,7 +399,7 @@ def _assign_other_spans(trace: Trace, turns: Sequence[Turn]) -> None:
 
 
 class TracedRating(NamedTuple):
-    """A rating of an exchange, the span that it was reported in, and when."""
+    """A rating of an exchange, the span that reported it, and its time."""
 
     exchange_id: str
     rating: Rating
@@ -397,7 +408,7 @@ class TracedRating(NamedTuple):
 
 
 def find_ratings(trace: Trace, exchanges: Sequence[TracedExchange]) -> Iterator[TracedRating]:
-    """Yield the ratings of the exchanges of a trace, and skip all others.
+    """Yield the ratings that belong to exchanges of a trace.
 
     A rating belongs to the exchange with the response that it names, else to the exchange of its span.
     """

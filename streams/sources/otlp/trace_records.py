@@ -1,14 +1,14 @@
-"""A complete trace as records: exchanges, events, the decision that it is complete, and the unused spans.
+"""Assembles a complete trace: its exchanges and events, the decision that it is complete, and the counts of its unused spans.
 
-1. A call that a message and a span both report counts once. They are joined by call id, else by name and arguments, else by name in order.
-   The span wins, and takes what it lacks from the message. A handoff is joined by the agent that takes over, and keeps the model's name
-   for it.
+1. A call that both a message and a span report counts once. They are joined by call id, else by name and arguments, else by name in order.
+   The span takes precedence, and takes missing fields from the message. A handoff is joined by the agent that takes over, and keeps the
+   name that the model used.
 2. Tokens are those of the innermost requests, because an agent repeats their sum.
 3. No convention tells whether an output was used, so no event does.
-4. A later revision keeps the ids of exchanges. An exchange's id is that of the span it was made from; the exchange that now contains this
+4. A later revision keeps the ids of exchanges. An exchange has the id of the span it was first made from. The exchange that now contains this
    span is the same turn.
-5. A later revision repeats no event. Which span reports something depends on the spans that have arrived (rule 1), so an earlier event is
-   kept, and its equivalent in the whole trace is left out.
+5. A later revision repeats no event. Which span reports something depends on the spans that have arrived (rule 1), so an earlier event is kept,
+   and its equivalent in the whole trace is left out.
 
 Texts are already redacted and cut.
 """
@@ -48,15 +48,23 @@ from streams.sources.otlp.trace import (
 )
 from streams.sources.otlp.trace_exchanges import TracedExchange, TracedRating, build_exchanges, exchange_indices, find_ratings
 
-COMPLETE, CONTINUED, NOT_UNDERSTOOD, NO_MODEL = "complete", "continued", "not_understood", "no_model"
+COMPLETE = "complete"
+CONTINUED = "continued"
+NOT_UNDERSTOOD = "not_understood"
+NO_MODEL = "no_model"
 _NO_SECRETS: Counter[str] = Counter()
 _SECRET_MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
-UNKNOWN_KIND, NO_CONTENT, HELPER = "unknown_kind", "no_content", "helper"
-EVALUATION, REPEATED, RETRIEVAL, NOT_A_MODEL_CALL = "evaluation", "repeated", "retrieval", "not_a_model_call"
+UNKNOWN_KIND = "unknown_kind"
+NO_CONTENT = "no_content"
+HELPER = "helper"
+EVALUATION = "evaluation"
+REPEATED = "repeated"
+RETRIEVAL = "retrieval"
+NOT_A_MODEL_CALL = "not_a_model_call"
 STATES = (UNKNOWN_KIND, NO_CONTENT, HELPER, EVALUATION, REPEATED, RETRIEVAL, NOT_A_MODEL_CALL)
-"""The states, those that a user can act on first."""
+"""The states of unused spans. Those that a user can act on come first."""
 MAX_UNUSED_GROUPS = 32
-"""Groups of unused spans kept per trace."""
+"""Maximum number of groups of unused spans that are kept per trace."""
 _TEXT_FACTS = ("question", "answer", "thinking", "calls", "results", "called", "returned")
 _STATE_BY_KIND = {"helper": HELPER, "evaluation": EVALUATION, "retrieval": RETRIEVAL, "other": NOT_A_MODEL_CALL}
 _CALL_EVENT_TYPES = frozenset({"tool_call", "tool_output"})
@@ -70,19 +78,19 @@ _replace_separators = partial(re.compile(r"[^a-z0-9]+").sub)
 
 
 class Assembly(NamedTuple):
-    """The records of a trace. Event positions count from 0 in each session."""
+    """The records of a trace. Positions of events count from 0 in each session."""
 
     exchanges: list[Exchange]
-    """All current exchanges, then the withdrawn ones, which turned out to be part of others."""
+    """The current exchanges, then the withdrawn ones, which turned out to be part of others."""
     events: list[AgentEvent]
     ratings: list[TracedRating]
     decision: TraceAssembly
     links: Links
-    """What may link the trace to others."""
+    """The facts that may link the trace to others."""
 
 
 class Decision(NamedTuple):
-    """The decision that a trace is complete: why, when, and after how many earlier decisions."""
+    """The decision that a trace is complete: its reason, its time, and the number of earlier decisions."""
 
     reason: str
     now: datetime
@@ -98,62 +106,91 @@ class Decision(NamedTuple):
 
 
 def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
-    """Make a trace into records, together with the spans of linked traces that belong to the same turns.
+    """Return the records of a trace. `records` may include spans of linked traces that belong to the same turns.
 
     The same spans give the same exchanges and events, in whatever order and however often they arrive.
     """
     first = min(records, key=order_key)
     spans = sorted(map(to_stored_span, records), key=order_key)
-    trace_id = decision.trace_id or first.trace_id
-    own_spans = [span for span in spans if span.trace_id == trace_id]
     trace = Trace(first.trace_id, without_evaluations(spans), decision.session)
     earlier = {exchange.exchange_id: exchange for exchange in decision.earlier if not exchange.withdrawn}
-    traced, withdrawn_ids = _identify_exchanges(build_exchanges(trace), earlier, decision, {span.span_id for span in spans})
-    withdrawn = [
-        replace(exchange, withdrawn=True, ingested_at=decision.now)
-        for exchange_id, exchange in earlier.items()
-        if exchange_id in withdrawn_ids
-    ]
-    events = events_of(trace)
-    new_events = _drop_repeated_events(trace, events, decision.earlier_events)
-    ratings = list(find_ratings(trace, traced))
-    used_ids = {event.span.span_id for event in events}
-    used_ids |= {exchange.span.span_id for exchange in traced}
-    used_ids |= {rating.span_id for rating in ratings}
-    new_exchanges = [exchange for exchange in traced if exchange.exchange_id not in earlier]
-    all_facts = [span.facts for span in trace.spans]
+    exchanges, withdrawn_ids = _identify_exchanges(build_exchanges(trace), earlier, decision, {span.span_id for span in spans})
+    contents = _TraceContents(
+        trace=trace,
+        own_spans=[span for span in spans if span.trace_id == (decision.trace_id or first.trace_id)],
+        exchanges=exchanges,
+        new_exchanges=[exchange for exchange in exchanges if exchange.exchange_id not in earlier],
+        withdrawn=[
+            replace(exchange, withdrawn=True, ingested_at=decision.now)
+            for exchange_id, exchange in earlier.items()
+            if exchange_id in withdrawn_ids
+        ],
+        events=events_of(trace),
+        ratings=list(find_ratings(trace, exchanges)),
+    )
+    new_events = _drop_repeated_events(trace, contents.events, decision.earlier_events)
+    exchange_records = [_build_exchange_record(exchange, first, decision.now) for exchange in exchanges]
     return Assembly(
-        exchanges=[*(_build_exchange_record(exchange, first, decision.now) for exchange in traced), *withdrawn],
-        events=_build_event_records(trace, new_events, traced, first, decision.now),
-        ratings=ratings,
-        decision=TraceAssembly(
-            connection=first.connection,
-            project=first.project,
-            agent=trace.agent_of(trace.spans[0]) if trace.spans else None,
-            session_id=_find_session(trace, traced, first),
-            trace_id=trace_id,
-            revision=decision.revision,
-            reason=decision.reason,
-            spans=len(own_spans),
-            exchanges=sum(exchange.span.trace_id == trace_id for exchange in new_exchanges),
-            kept_exchanges=0,
-            withdrawn_exchanges=len(withdrawn),
-            events=sum(event.span.trace_id == trace_id for event in events),
-            state=_trace_state(own_spans, traced),
-            unused_spans=unused_spans(own_spans, used_ids, trace.helper_ids, has_exchange=bool(traced)),
-            truncated=any(TRUNCATED in facts.tags for facts in all_facts),
-            sampling_probability=next((facts.probability for facts in all_facts if facts.probability is not None), None),
-            started_at=own_spans[0].started_at,
-            ended_at=max(span.ended_at for span in own_spans),
-            assembled_at=decision.now,
-        ),
-        links=find_links(own_spans),
+        exchanges=exchange_records + contents.withdrawn,
+        events=_build_event_records(trace, new_events, exchanges, first, decision.now),
+        ratings=contents.ratings,
+        decision=_build_decision(contents, first, decision),
+        links=find_links(contents.own_spans),
     )
 
 
-def _find_session(trace: Trace, traced: Sequence[TracedExchange], first: Span) -> str:
-    if traced:
-        return traced[0].session_id
+class _TraceContents(NamedTuple):
+    """The contents of a trace with its linked traces. `own_spans` are the spans of the trace itself, in order."""
+
+    trace: Trace
+    own_spans: list[StoredSpan]
+    exchanges: list[TracedExchange]
+    new_exchanges: list[TracedExchange]
+    withdrawn: list[Exchange]
+    events: list[TracedEvent]
+    ratings: list[TracedRating]
+
+    @property
+    def used_ids(self) -> set[str]:
+        """Ids of the spans from which something was made."""
+        used_ids = {event.span.span_id for event in self.events}
+        used_ids.update(exchange.span.span_id for exchange in self.exchanges)
+        used_ids.update(rating.span_id for rating in self.ratings)
+        return used_ids
+
+
+def _build_decision(contents: _TraceContents, first: Span, decision: Decision) -> TraceAssembly:
+    """Return the record of the decision on a trace. Its counts are those of the trace itself, without linked traces."""
+    trace = contents.trace
+    own_spans = contents.own_spans
+    trace_id = decision.trace_id or first.trace_id
+    probabilities = [span.facts.probability for span in trace.spans if span.facts.probability is not None]
+    return TraceAssembly(
+        connection=first.connection,
+        project=first.project,
+        agent=trace.agent_of(trace.spans[0]) if trace.spans else None,
+        session_id=_find_session(trace, contents.exchanges, first),
+        trace_id=trace_id,
+        revision=decision.revision,
+        reason=decision.reason,
+        spans=len(own_spans),
+        exchanges=sum(exchange.span.trace_id == trace_id for exchange in contents.new_exchanges),
+        kept_exchanges=0,
+        withdrawn_exchanges=len(contents.withdrawn),
+        events=sum(event.span.trace_id == trace_id for event in contents.events),
+        state=_trace_state(own_spans, contents.exchanges),
+        unused_spans=unused_spans(own_spans, contents.used_ids, trace.helper_ids, has_exchange=bool(contents.exchanges)),
+        truncated=any(TRUNCATED in span.facts.tags for span in trace.spans),
+        sampling_probability=probabilities[0] if probabilities else None,
+        started_at=own_spans[0].started_at,
+        ended_at=max(span.ended_at for span in own_spans),
+        assembled_at=decision.now,
+    )
+
+
+def _find_session(trace: Trace, exchanges: Sequence[TracedExchange], first: Span) -> str:
+    if exchanges:
+        return exchanges[0].session_id
     if trace.spans:
         return trace.session_of(trace.spans[0])
     return first.trace_id
@@ -162,15 +199,15 @@ def _find_session(trace: Trace, traced: Sequence[TracedExchange], first: Span) -
 def _identify_exchanges(
     traced: Sequence[TracedExchange], earlier: Mapping[str, Exchange], decision: Decision, span_ids: Collection[str]
 ) -> tuple[list[TracedExchange], set[str]]:
-    """Give exchanges the ids of the earlier ones they continue. Also return the ids of the earlier ones to withdraw."""
+    """Give exchanges the ids of the earlier exchanges they continue. Also return the ids of the earlier exchanges to withdraw."""
     misfiled_ids = {exchange_id for exchange_id, exchange in earlier.items() if _has_wrong_session(exchange, traced, decision)}
     kept_ids = [exchange_id for exchange_id in earlier if exchange_id not in misfiled_ids]
-    identified, absorbed = _keep_earlier_ids(traced, kept_ids, span_ids)
-    return identified, absorbed | misfiled_ids
+    identified, absorbed_ids = _keep_earlier_ids(traced, kept_ids, span_ids)
+    return identified, absorbed_ids | misfiled_ids
 
 
 def _has_wrong_session(exchange: Exchange, traced: Sequence[TracedExchange], decision: Decision) -> bool:
-    """Return whether an earlier exchange uses its trace's id as a session although a linked trace now names the session."""
+    """Return whether an earlier exchange has the trace's id as its session although a linked trace now names the session."""
     if decision.trace_id is None or SESSION_FROM_TRACE not in exchange.tags:
         return False
     return any(SESSION_FROM_TRACE not in current.tags for current in traced)
@@ -179,20 +216,21 @@ def _has_wrong_session(exchange: Exchange, traced: Sequence[TracedExchange], dec
 def _keep_earlier_ids(
     traced: Sequence[TracedExchange], earlier_ids: Iterable[str], span_ids: Collection[str]
 ) -> tuple[list[TracedExchange], set[str]]:
-    """Give exchanges the ids that an earlier revision gave them, the oldest if there are several. Also return the absorbed ids.
+    """Give exchanges the ids that an earlier revision gave them; the oldest id if there are several.
 
-    An exchange whose span is not among `span_ids` stays as it is, because nothing is known about it.
+    Also return the earlier ids that are now part of another exchange. An earlier exchange whose span is not among `span_ids` stays as it is,
+    because nothing is known about it.
     """
     indices = exchange_indices(traced)
     id_by_index: dict[int, str] = {}
-    absorbed: set[str] = set()
+    absorbed_ids: set[str] = set()
     for exchange_id in earlier_ids:
         index = indices.get(exchange_id)
         if index is not None and index not in id_by_index:
             id_by_index[index] = exchange_id
         elif exchange_id in span_ids:
-            absorbed.add(exchange_id)
-    return [replace(exchange, earlier_id=id_by_index.get(index)) for index, exchange in enumerate(traced)], absorbed
+            absorbed_ids.add(exchange_id)
+    return [replace(exchange, earlier_id=id_by_index.get(index)) for index, exchange in enumerate(traced)], absorbed_ids
 
 
 def _build_exchange_record(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
@@ -225,7 +263,7 @@ def _build_labels(labels: Mapping[str, str]) -> tuple[Label, ...]:
 
 
 def _count_secrets(text: str) -> tuple[str, Counter[str]]:
-    """Return the text, and the number of secrets that were redacted when its span arrived."""
+    """Return the text unchanged, and the number of secrets by kind that were redacted when its span arrived."""
     return text, Counter(_SECRET_MARKER.findall(text)) if "[SECRET:" in text else _NO_SECRETS
 
 
@@ -262,7 +300,7 @@ def _build_event_records(
 
 
 class _EventOwners:
-    """The owner of the events of each span, computed once per span."""
+    """The owners of the events, computed once per span."""
 
     def __init__(self, trace: Trace, exchanges: Sequence[TracedExchange]) -> None:
         self._trace = trace
@@ -282,7 +320,7 @@ class _EventOwners:
 
 
 class _EventOwner(NamedTuple):
-    """Session, agent, exchange and labels of the events of a span."""
+    """The session, agent, exchange and labels of the events of a span."""
 
     session_id: str
     agent: str | None
@@ -294,12 +332,12 @@ def _normalise(event: TracedEvent, owner: _EventOwner, seq: int) -> NormalisedEv
     payload = event.payload
     if owner.exchange_id is not None:
         payload = {**payload, "exchange_id": owner.exchange_id}
-    # The payload was read from JSON, so unless it is too deep it needs no cleaning.
+    # The payload comes from JSON, so it needs no cleaning unless it nests too deep.
     return normalise_event(payload, seq) if is_too_deep(payload) else normalise_payload(payload, seq)
 
 
 def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: Sequence[EarlierEvent]) -> list[TracedEvent]:
-    """Return the events that no earlier revision reported, neither under the same id nor by another span."""
+    """Return the events that no earlier revision reported, under the same id or by another span."""
     if not earlier:
         return list(events)
     current_ids = {event.event_id for event in events}
@@ -323,7 +361,7 @@ def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: 
 
 
 def _new_calls(new_candidates: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
-    """Yield the calls that no superseded event covers: by call id, or by tool name if one of the two has no id."""
+    """Yield the calls that no superseded event reported. Calls match by call id, or by tool name if one of the two has no id."""
     by_call_id: dict[Any, EarlierEvent] = {}
     by_name: dict[tuple[str, bool], dict[str, EarlierEvent]] = defaultdict(dict)
     for candidate in superseded:
@@ -347,7 +385,7 @@ def _new_calls(new_candidates: Sequence[TracedEvent], superseded: Sequence[Earli
 def _same_tool_events(
     tool: str, by_name: Mapping[tuple[str, bool], Mapping[str, EarlierEvent]], *, has_id: bool
 ) -> Iterator[EarlierEvent]:
-    """Yield the events of a tool, or of its transport, whose name is a suffix of the tool's. At most one of the two has an id."""
+    """Yield the events of a tool or of its transport, whose name is a suffix of the tool's name, if at most one of the two has an id."""
     for start in range(max(0, len(tool) - _MAX_TOOL_NAME), len(tool)):
         yield from by_name.get((tool[start:], True), {}).values()
         if not has_id:
@@ -357,9 +395,9 @@ def _same_tool_events(
 def _new_events(
     trace: Trace, new_candidates: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]
 ) -> Iterator[TracedEvent]:
-    """Yield the events that no superseded one covers.
+    """Yield the events that no superseded event reported.
 
-    Spans inside each other report the same thing. Of other spans, each superseded event covers one event with equal content.
+    Spans inside each other report the same thing. For other spans, each superseded event matches one new event with equal content.
     """
     near_superseded = trace.ids_on_path({event.span_id for event in superseded})
     near_fresh = trace.ids_on_path({event.span.span_id for event in new_candidates})
@@ -379,7 +417,7 @@ def _build_content_key(payload: Mapping[str, Any]) -> str:
 
 
 def _trace_state(spans: Sequence[StoredSpan], traced: Sequence[TracedExchange]) -> str:
-    """Return the state of a trace: if it made no exchange, the reason that its sender can do most about."""
+    """Return the state of a trace. If it has no exchange, the state is the reason, the one that its sender can act on most directly."""
     ids = {span.span_id for span in spans}
     if any(exchange.span.span_id in ids for exchange in traced):
         return COMPLETE
@@ -402,9 +440,9 @@ def _state_without_content(kinds: Collection[str]) -> str:
 def unused_spans(
     spans: Iterable[StoredSpan], used: Collection[str], helpers: Collection[str], *, has_exchange: bool
 ) -> tuple[UnusedSpans, ...]:
-    """Return the unused spans by state and scope. `used` and `helpers` are ids of spans; `helpers` are those inside a helper.
+    """Return the numbers of unused spans by state and scope. `used` and `helpers` are ids of used spans and of spans inside helpers.
 
-    A request without texts counts even if its tokens were used, because a hidden exchange looks like a missing one.
+    A request without texts counts as unused even if its tokens were used: its sender may wonder why there is no exchange.
     """
     counts: dict[_Group, int] = {}
     examples: dict[_Group, str] = {}
@@ -467,7 +505,7 @@ class TracedEvent(NamedTuple):
 
 
 def events_of(trace: Trace) -> list[TracedEvent]:
-    """Return the events of a trace in order of time. At the same time, a call precedes its output, and both precede tokens."""
+    """Return the events of a trace in order of time. At equal times, a call precedes its output, and both precede token usage."""
     if _has_served_calls_alone(trace):
         return []
     events = [event for span in trace.spans for event in _build_own_events(trace, span)]
@@ -478,7 +516,7 @@ def events_of(trace: Trace) -> list[TracedEvent]:
 def _has_served_calls_alone(trace: Trace) -> bool:
     """Return whether a trace without a session has only calls reported by tool servers, such as MCP servers.
 
-    The agent reports each of these calls in another trace. Here it would count twice, and the server would look like an agent.
+    The agent reports these calls in another trace. They would count twice, and the server would look like an agent.
     """
     known = [span.facts for span in trace.spans if span.facts.kind != "other"]
     return bool(known) and all(facts.is_served_call and facts.session_id is None for facts in known)
@@ -502,7 +540,7 @@ def _build_own_events(trace: Trace, span: StoredSpan) -> Iterator[TracedEvent]:
 
 
 def _usage_fields(usage: Usage) -> Json:
-    """Return the token counts of an event. Input excludes cache reads and writes; without an input count there is no total."""
+    """Return the token counts of an event. Input excludes cache reads and writes. With cached tokens but no input count there is no total."""
     cached = (usage.cache_read or 0) + (usage.cache_write or 0)
     counts = _drop_missing(
         input=None if usage.input is None else max(0, usage.input - cached),
@@ -543,7 +581,7 @@ def _build_tool_events(trace: Trace) -> Iterator[TracedEvent]:
 
 
 def _wraps_same_tool(trace: Trace, span: StoredSpan) -> bool:
-    """Return whether a tool's span only wraps a span of the same tool by another instrumentor."""
+    """Return whether the span of a tool only wraps a span of the same tool by another instrumentor."""
     return any(
         child.facts.kind == "tool" and _tool_name(child.facts) == _tool_name(span.facts) for child in trace.children(span)
     )
@@ -554,7 +592,7 @@ def _tool_name(facts: SpanFacts) -> str | None:
 
 
 def _drop_repeated_tools(tools: Iterable[StoredSpan]) -> list[StoredSpan]:
-    """Return the tools' spans without those of a second instrumentor for the same call at the same time."""
+    """Return the spans of tools without those that a second instrumentor reports for the same call at the same time."""
     kept, by_call = list[StoredSpan](), dict[tuple[str, str] | None, StoredSpan]()
     for span in tools:
         call = None if span.facts.called is None else _build_arguments_key(span.facts.called)
@@ -570,8 +608,9 @@ def _build_arguments_key(call: ToolCall) -> tuple[str, str] | None:
 
 
 def _add_wrapper_facts(trace: Trace, span: StoredSpan) -> StoredSpan:
-    """Return a tool's span, completed from the spans that wrap it."""
-    own, outer = span.facts, trace.parent(span)
+    """Return the span of a tool, completed from the spans that wrap it."""
+    own = span.facts
+    outer = trace.parent(span)
     while outer is not None and outer.facts.kind == "tool" and _tool_name(outer.facts) == _tool_name(own):
         own = replace(own, called=_complete_call(own.called, outer.facts.called), returned=own.returned or outer.facts.returned)
         outer = trace.parent(outer)
@@ -606,7 +645,7 @@ def _spans_with_messages(trace: Trace) -> list[StoredSpan]:
 
 
 class _ToolOutputs:
-    """The tool outputs in messages, by call id. Some senders number the calls of each turn from 1 again."""
+    """The tool outputs in messages, by call id. An id may recur, because some senders number the calls of each turn from 1."""
 
     def __init__(self, trace: Trace) -> None:
         self._by_call = defaultdict[str, list[tuple[StoredSpan, ToolResult]]](list)
@@ -616,7 +655,7 @@ class _ToolOutputs:
                     self._by_call[result.call_id].append((span, result))
 
     def find(self, call_id: str | None, caller: StoredSpan) -> tuple[StoredSpan, ToolResult] | None:
-        """Return the first output reported after the call, with its span; any output of the call if the clocks differ."""
+        """Return the first output reported after the call, with its span. If the clocks differ, return any output of the call."""
         outputs = self._by_call.get(call_id or "", [])
         for span, result in outputs:
             if span is not caller and span.started_at >= caller.started_at:
@@ -625,7 +664,7 @@ class _ToolOutputs:
 
 
 def _join_calls(tools: list[StoredSpan], messages: list[_MessageCall]) -> dict[str, _MessageCall]:
-    """Return the message with the same call as a tool's span, by the id of the span."""
+    """Return the message calls that spans of tools report too, by the id of the span."""
     joined: dict[str, _MessageCall] = {}
     open_tools, open_messages = list(tools), list(messages)
     for key in (attrgetter("call_id"), _build_arguments_key, attrgetter("name"), _build_handoff_key):
@@ -643,7 +682,7 @@ def _join_calls(tools: list[StoredSpan], messages: list[_MessageCall]) -> dict[s
 
 
 def _build_handoff_key(call: ToolCall) -> str | None:
-    """Return the agent that takes over in a handoff, normalised: `transfer_to_billing_desk` and `handoff to Billing Desk` match."""
+    """Return the normalised name of the agent that takes over in a handoff: `transfer_to_billing_desk` and `handoff to Billing Desk` match."""
     match = None if call.name is None else _match_handoff(call.name)
     return None if match is None else _replace_separators("_", match[1].lower())
 
@@ -665,7 +704,7 @@ def _build_span_events(span: StoredSpan, message: ToolCall | None, outputs: _Too
 
 
 def _merge_calls(own: ToolCall, message: ToolCall) -> ToolCall:
-    """Return the call of a span, completed from the message that asked for it. A handoff is named as the model named it."""
+    """Return the call of a span, completed from the message with the same call. A handoff keeps the name that the model used."""
     call_id = own.call_id or message.call_id
     if message.name is not None and _build_handoff_key(own) is not None:
         return ToolCall(message.name, call_id, message.arguments)
@@ -697,11 +736,12 @@ def _build_message_events(message: _MessageCall, outputs: _ToolOutputs) -> Itera
 
 
 def find_transports(tools: Iterable[StoredSpan]) -> frozenset[str]:
-    """Return the ids of the tools' spans that are only the transport of a call that another span reports at that time.
+    """Return the ids of the spans that are only the transport of a tool call that another span reports at the same time.
 
-    The other span has arguments, and its tool's name ends with that of the transport, which has neither id nor arguments.
+    The other span has arguments, and the name of its tool ends with the name of the transport. The transport has neither an id nor arguments.
     """
-    tools_with_arguments, transports = list[_ToolTimes](), defaultdict[str, list[StoredSpan]](list)
+    tools_with_arguments: list[_ToolTimes] = []
+    transports = defaultdict[str, list[StoredSpan]](list)
     for span in tools:
         called = span.facts.called
         if called is None:
@@ -722,7 +762,7 @@ def find_transports(tools: Iterable[StoredSpan]) -> frozenset[str]:
 
 
 class _ToolTimes(NamedTuple):
-    """A tool span with arguments: the reversed name of the tool, start and end."""
+    """A tool call with arguments: the reversed name of the tool, its start and its end."""
 
     reversed_name: str
     started_at: datetime

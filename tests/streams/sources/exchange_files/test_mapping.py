@@ -19,18 +19,18 @@ from schemas.records import Exchange
 from streams.sources.exchange_files.mapping import (
     Fields,
     TimeSource,
-    answer_in,
-    count_in,
     find_value,
-    input_tokens_in,
     load_mapping,
     mapping_text,
-    name_in,
-    output_tokens_in,
-    question_in,
-    time_in,
+    read_answer,
+    read_count,
+    read_input_tokens,
+    read_name,
+    read_output_tokens,
+    read_question,
+    read_time,
 )
-from streams.sources.exchange_files.profiling import NAMES, profile_file, propose_sources
+from streams.sources.exchange_files.profiling import COLUMN_NAMES, profile_file, propose_sources
 from streams.sources.exchange_files.tables import TableReader
 from streams.sources.lines import Problem
 from streams.sources.source import Reading, ReadingContext
@@ -66,7 +66,11 @@ def test_any_row_gives_an_exchange_or_a_problem_with_a_field(redacting: ReadingC
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(st.lists(st.dictionaries(st.sampled_from([name for names in NAMES.values() for name in names]), ANYTHING), max_size=5))
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from([name for names in COLUMN_NAMES.values() for name in names]), ANYTHING), max_size=5
+    )
+)
 def test_a_proposed_mapping_names_existing_columns(rows: list[dict[str, Any]]) -> None:
     """Profiling must not fail, whatever the columns contain."""
     for source in propose_sources(rows).values():
@@ -76,7 +80,7 @@ def test_a_proposed_mapping_names_existing_columns(rows: list[dict[str, Any]]) -
 @settings(max_examples=examples(100), deadline=None)
 @given(
     st.dictionaries(
-        st.sampled_from(sorted(NAMES)), st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=30)
+        st.sampled_from(sorted(COLUMN_NAMES)), st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=30)
     )
 )
 def test_a_saved_mapping_is_loaded_unchanged(tmp_path_factory: pytest.TempPathFactory, columns: dict[str, str]) -> None:
@@ -143,7 +147,7 @@ def test_an_ambiguous_time_is_not_proposed() -> None:
 )
 def test_a_time_is_parsed_in_the_format_of_its_source(value: Any, source: Mapping[str, Any]) -> None:
     """Every export writes times differently."""
-    assert time_in(value, TimeSource(column="t", **source)) == NOON
+    assert read_time(value, TimeSource(column="t", **source)) == NOON
 
 
 @pytest.mark.parametrize("value", ["never", True, 5, 1e300, float("inf"), "99999999999999999999", "-1793534400", [1]])
@@ -151,30 +155,30 @@ def test_a_time_is_parsed_in_the_format_of_its_source(value: Any, source: Mappin
 def test_an_invalid_time_is_reported(value: Any, source: Mapping[str, Any]) -> None:
     """A number that is not a time must not become a time in 1970."""
     with pytest.raises(ValueError, match=r"\w"):
-        time_in(value, TimeSource(column="t", **source))
+        read_time(value, TimeSource(column="t", **source))
 
 
 def test_a_conversation_column_gives_its_last_question_and_answer() -> None:
     """One column often has the whole conversation, as JSON or as a list."""
     for talk in (TALK, json.dumps(TALK), {"messages": TALK}):
-        assert question_in(talk) == "Hi"
-        assert answer_in(talk) == "Hello"
+        assert read_question(talk) == "Hi"
+        assert read_answer(talk) == "Hello"
     unanswered = [*TALK, {"role": "user", "content": [{"type": "text", "text": "And now?"}]}]
-    assert question_in(unanswered) == "And now?"
-    assert answer_in(unanswered) == ""
-    assert question_in("[see above]") == "[see above]"
-    assert answer_in('{"a": 1}') == '{"a": 1}'
-    assert question_in(3) == "3"
+    assert read_question(unanswered) == "And now?"
+    assert read_answer(unanswered) == ""
+    assert read_question("[see above]") == "[see above]"
+    assert read_answer('{"a": 1}') == '{"a": 1}'
+    assert read_question(3) == "3"
 
 
 def test_names_and_counts_are_converted_from_text_and_floats() -> None:
     """In CSV everything is text, and pandas writes whole numbers as floats."""
-    assert name_in(7.0) == "7"
-    assert name_in(" ") is None
-    assert name_in(" x ") == "x"
-    assert count_in("7.0") == 7
-    assert count_in(float("nan")) is None
-    assert count_in(7) == 7
+    assert read_name(7.0) == "7"
+    assert read_name(" ") is None
+    assert read_name(" x ") == "x"
+    assert read_count("7.0") == 7
+    assert read_count(float("nan")) is None
+    assert read_count(7) == 7
 
 
 @pytest.mark.parametrize(
@@ -203,7 +207,7 @@ def test_names_and_counts_are_converted_from_text_and_floats() -> None:
         ),
         (
             "version: 1\nfields: {session_id: s, occurred_at: t, user_message: q, agent_response: a, labels: {model: m}}",
-            "field of its own",
+            "is a field, not a label",
         ),
         ("- 1", "document"),
     ],
@@ -286,8 +290,8 @@ def test_a_contradictory_usage_is_a_dead_letter() -> None:
     """It is unknown which of its counts is wrong."""
     usage = {"input_tokens": 40, "cache_read_input_tokens": 30, "output_tokens": 7, "total_tokens": 5}
     with pytest.raises(ValueError, match="contradict"):
-        input_tokens_in(usage)
-    assert output_tokens_in(usage) == 7
+        read_input_tokens(usage)
+    assert read_output_tokens(usage) == 7
 
 
 def test_a_conversation_with_answers_is_preferred_to_questions_alone(tmp_path: Path, read_file: Read) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from schemas.bounds import EARLIEST, LATEST
 from schemas.errors import InputError
-from streams.sources.exchange_files.mapping import TimeSource, time_in
+from streams.sources.exchange_files.mapping import TimeSource, read_time
 from streams.sources.exchange_files.profiling import profile_file
 from streams.sources.source import Reading, ReadingContext
 
@@ -25,7 +25,7 @@ BERLIN = "Europe/Berlin"
 
 def read(text: str, zone: str | None = None) -> datetime | None:
     """Return the time in a cell."""
-    return time_in(text, TimeSource(column="t", zone=zone))
+    return read_time(text, TimeSource(column="t", zone=zone))
 
 
 @pytest.mark.parametrize(
