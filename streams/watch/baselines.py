@@ -1,7 +1,7 @@
-"""Baselines: what is normal for a project, over a window that ends with the moment they are computed at.
+"""Baselines: the normal level of a project, over a window that ends when the baseline is computed.
 
-A baseline is computed again when it is older than a day, or when the scores it would rest on were made with something else. While an
-incident of drift is open or acknowledged it is left as it was before: a baseline that has taken in the changed days would call them normal.
+A baseline is computed again when it is older than a day, or when the scores in its window were made by other means. While an incident of
+drift is open or acknowledged, an old baseline stays: a new one would include the changed days and call them normal.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from streams.watch.lifecycle import is_live
 from streams.watch.measures import ProjectScores
 
 MAX_BASELINE_AGE = timedelta(days=1)
-"""The age that a baseline may have before another one is computed."""
+"""The age from which a baseline is computed again."""
 
 
 def compute_baseline(measured: ProjectScores, policy: Policy, days: int) -> Baseline | None:
-    """The baseline over so many times 24 hours before the as-of; None without scores. The same as-of gives the same record."""
-    start, end = measured.as_of - timedelta(days=days), measured.as_of
-    found = measured.window(days)
-    if not found.exchanges:
+    """Return the baseline over the `days` times 24 hours before the as-of; None without scores. The same as-of gives the same record."""
+    end = measured.as_of
+    start = end - timedelta(days=days)
+    statistics = measured.window(days)
+    if not statistics.exchanges:
         return None
     return Baseline(
         baseline_id=stable_id("baseline", measured.project, start.isoformat(), end.isoformat()),
@@ -32,23 +33,23 @@ def compute_baseline(measured: ProjectScores, policy: Policy, days: int) -> Base
         computed_at=end,
         window_start=start,
         window_end=end,
-        **found.tiers,
-        anomaly_rate=found.anomalies / found.exchanges,
-        exchange_count=found.exchanges,
+        **statistics.tiers,
+        anomaly_rate=statistics.anomalies / statistics.exchanges,
+        exchange_count=statistics.exchanges,
         policy_digest=policy.for_project(measured.project).digest,
         yardstick=measured.yardstick(start.date(), end.date()),
     )
 
 
 def is_comparable(baseline: Baseline, measured: ProjectScores) -> bool:
-    """Tell whether a baseline's scores were made with the same means as those that its window holds now."""
+    """Return whether the scores that are now in a baseline's window were made by the same means as the baseline's."""
     last = min(baseline.window_end, measured.as_of).date()
     return baseline.yardstick == measured.yardstick(baseline.window_start.date(), last)
 
 
 def needs_new_baseline(baseline: Baseline | None, measured: ProjectScores, incidents: Iterable[Incident]) -> bool:
-    """Tell whether another baseline is to be computed without a request."""
+    """Return whether a check must compute a new baseline."""
     if baseline is None or not is_comparable(baseline, measured):
         return True
-    held = any(one.type == DRIFT and is_live(one) for one in incidents)
-    return not held and measured.as_of - baseline.computed_at > MAX_BASELINE_AGE
+    has_live_drift = any(incident.type == DRIFT and is_live(incident) for incident in incidents)
+    return not has_live_drift and measured.as_of - baseline.computed_at > MAX_BASELINE_AGE

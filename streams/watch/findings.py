@@ -1,4 +1,4 @@
-"""What the rules are given (`Case`), and what they find (`Finding`), in one form, so that incidents need not know each rule."""
+"""The input of the rules (`RuleInput`) and their output (`Finding`), in a common form, so that incidents do not depend on single rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streams.watch.measures import SCORES_QUERY, ProjectScores, midnight
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The named query that a rule read, with its parameters: it finds the same numbers again."""
+    """The named query that a rule read, with its parameters, so that its numbers can be reproduced."""
 
     query: str
     parameters: Mapping[str, Any]
@@ -28,54 +28,54 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something a rule found in a project."""
+    """A change that a rule found in a project."""
 
     key: Key
     rule: str
     severity: str
     since: date
-    """First day of the change, UTC; where that is estimated, the likeliest."""
+    """The first day of the change in UTC; the most probable one if it is estimated."""
     until: date
-    """Last day with scores that shows it."""
+    """The last day with scores on which the change was observed."""
     size: float
-    """The size of the change, never negative, in a measure of the rule's own: only sizes of one rule are compared."""
+    """The size of the change, never negative, on the scale of the rule. Only sizes from the same rule are comparable."""
     title: str
     description: str
     numbers: Numbers
-    """The numbers that the rule saw: days, averages, counts, estimates with intervals."""
+    """The numbers of the change: days, averages, counts, estimates with intervals."""
     before: tuple[datetime, datetime]
-    """The time that was compared with, start inclusive, end exclusive, UTC."""
+    """The period before the change, start inclusive, end exclusive, UTC."""
     after: tuple[datetime, datetime]
-    """The time of the change."""
+    """The period since the change."""
     expected: float | None
-    """The value to be expected: the mean of the scores before, or the rate of anomalies."""
+    """The expected value: the mean before the change, or the rate of anomalies."""
     source: Source
     cut: tuple[Span, ...] = ()
-    """Days within the time that was compared with that are left out of it: those of changes that are over."""
+    """Days that were excluded from the period before the change, because they belong to changes that are over."""
     known_level: bool = False
-    """True if the rule measures from the level of the last decision: its finding is then no repetition of that."""
+    """True if the rule compares with the level of the last decision, so that the finding does not repeat the change that was decided on."""
     confirmed: bool = True
-    """True if it is certain enough for an alert; otherwise it is suspected, and only shown."""
+    """True if the change is certain enough for an alert; a suspected change is only shown."""
     interval: tuple[date, date] | None = None
-    """The first and the last day that may be the first one of the change; None where the rule does not say: `since` alone."""
+    """The first and the last possible first day of the change; None if the rule gives only `since`."""
     fell_too: bool = False
-    """True if it raised no alarm of its own and only moved with others that did."""
+    """True if the series raised no alarm of its own, and changed along with others that did."""
     kind: str = MEAN
-    """What moved: `MEAN`, `SPREAD` or `FURTHER`."""
+    """The kind of change: `MEAN`, `SPREAD` or `FURTHER`."""
 
     @property
     def is_worse(self) -> bool:
-        """True if it moved for the worse."""
+        """True if the series changed for the worse."""
         return self.series.is_worse
 
     @property
     def series(self) -> Series:
-        """The series that moved."""
+        """The series that changed."""
         return Series(self.key, self.kind)
 
     @property
     def first_days(self) -> tuple[date, date]:
-        """The days that may be the first one of the change, both ends included."""
+        """The first and the last possible first day of the change."""
         return self.interval or (self.since, self.since)
 
 
@@ -84,35 +84,35 @@ class OpenChange(NamedTuple):
 
     direction: str
     since: date
-    """Its first day."""
+    """The first day of the change."""
     further_since: date | None = None
-    """The first day of the next change the same way, if that has an open incident of its own."""
+    """The first day of a further change in the same direction, if that has an open incident of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleInput:
-    """The data that the rules are asked about."""
+    """The scores of a project, for the rules about scores."""
 
     measured: ProjectScores
     baseline: Baseline | None
     references: Mapping[str, Reference]
-    """The days that count, by series; all of them if a series is not named."""
+    """The reference days by series; a missing series has all days."""
     parameters: Mapping[str, Any]
-    """Of the query that the measures come from."""
+    """The parameters of the query that read the scores."""
     open_changes: Mapping[str, OpenChange] = field(default_factory=dict)
     """The changes whose incidents are open, by series."""
 
     @property
     def source(self) -> Source:
-        """The place where the rules look: the named query and its parameters."""
+        """The query that read the scores, for this project alone."""
         return Source(SCORES_QUERY, {**self.parameters, "projects": [self.measured.project]})
 
     def reference(self, series: str) -> Reference:
-        """Return the days of a series that count."""
+        """Return the reference days of a series."""
         return self.references.get(series, NO_DECISION)
 
     def window(self, first: date, last: date) -> tuple[datetime, datetime]:
-        """The time from one day to another, both included, as far as it was looked at."""
+        """Return the period between two days, both included, up to the as-of."""
         return days_window(first, last, self.measured.as_of)
 
 
@@ -120,12 +120,12 @@ Rule = Callable[[RuleInput], Iterator[Finding]]
 
 
 def days_window(first: date, last: date, as_of: datetime) -> tuple[datetime, datetime]:
-    """Return the time from one day to another, both included, until a moment."""
+    """Return the period between two days, both included, up to the as-of."""
     return midnight(first), min(midnight(last + timedelta(days=1)), as_of)
 
 
 def list_days(counts: Mapping[DailyAverage, int]) -> list[Day]:
-    """Return the days with their averages and numbers of scores, as they are shown."""
+    """Return the days of an incident with their averages and numbers of scores."""
     return [Day(day=day.day, average=day.average, count=count) for day, count in counts.items()]
 
 
@@ -135,28 +135,29 @@ class Wording(NamedTuple):
     title: str
     description: str
     days: list[Day]
-    """The days that show it, each with its average and count."""
+    """The days of the change with their averages and counts."""
     numbers: Numbers
-    """The numbers besides those of every change."""
+    """The numbers that only this kind of finding has."""
 
 
 class Comparison(NamedTuple):
-    """The data that a rule compared."""
+    """The circumstances of a comparison by a rule."""
 
     rule: str
     source: Source
     reference: Reference
     first_day: date
-    """Of the series, as far as it was looked at."""
+    """The first day of the series that was examined."""
     as_of: datetime
 
 
-def build_finding(key: Key, change: Change, compared: Comparison, wording: Wording) -> Finding:
-    """Return a change that the sequential rule found as a finding: of a tier's scores or of an agent's runs."""
-    until, since = change.seen_at.date(), compared.reference.since or compared.first_day
+def build_finding(key: Key, change: Change, comparison: Comparison, wording: Wording) -> Finding:
+    """Return the finding of a change that the change detector found in a tier's scores or in an agent's runs."""
+    until = change.seen_at.date()
+    since = comparison.reference.since or comparison.first_day
     return Finding(
         key=key,
-        rule=compared.rule,
+        rule=comparison.rule,
         severity=change.severity,
         since=change.first_day,
         until=until,
@@ -177,11 +178,11 @@ def build_finding(key: Key, change: Change, compared: Comparison, wording: Wordi
             log_evidence=change.log_evidence,
         ),
         before=(midnight(since), midnight(change.first_day)),
-        after=days_window(change.first_day, until, compared.as_of),
-        cut=compared.reference.cut,
+        after=days_window(change.first_day, until, comparison.as_of),
+        cut=comparison.reference.cut,
         expected=change.mean_before,
-        source=compared.source,
+        source=comparison.source,
         interval=(change.earliest_day, change.latest_day),
         confirmed=change.confirmed_at is not None,
-        known_level=compared.reference.since is not None,
+        known_level=comparison.reference.since is not None,
     )

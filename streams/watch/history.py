@@ -1,16 +1,16 @@
-"""The check of history: an import brings days on which no watch looked, and each of them is checked as of its end.
+"""The check of history: an import adds days that no watch has seen, and each of them is checked as of its end.
 
-1. Before an import takes anything in, `begin` notes where scores and diagnoses end. Days that records came to after that were brought by
-   the import. `check` looks at them as of their ends (midnight, UTC), oldest first, and so opens and closes incidents on the days on which
-   a watch would have. A day that is not over is left to the check as of now.
-2. A watch also looks at days without data, while there is data within the week before. So does this, but only after the newest
-   check of the project: a look back revises nothing, and opens what only the records that came can show.
-3. Progress is noted after each day. Cut off in the middle of the import or of the check, the next import, `check-drift` or server goes on
-   with the day after the last one noted. A day that was checked again would say the same of the same records.
-4. Where exchanges that were brought still wait for the server's judge, nothing is checked: their tiers would be compared in part. The rounds of the
+1. Before an import writes records, `begin` notes the ends of scores and diagnoses. The days of later records were imported. `check` checks
+   them as of their ends (midnight UTC), oldest first, and so opens and closes incidents on the days on which a watch would have done it.
+   A day that is not over is left to the normal check.
+2. A watch also checks days without data if there is data within the week before. So does this check, but only after the newest check of
+   the project: a check that looks back revises no incident, and can only open those that the new records show.
+3. Progress is stored after each day. If the import or the check is interrupted, the next import, `check-drift` or server continues with the
+   next day. Checking a day again would make the same records.
+4. While imported exchanges wait for the server's judge, nothing is checked, because their tiers would be incomplete. The rounds of the
    server check them once they have scores, or after a day.
-5. Alerts are about what was seen within the last day (`service.alerts.delivery`): history that ended raises none.
-6. While an import runs, the rounds leave its project alone. They take one that has not ended in an hour to have been killed.
+5. Alerts are only sent for findings of the last day (`service.alerts.delivery`), so history that has ended raises none.
+6. While an import runs, the rounds skip its project. An import that has not ended after an hour is assumed to have been killed.
 """
 
 from __future__ import annotations
@@ -35,70 +35,71 @@ from streams.watch.measures import MAX_SCORE_DELAY, midnight
 from streams.watch.watching import Watch
 
 CONSUMER = "history"
-"""Consumer whose watermarks are the marks of imports: the topic is what the import fills, the partition the place in `Mark`."""
+"""The consumer whose watermarks store the marks of imports: the topic is the import's target, the partition the index in `ImportMark`."""
 EVERY_PROJECT = ""
-"""An import that fills the projects which its records name."""
+"""The target of an import that fills the projects that its records name."""
 MAX_IMPORT_AGE = timedelta(hours=1)
-"""After so long an import that has not ended is taken to have been killed."""
+"""An import that has not ended after this time is assumed to have been killed."""
 NONE_PENDING = -1
-"""Position of a mark without anything left to check."""
+"""The position of a mark whose days are all checked."""
 _EPOCH = date(1970, 1, 1)
 ReportProgress = Callable[[int, int], None]
-"""Called after each check with how many were made, of how many."""
+"""Called after each check with the number of checks so far and their total number."""
 
 
 class ImportMark(NamedTuple):
-    """How far the history that one import brought was checked."""
+    """The progress of the check of one import's history."""
 
     scores: int
-    """Scores from this position on came with imports whose days are not all checked; `NOTHING` where all are."""
+    """The position from which on scores were imported whose days are not all checked; `NONE_PENDING` if all are."""
     runs: int
-    """The same of diagnoses."""
+    """The same position for diagnoses."""
     begun_scores: int
-    """Where scores ended when the check began that was cut off: what came later is not covered by `next_day`."""
+    """The end of the scores when the check began; `next_day` does not apply to later ones."""
     begun_runs: int
+    """The same position for diagnoses."""
     next_day: int
-    """Days since 1970 of the first day that this check has not looked at."""
+    """The first unchecked day, in days since 1970."""
     since: int
-    """When the import or the check began, in seconds since 1970."""
+    """The time when the import or the check began, in seconds since 1970."""
     is_running: int
     """1 while the import or its check runs; 0 while its exchanges wait for the judge."""
 
     @property
     def is_pending(self) -> bool:
-        """Whether days are left to check."""
+        """True if days are left to check."""
         return self.scores != NONE_PENDING
 
     def is_held(self, now: datetime) -> bool:
-        """Tell whether the import that made it is taken to be running."""
+        """Return whether the import is assumed to be running."""
         return bool(self.is_running) and now - datetime.fromtimestamp(self.since, UTC) < MAX_IMPORT_AGE
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectHistory:
-    """The history that was brought to one project, and what checks of it found."""
+    """The imported history of one project, and the results of its checks."""
 
     project: str
     days: tuple[date, ...]
-    """The days that records came to and that are over, oldest first."""
+    """The imported days that are over, oldest first."""
     waiting: int
-    """Exchanges on these days that wait for their first score: then nothing was checked."""
+    """Exchanges on these days that wait for their first score; if there are any, nothing was checked."""
     checks: int
-    """Days as of whose end the project was looked at."""
+    """The number of checks."""
     last: CheckResult | None
-    """The check as of the end of the last of these days; None where the policy has the project not audited."""
+    """The check as of the end of the last imported day; None if the project is not audited."""
     incidents: tuple[Incident, ...]
-    """Incidents that these checks opened or changed, as they are now, oldest first."""
+    """The latest revisions of the incidents that the checks opened or changed, oldest first."""
     known_days: int
-    """Days with data, brought or there before."""
+    """The number of days with data, imported or not."""
     known_since: date
-    """The first of them."""
+    """The first day with data."""
 
 
 class _ImportedDays(NamedTuple):
     days: list[date]
     unchecked: set[date]
-    """Those that a check that was cut off has not looked at."""
+    """The days that an interrupted check has not checked."""
     checked_at: datetime | None
     """The newest check of the project."""
     known_days: int
@@ -106,7 +107,7 @@ class _ImportedDays(NamedTuple):
 
 
 class History:
-    """Checks the history that imports bring. `now` dates marks and nothing else."""
+    """Checks imported history. `now` only dates the marks."""
 
     def __init__(self, watch: Watch, store: Store, now: Callable[[], datetime]) -> None:
         self._watch = watch
@@ -114,7 +115,7 @@ class History:
         self._now = now
 
     def begin(self, target: str) -> None:
-        """Note that an import into a project, or into `EVERY_PROJECT`, begins. What an earlier one left unchecked stays so."""
+        """Note that an import into a project, or into `EVERY_PROJECT`, begins. Unchecked days of earlier imports stay pending."""
         with self._store.transaction() as transaction:
             mark = _decode_marks(transaction.watermarks(CONSUMER)).get(target)
             if mark is None or not mark.is_pending:
@@ -123,33 +124,33 @@ class History:
             transaction.set_watermarks(CONSUMER, _encode_mark(target, mark._replace(since=self._seconds(), is_running=1)))
 
     def pending(self) -> dict[str, ImportMark]:
-        """The marks of imports that brought days which are not all checked, by what they filled."""
+        """Return the marks of imports with unchecked days, by target."""
         with contextlib.closing(self._store.cursor()) as cursor:
             marks = _decode_marks(read_watermarks(cursor, CONSUMER))
         return {target: mark for target, mark in marks.items() if mark.is_pending}
 
     async def check(self, target: str, until: datetime, report: ReportProgress = lambda *_: None) -> list[ProjectHistory]:
-        """Check the days that were brought and are over by a moment; a project without such days is left out.
+        """Check the imported days that are over at a moment. Projects without such days are left out.
 
-        The check as of that moment itself is not made here.
+        The check as of that moment itself is left to the caller.
         """
         mark = (await asyncio.to_thread(self.pending)).get(target)
         if mark is None:
             return []
         ends = self._store.end_of("scores"), self._store.end_of("diagnoses")
-        brought = await asyncio.to_thread(self._read_brought, target, mark, until)
-        if brought:  # who sums days takes the news of them from the rounds: so not for every batch of a follower
+        imported = await asyncio.to_thread(self._read_imported, target, mark, until)
+        if imported:  # not for every batch of a following import, because updating the sums hides the new days from the rounds
             await asyncio.to_thread(refresh_daily, self._store)
-            brought = await asyncio.to_thread(self._read_brought, target, mark, until)
-        waiting = await asyncio.to_thread(self._count_waiting, brought)
+            imported = await asyncio.to_thread(self._read_imported, target, mark, until)
+        waiting = await asyncio.to_thread(self._count_waiting, imported)
         if waiting and self._now() - datetime.fromtimestamp(mark.since, UTC) < MAX_SCORE_DELAY:
             await asyncio.to_thread(self._note, target, mark._replace(is_running=0))
             return [
                 ProjectHistory(project, tuple(own.days), waiting.get(project, 0), 0, None, (), own.known_days, own.known_since)
-                for project, own in brought.items()
+                for project, own in imported.items()
             ]
-        moments = _plan_checks(brought, until)
-        first = min((day for own in brought.values() for day in own.unchecked), default=until.date())
+        moments = _plan_checks(imported, until)
+        first = min((day for own in imported.values() for day in own.unchecked), default=until.date())
         mark = ImportMark(mark.scores, mark.runs, *ends, (first - _EPOCH).days, self._seconds(), 1)
         await asyncio.to_thread(self._note, target, mark)
         checked: dict[str, list[CheckResult]] = defaultdict(list)
@@ -160,34 +161,34 @@ class History:
             await asyncio.to_thread(self._note, target, mark)
             report(number, len(moments))
         await asyncio.to_thread(self._finish, target, mark)
-        return await asyncio.to_thread(self._summarise, brought, checked)
+        return await asyncio.to_thread(self._summarise, imported, checked)
 
-    def _read_brought(self, target: str, mark: ImportMark, until: datetime) -> dict[str, _ImportedDays]:
-        """Read the days that were brought, by project."""
+    def _read_imported(self, target: str, mark: ImportMark, until: datetime) -> dict[str, _ImportedDays]:
+        """Read the imported days by project."""
         values: dict[str, Any] = {"project": None if target == EVERY_PROJECT else target, "until": midnight(until.date())}
         values |= {name: getattr(mark, name) for name in ("scores", "runs", "begun_scores", "begun_runs")}
         values["next_day"] = midnight(_EPOCH + timedelta(days=mark.next_day))
-        brought: dict[str, _ImportedDays] = {}
+        imported: dict[str, _ImportedDays] = {}
         with contextlib.closing(self._store.cursor()) as cursor:
             for row in query_rows(cursor, "history_days", values):
                 first = _ImportedDays([], set(), row["checked_at"], row["known_days"], row["known_since"])
-                own = brought.setdefault(row["project"], first)
+                own = imported.setdefault(row["project"], first)
                 own.days.append(row["day"])
                 if row["is_unchecked"]:
                     own.unchecked.add(row["day"])
-        return brought
+        return imported
 
-    def _count_waiting(self, brought: Mapping[str, _ImportedDays]) -> dict[str, int]:
-        """Count the exchanges on the days that were brought which wait for their first score, by project."""
-        if not brought:
+    def _count_waiting(self, imported: Mapping[str, _ImportedDays]) -> dict[str, int]:
+        """Count the exchanges on the imported days that wait for their first score, by project."""
+        if not imported:
             return {}
-        first, last = min(own.days[0] for own in brought.values()), max(own.days[-1] for own in brought.values())
-        values = {"projects": list(brought), "since": midnight(first), "until": midnight(last + DAY)}
+        first, last = min(own.days[0] for own in imported.values()), max(own.days[-1] for own in imported.values())
+        values = {"projects": list(imported), "since": midnight(first), "until": midnight(last + DAY)}
         with contextlib.closing(self._store.cursor()) as cursor:
             return {row["project"]: row["exchanges"] for row in query_rows(cursor, "waiting_exchanges", values)}
 
     def _finish(self, target: str, mark: ImportMark) -> None:
-        """Note that everything up to the begin of a check is checked. An import that began meanwhile keeps what came since."""
+        """Note that everything before the beginning of a check is checked. The days of an import that began since then stay pending."""
         with self._store.transaction() as transaction:
             stored = _decode_marks(transaction.watermarks(CONSUMER))[target]
             done = mark._replace(scores=NONE_PENDING, is_running=0)
@@ -199,18 +200,18 @@ class History:
     def _note(self, target: str, mark: ImportMark) -> None:
         with self._store.transaction() as transaction:
             stored = _decode_marks(transaction.watermarks(CONSUMER))[target]
-            is_another = stored.is_pending and stored.since > mark.since  # an import began while this check runs
-            kept = mark._replace(since=stored.since, is_running=stored.is_running) if is_another else mark
-            transaction.set_watermarks(CONSUMER, _encode_mark(target, kept))
+            if stored.is_pending and stored.since > mark.since:  # another import has begun since the check began
+                mark = mark._replace(since=stored.since, is_running=stored.is_running)
+            transaction.set_watermarks(CONSUMER, _encode_mark(target, mark))
 
     def _summarise(
-        self, brought: Mapping[str, _ImportedDays], checked: Mapping[str, Sequence[CheckResult]]
+        self, imported: Mapping[str, _ImportedDays], checked: Mapping[str, Sequence[CheckResult]]
     ) -> list[ProjectHistory]:
-        """What the checks of each project found. What was opened before the check was cut off counts, too."""
+        """Return the results of the checks by project, including the incidents of an interrupted check."""
         with contextlib.closing(self._store.cursor()) as cursor:
-            stored = list(query_records(cursor, "watched_incidents", Incident, {"projects": list(brought)}))
+            stored = list(query_records(cursor, "watched_incidents", Incident, {"projects": list(imported)}))
         histories = []
-        for project, own in brought.items():
+        for project, own in imported.items():
             checks = checked.get(project, ())
             looks = [check for check in checks if check.project_check is not None]
             changed = {incident.incident_id for check in checks for incident in check.incidents}
@@ -222,8 +223,8 @@ class History:
                 if incident.project == project and (incident.incident_id in changed or first < incident.detected_at <= last)
             ]
             incidents.sort(key=lambda incident: (incident.detected_at, incident.incident_id))
-            of_brought = [check for check in looks if check.as_of <= end]
-            last_check = next(reversed(of_brought or looks or checks), None)
+            of_imported = [check for check in looks if check.as_of <= end]
+            last_check = next(reversed(of_imported or looks or checks), None)
             histories.append(
                 ProjectHistory(
                     project, tuple(own.days), 0, len(looks), last_check, tuple(incidents), own.known_days, own.known_since
@@ -235,29 +236,30 @@ class History:
         return int(self._now().timestamp())
 
 
-def _plan_checks(brought: Mapping[str, _ImportedDays], until: datetime) -> list[tuple[datetime, list[str]]]:
-    """The moments as of which projects are to be checked, oldest first."""
-    wanted: dict[datetime, set[str]] = defaultdict(set)
-    for project, own in brought.items():
+def _plan_checks(imported: Mapping[str, _ImportedDays], until: datetime) -> list[tuple[datetime, list[str]]]:
+    """Return the moments of the checks with their projects, oldest first."""
+    checks: dict[datetime, set[str]] = defaultdict(set)
+    for project, own in imported.items():
         for day in own.unchecked:
-            wanted[midnight(day + DAY)].add(project)
+            checks[midnight(day + DAY)].add(project)
         for moment in _ends_of_weeks_after(own.days):
             if moment <= until and (own.checked_at is None or moment > own.checked_at):
-                wanted[moment].add(project)
-    return [(moment, sorted(projects)) for moment, projects in sorted(wanted.items())]
+                checks[moment].add(project)
+    return [(moment, sorted(projects)) for moment, projects in sorted(checks.items())]
 
 
 def _ends_of_weeks_after(days: Iterable[date]) -> set[datetime]:
-    """The ends of these days and of those after them, as long as a check sees data within the week before."""
+    """Return the ends of these days and of the days after them for which a check sees data within the week before."""
     return {midnight(day + number * DAY) for day in days for number in range(1, DAYS)}
 
 
 def _decode_marks(watermarks: Mapping[tuple[str, int], int]) -> dict[str, ImportMark]:
-    rows: dict[str, dict[int, int]] = defaultdict(dict)
-    for (target, place), value in watermarks.items():
-        rows[target][place] = value
-    return {target: ImportMark(*(values[place] for place in range(len(ImportMark._fields)))) for target, values in rows.items()}
+    by_target: dict[str, dict[int, int]] = defaultdict(dict)
+    for (target, index), value in watermarks.items():
+        by_target[target][index] = value
+    fields = range(len(ImportMark._fields))
+    return {target: ImportMark(*(values[index] for index in fields)) for target, values in by_target.items()}
 
 
 def _encode_mark(target: str, mark: ImportMark) -> dict[tuple[str, int], int]:
-    return {(target, place): value for place, value in enumerate(mark)}
+    return {(target, index): value for index, value in enumerate(mark)}

@@ -1,33 +1,34 @@
-"""The life of an incident: its states, what people decide on it and what that changes, and when it is over by itself.
+"""The life of an incident: its states, the decisions of people and their effects, and its automatic end.
 
-| state | it is | counts as red | changes |
+| state | meaning | counts as red | effect |
 | --- | --- | --- | --- |
-| open | it is not acknowledged | where it is confirmed | nothing |
-| acknowledged | a person works on it, by name | where it is confirmed | nothing: no baseline, no reference |
-| resolved | over, or the new normal | no | its days are cut out of the reference, or the reference begins with its first day |
-| dismissed | no change that matters | no | its days are cut out once it is over; it opens nothing again for what was seen |
+| open | not acknowledged | if confirmed | none |
+| acknowledged | a person works on it | if confirmed | none on baselines and references |
+| resolved | over, or the new normal | no | its days are excluded from the reference, or the reference begins with its first day |
+| dismissed | not important | no | its days are excluded once it is over; the same change opens no new incident |
 
-`resolution` says why one is resolved: it recovered by itself, it was only suspected and vanished, a person says that it is fixed, or that
-it is the new normal. Earlier versions wrote `accepted`, which moved the reference: it is read as the new normal
-(`analytics.store.tables`), and the decision may still be called so.
+`resolution` is the reason why an incident is resolved: it recovered by itself, it was only suspected and vanished, or a person marked it
+as fixed or as the new normal. Earlier versions wrote the status `accepted`, which is read as the new normal (`analytics.store.tables`).
+The decision may still be named so.
 
-The assignee is the person whose incident it is, in every state. Acknowledging an incident assigns it to oneself if it has no assignee, or
-if its assignee got it by acknowledging; assigning it acknowledges nothing. Older records have no assignee: whoever acknowledged one has it.
+An incident may have an assignee in every state. Acknowledging an incident assigns it to oneself if it has no assignee, or if the assignee
+got it by acknowledging it. Assigning an incident does not acknowledge it. In older records without an assignee, it is the person who
+acknowledged the incident.
 
-Recovery. A change is over by its own measure, in whole days, without waiting for the rule to forget it:
+Recovery. The level of a series decides when its change is over, in whole days:
 
-1. A change is over when the last whole days with scores, at least two of them, lie back: each on the near side of the line halfway
-   between the level before and the level of the change, and all of them together so with 95 % confidence.
-2. The rule's silence proves nothing: after two months it takes a change for normal, and after a change of the judge it has nothing to
-   compare with. Its alarm proves nothing either: a dip stays in its window long after it was mended. So the level decides, of runs as of
-   scores. If there is none to measure (a spread; runs that other rules diagnosed), a series is over when no rule has seen it for a
-   week of checks.
-3. The first of the days that lie back ends the change; the day before it is its last one. From then on the days of the change are cut
-   out of the reference, so that the way back is no rise, and the next fall is measured from what is normal.
-4. An incident is over when all of its series that raised an alarm are. After a person reopened it, days before that do not count.
-   What a check finds for the first time may be over by then, as in an import of last month's records: the same check resolves it.
-5. A dismissed incident is over, too, when no rule has seen it for two whole days. One that is only suspected then vanishes: chance made
-   it, so its days stay in the reference.
+1. A change is over when the series is back for at least two whole days with scores, up to the last one. A day is back if its mean is closer
+   to the level before the change than to the level of the change. The mean of all these days must be so with 95 % confidence.
+2. The findings of the rules do not decide. A rule stops finding a change that continues: after two months the change is its normal level,
+   and after a change of the judge it has nothing to compare with. It also keeps finding a dip that is over, as long as the dip is in its
+   window. Only if the level cannot be measured (a spread; runs that were diagnosed by other rules), a change is over when no rule has
+   found it for a week.
+3. The day before the first day back is the last day of the change. From then on, the days of the change are excluded from the reference, so
+   that the recovery is not a rise, and the next fall is measured from the normal level.
+4. An incident is over when all of its series that raised an alarm are back. After a person has reopened it, earlier days do not count. A
+   new incident may be over already, for example after an import of last month's records; the same check resolves it.
+5. A dismissed incident is also over when no rule has found it for two whole days. A suspected incident then vanishes: it was due to chance,
+   so its days stay in the reference.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ from streams.watch.measures import ProjectRuns, ProjectScores, midnight
 OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED = "open", "acknowledged", "resolved", "dismissed"
 STATUSES = (OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED)
 LIVE = frozenset({OPEN, ACKNOWLEDGED})
-"""The states in which a change goes on and no decision was made about it."""
+"""The states of incidents that have not ended."""
 NEW_NORMAL, ACCEPTED = "new_normal", "accepted"
-"""Decisions that resolve an incident and move the reference: today's word, and the one of versions before."""
+"""The decision that resolves an incident and moves the reference, and its earlier name."""
 DECISIONS = (OPEN, ACKNOWLEDGED, RESOLVED, NEW_NORMAL, DISMISSED)
 """The decisions that a person may make."""
 RECOVERED, VANISHED, FIXED = "recovered", "vanished", "fixed"
@@ -62,43 +63,43 @@ SYSTEM = "driftline"
 
 
 def is_live(incident: Incident) -> bool:
-    """Tell whether it goes on and waits for a decision."""
+    """Return whether an incident is open or acknowledged."""
     return incident.status in LIVE
 
 
 def recovered_since(incident: Incident) -> date | None:
-    """Return the first day on which an incident that recovered by itself was back; None of another."""
+    """Return the first day after the change of an incident that recovered by itself; None for any other."""
     if incident.resolution != RECOVERED or incident.last_day is None:
         return None
     return incident.last_day.astimezone(UTC).date() + DAY
 
 
 def current(incident: Incident) -> Incident:
-    """The record as it is read today: `accepted` is resolved as the new normal."""
+    """Return the record with today's states: `accepted` becomes resolved as the new normal."""
     if incident.status != ACCEPTED:
         return incident
     return msgspec.structs.replace(incident, status=RESOLVED, resolution=NEW_NORMAL)
 
 
 def current_status(status: str) -> str:
-    """The state that a name stands for, today's or that of versions before."""
+    """Return today's state for a state of any version."""
     return RESOLVED if status == ACCEPTED else status
 
 
 def confidence_of(*, confirmed: bool | None) -> str | None:
-    """The confidence that a caller asks for; None for any."""
+    """Return the confidence to filter by; None for any."""
     if confirmed is None:
         return None
     return CONFIRMED if confirmed else SUSPECTED
 
 
 def decision_of(status: str, *, new_normal: bool = False) -> str:
-    """The decision that a state asks for; `accepted` is the word of versions before for the new normal."""
+    """Return the decision that leads to a state; `accepted` is the earlier name of the new normal."""
     return NEW_NORMAL if status == ACCEPTED or (new_normal and status == RESOLVED) else status
 
 
 def is_in_effect(incident: Incident, decision: str) -> bool:
-    """Tell whether an incident is as a decision would leave it."""
+    """Return whether an incident is in the state to which a decision leads."""
     if decision == NEW_NORMAL:
         return incident.status == RESOLVED and incident.resolution == NEW_NORMAL
     if decision == RESOLVED:
@@ -107,7 +108,7 @@ def is_in_effect(incident: Incident, decision: str) -> bool:
 
 
 def set_decision(incident: Incident, decision: str, who: str, at: datetime) -> Incident:
-    """The incident after a decision, its evidence and revision as they were."""
+    """Return the incident after a decision, with the same evidence and revision."""
     clean = msgspec.structs.replace(
         incident,
         status=OPEN,
@@ -128,7 +129,7 @@ def set_decision(incident: Incident, decision: str, who: str, at: datetime) -> I
         return set_assignee(
             msgspec.structs.replace(clean, status=ACKNOWLEDGED, acknowledged_at=at, acknowledged_by=who), has_it, at
         )
-    # The assignee stays on record after the end, and so does the last day of a change that was over already.
+    # An ended incident keeps its assignee, and the last day of a change that was already over.
     kept = msgspec.structs.replace(
         clean,
         acknowledged_at=incident.acknowledged_at,
@@ -151,12 +152,12 @@ def assignee_of(incident: Incident) -> str | None:
 
 
 def set_assignee(incident: Incident, assignee: str | None, at: datetime) -> Incident:
-    """The incident after it was assigned to a person, or to no one; its evidence and revision as they were."""
+    """Return the incident after it was assigned to a person, or to nobody, with the same evidence and revision."""
     return msgspec.structs.replace(incident, assignee=assignee, assigned_at=at)
 
 
 def resolve_automatically(incident: Incident, resolution: str, at: datetime, last_day: datetime | None) -> Incident:
-    """The next revision of an incident that is over without anybody's doing."""
+    """Return the next revision of an incident that ended by itself."""
     return msgspec.structs.replace(
         incident,
         revision=incident.revision + 1,
@@ -170,13 +171,13 @@ def resolve_automatically(incident: Incident, resolution: str, at: datetime, las
 
 
 MIN_RECOVERED_DAYS = 2
-"""So many whole days lie back before a change is over: one may be a weekend's."""
+"""Whole days back at the earlier level after which a change is over; a single day may be a weekend's."""
 MAX_UNSEEN_DAYS = 2
-"""After so many whole days without a sight of it, what was dismissed is over, and what was suspected has vanished."""
+"""Whole days without a finding after which a dismissed change is over and a suspected one has vanished."""
 MAX_UNMEASURED_DAYS = 7
-"""The same for a series whose level cannot be measured: the rules look back a week."""
+"""Days without a finding after which a change is over if its level cannot be measured; the rules look back a week."""
 Z_95_ONE_SIDED = 1.645
-"""Standard errors to 95 % on one side."""
+"""Standard errors of a one-sided 95 % bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,35 +187,31 @@ class DayLevel:
     day: date
     mean: float
     units: float
-    """Of how many independent units, weights taken into account."""
+    """The effective number of independent units, given their weights."""
 
 
 Levels = Callable[[ChangedSeries], Sequence[DayLevel] | None]
-"""Returns the days of a series, oldest first; None if it has no level that can be measured."""
+"""Returns the daily levels of a series, oldest first; None if its level cannot be measured."""
 
 
 def levels_of(measured: ProjectScores | None, runs: ProjectRuns | None) -> Levels:
-    """The levels of the series of one project; None for its scores or its runs if it has none of the last days."""
+    """Return a function that reads the daily levels of a project's series from its scores and runs."""
 
-    def levels(moved: ChangedSeries) -> Sequence[DayLevel] | None:
-        tier = moved.key.tier
+    def read_levels(changed: ChangedSeries) -> Sequence[DayLevel] | None:
+        tier = changed.key.tier
         if tier is not None and tier not in TIERS:
-            return None if runs is None else _read_run_levels(runs, moved, tier)
+            return None if runs is None else _read_run_levels(runs, changed, tier)
         if measured is None:
             return None
-        return (
-            _read_anomaly_levels(measured)
-            if moved.key.type == SPIKE
-            else _read_tier_levels(measured, tier)
-            if tier is not None
-            else None
-        )
+        if changed.key.type == SPIKE:
+            return _read_anomaly_levels(measured)
+        return None if tier is None else _read_tier_levels(measured, tier)
 
-    return levels
+    return read_levels
 
 
 def _read_run_levels(runs: ProjectRuns, moved: ChangedSeries, series: str) -> list[DayLevel] | None:
-    """The days of a series of an agent's runs; None if it has none of late, or other rules diagnosed them than those of the change."""
+    """Return the daily levels of a series of an agent's runs; None without recent runs, or if other rules diagnosed them."""
     agent = next((agent for agent in runs.agents if agent.agent == moved.key.agent), None)
     if agent is None or moved.observation.made_with not in (None, agent.made_by):
         return None
@@ -239,79 +236,82 @@ def _read_anomaly_levels(measured: ProjectScores) -> list[DayLevel]:
 
 
 def is_recovered(mean: float, before: float, after: float) -> bool:
-    """Tell whether a mean is on the near side of the line halfway between the level before a change and that of the change."""
+    """Return whether a mean is closer to the level before a change than to the level of the change."""
     halfway = (before + after) / 2
     return mean < halfway if after > before else mean > halfway
 
 
 def find_recovery_day(days: Iterable[DayLevel], level: Level, after: date, today: date) -> date | None:
-    """The first of the last whole days that lie back; None where the change goes on. Days up to `after` do not count."""
+    """Return the first of the recovered days since a change; None if it continues. Days up to `after` do not count."""
     halfway = (level.before + level.after) / 2
-    stretch: list[DayLevel] = []
-    for day in sorted((day for day in days if after < day.day < today), key=lambda day: day.day, reverse=True):
+    whole_days = [day for day in days if after < day.day < today]
+    recovered: list[DayLevel] = []
+    for day in sorted(whole_days, key=lambda day: day.day, reverse=True):
         if not is_recovered(day.mean, level.before, level.after):
             break
-        stretch.append(day)
-    units = sum(day.units for day in stretch)
-    if len(stretch) < MIN_RECOVERED_DAYS or not units:
+        recovered.append(day)
+    units = sum(day.units for day in recovered)
+    if len(recovered) < MIN_RECOVERED_DAYS or not units:
         return None
-    mean = sum(day.mean * day.units for day in stretch) / units
-    return stretch[-1].day if abs(mean - halfway) > Z_95_ONE_SIDED * level.sigma / math.sqrt(units) else None
+    mean = sum(day.mean * day.units for day in recovered) / units
+    is_certain = abs(mean - halfway) > Z_95_ONE_SIDED * level.sigma / math.sqrt(units)
+    return recovered[-1].day if is_certain else None
 
 
 def find_last_day(incident: Incident, levels: Levels, as_of: datetime) -> date | None:
-    """The last day of an incident's change, when all of its alarms are over; None while it goes on."""
-    alarms = [moved for moved in evidence_of(incident).moved if not moved.fell_too]
+    """Return the last day of an incident's change; None unless all series that raised an alarm have recovered."""
+    alarms = [changed for changed in evidence_of(incident).moved if not changed.fell_too]
     last_days = [_find_last_day_of_series(alarm, incident, levels(alarm), as_of) for alarm in alarms]
     ended = [day for day in last_days if day is not None]
     return max(ended) if ended and len(ended) == len(last_days) else None
 
 
 def _find_last_day_of_series(
-    moved: ChangedSeries, incident: Incident, days: Sequence[DayLevel] | None, as_of: datetime
+    changed: ChangedSeries, incident: Incident, days: Sequence[DayLevel] | None, as_of: datetime
 ) -> date | None:
-    today, level = as_of.date(), moved.level
-    opened_again = incident.decided_at.date() if incident.status == OPEN and incident.decided_at else None
+    today = as_of.date()
+    level = changed.level
+    reopened = incident.decided_at.date() if incident.status == OPEN and incident.decided_at else None
     if days is None or level is None:
-        seen = max(moved.until, opened_again or moved.until)
-        return moved.until if (today - seen).days > MAX_UNMEASURED_DAYS else None
-    after = max(moved.since, opened_again or moved.since)
-    first = find_recovery_day(days, level, after, today)
-    return None if first is None else max(moved.since, first - DAY)
+        last_found = changed.until if reopened is None else max(changed.until, reopened)
+        return changed.until if (today - last_found).days > MAX_UNMEASURED_DAYS else None
+    after = changed.since if reopened is None else max(changed.since, reopened)
+    first_day_back = find_recovery_day(days, level, after, today)
+    return None if first_day_back is None else max(changed.since, first_day_back - DAY)
 
 
 def is_unseen(incident: Incident, as_of: datetime, days: int) -> bool:
-    """Tell whether no rule has seen an incident for so many whole days."""
-    sightings = [moved.until for moved in evidence_of(incident).moved]
+    """Return whether no rule has found an incident's change for more than `days` whole days."""
+    last_days = [changed.until for changed in evidence_of(incident).moved]
     if incident.decided_at is not None:
-        sightings.append(incident.decided_at.date())
-    return bool(sightings) and (as_of.date() - max(sightings)).days > days
+        last_days.append(incident.decided_at.date())
+    return bool(last_days) and (as_of.date() - max(last_days)).days > days
 
 
 def end_if_over(incident: Incident, levels: Levels, as_of: datetime) -> Incident | None:
-    """The next revision of an incident whose change is over by its level; None while it goes on, or where that is known."""
+    """Return the next revision of an incident whose change is over; None if it continues or its end is already known."""
     if incident.last_day is not None or not _may_end(incident, as_of):
         return None
     last = find_last_day(incident, levels, as_of)
     if is_live(incident):
         return None if last is None else resolve_automatically(incident, RECOVERED, as_of, midnight(last))
-    seen = max((moved.until for moved in evidence_of(incident).moved), default=None)
-    if last is None and seen is not None and is_unseen(incident, as_of, MAX_UNSEEN_DAYS):
-        last = seen
+    if last is None and is_unseen(incident, as_of, MAX_UNSEEN_DAYS):
+        last = max((changed.until for changed in evidence_of(incident).moved), default=None)
     if last is None:
         return None
     return msgspec.structs.replace(incident, revision=incident.revision + 1, last_day=midnight(last), checked_at=as_of)
 
 
 def end_if_vanished(incident: Incident, as_of: datetime) -> Incident | None:
-    """The next revision of an incident that was only suspected and that no rule sees any more; None for another."""
-    goes_on = not is_live(incident) or incident.confidence != SUSPECTED or not _may_end(incident, as_of)
-    if goes_on or not is_unseen(incident, as_of, MAX_UNSEEN_DAYS):
+    """Return the last revision of a suspected incident that no rule finds any more; None for any other."""
+    if not is_live(incident) or incident.confidence != SUSPECTED:
+        return None
+    if not _may_end(incident, as_of) or not is_unseen(incident, as_of, MAX_UNSEEN_DAYS):
         return None
     return resolve_automatically(incident, VANISHED, as_of, None)
 
 
 def _may_end(incident: Incident, as_of: datetime) -> bool:
-    """Tell whether a check may end it: not one that looks back, and nothing that is resolved already."""
+    """Return whether a check may end an incident: not if it is resolved, or was checked as of a later time."""
     looks_back = incident.checked_at is not None and as_of < incident.checked_at
     return not looks_back and (is_live(incident) or incident.status == DISMISSED)

@@ -1,18 +1,18 @@
 """Measures of a project: its comparable scores by day and by hour, and its finished runs by agent.
 
-Scores (`Measured`):
+Scores (`ProjectScores`):
 
-1. Scores by another judge, another methodology or other rules are another measure. Only those are compared that were made as most of
-   the last seven days were; history that was judged again counts as it stands now. Versions of the rules that ask and read alike,
-   and differ in what they sample only, are one measure: weights tell for how much each score stands.
-2. Days are UTC days of the exchanges, whenever they arrived and whenever they were scored.
+1. Scores of different judges, methodologies or rules are not comparable. Only scores that were made by the same means as most of those of
+   the last seven days are compared. History that was judged again counts with its new scores. Versions of the rules that only differ in
+   what they sample are comparable, because weights correct for the sampling.
+2. Days are UTC days of the exchanges, independent of when they arrived and when they were scored.
 
-Runs (`ProjectRuns`), measured by trust, share of unsafe runs, and share of each failure type:
+Runs (`ProjectRuns`) are measured by trust, the share of unsafe runs, and the share of each type of failure:
 
-1. A run counts on the day on which it ended, in its latest revision; a run without evidence has no trust and does not count.
-2. Diagnoses by other rules or other thresholds are another measure. Of each agent only those are compared that were made as most of its
-   runs of the last seven days were.
-3. Types of failure that hardly occur in a period are no series: what occurs once cannot have changed.
+1. A run counts on the day on which it ended, in its latest revision. A run without evidence has no trust and does not count.
+2. Diagnoses by different rules or thresholds are not comparable. Only runs of an agent that were diagnosed like most of its runs of the
+   last seven days are compared.
+3. A type of failure that occurs only once is not a series, because no change can be found in it.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 SCORES_QUERY = "watched_hours"
 FINE_DAYS = 14
 _COARSE_INTERVAL_HOURS = 6
-"""So many days come hour by hour, those before them by six hours: that is enough for how hours differ, and for when a change began."""
+"""Recent days have hourly sums; days before the last `FINE_DAYS` have sums over six hours, which is enough to date a change."""
 MAX_SCORE_DELAY = timedelta(days=1)
-"""An exchange that waits for its score holds back what is compared by so much at most: one that is never scored stops nothing."""
+"""The longest time for which an unscored exchange holds back later scores, so that one that is never scored does not block them forever."""
 _SUMS = ("units", "count", "weight", "total", "unit_squares", "unit_mixed", "unit_totals")
 RULES = ("methodology", "methodology_version", "methodology_digest", "rule_version")
 JUDGE = ("judge_model", "simulated")
 
 
 class ScoringMeans(NamedTuple):
-    """The means that made the scores of a row, in the order of `RULES` and `JUDGE`.
+    """The means that made the scores of a row: values of the columns `RULES` and `JUDGE`.
 
-    Versions of the rules that are one measure are one.
+    Comparable versions of the rules are replaced by one of them.
     """
 
     rules: tuple[Any, ...]
@@ -64,32 +64,32 @@ class ScoringMeans(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """True if a judge was asked."""
+        """True if the scores come from a judge."""
         return bool(self.judge[0])
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeUse:
-    """The use of a judge within some days."""
+    """The use of a judge within a number of days."""
 
     judge: tuple[Any, ...]
-    """In the order of `JUDGE`."""
+    """Values of the columns `JUDGE`."""
     first_day: date
     last_day: date
     days: int
-    """Days with scores of it."""
+    """The number of days with its scores."""
     recent: int
-    """Judged exchanges of the last seven days."""
+    """The number of exchanges that it judged in the last seven days."""
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """The name of the model."""
         return str(self.judge[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The sums of a window of scores."""
+    """Statistics of the scores in a window."""
 
     tiers: Mapping[str, TierStatistics]
     exchanges: int
@@ -97,32 +97,35 @@ class Statistics:
 
 
 class ProjectScores:
-    """The comparable scores of one project, from rows of the query `watched_hours`, or parts of such rows, in order of their hours."""
+    """The comparable scores of one project, from rows of the query `watched_hours`, oldest first."""
 
     def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime, waits_since: datetime | None = None) -> None:
         self.project = project
         self.as_of = as_of
         self.waits_since = waits_since
-        made_with = _read_means(rows)
-        first = np.searchsorted(rows["day"].to_numpy(), np.datetime64(as_of.date() - timedelta(days=DAYS)), side="right")
-        lately = list(zip(made_with, rows["exchanges"].to_list(), rows["last_at"].to_list(), strict=True))[int(first) :]
-        rules = find_most_common((made.rules, *rest) for made, *rest in lately)
-        judge = find_most_common((made.judge, *rest) for made, *rest in lately if made.is_judged)
+        row_means = _read_means(rows)
+        last_days = np.datetime64(as_of.date() - timedelta(days=DAYS))
+        first_recent = int(np.searchsorted(rows["day"].to_numpy(), last_days, side="right"))
+        counted_means = zip(row_means, rows["exchanges"].to_list(), rows["last_at"].to_list(), strict=True)
+        recent = list(counted_means)[first_recent:]
+        rules = find_most_common((means.rules, count, last_at) for means, count, last_at in recent)
+        judge = find_most_common((means.judge, count, last_at) for means, count, last_at in recent if means.is_judged)
         self.rules = dict(zip(RULES, rules, strict=False))
         self.judge = dict(zip(JUDGE, judge, strict=False))
-        same = np.array(
-            [(not rules or made.rules == rules) and (made.judge == judge or not made.is_judged) for made in made_with],
+        is_comparable = np.array(
+            [(not rules or means.rules == rules) and (means.judge == judge or not means.is_judged) for means in row_means],
             dtype=bool,
         )
-        self._all, self._made_with = rows, made_with
-        self._rows = rows if same.all() else rows.filter(same)
+        self._all_rows = rows
+        self._row_means = row_means
+        self._rows = rows if is_comparable.all() else rows.filter(is_comparable)
         self._cells: dict[str, Cells] = {}
         self.judge_key = judge
-        """The judge whose scores are compared, in the order of `JUDGE`; empty without one."""
+        """The judge whose scores are compared, as values of the columns `JUDGE`; empty without one."""
 
     @property
     def has_scores(self) -> bool:
-        """True if there is anything of the last seven days to look at."""
+        """True if there are scores of the last seven days."""
         return bool(self.rules)
 
     @property
@@ -131,74 +134,73 @@ class ProjectScores:
         return self._rows["day"].n_unique()
 
     def judges(self, days: int) -> list[JudgeUse]:
-        """Return the judges that were used within so many days, compared or not."""
-        as_of, uses = self.as_of.date(), dict[tuple[Any, ...], list[tuple[date, int]]]()
-        for made, day, exchanges in zip(
-            self._made_with, self._all["day"].to_list(), self._all["exchanges"].to_list(), strict=True
-        ):
-            if made.is_judged and (as_of - day).days < days:
-                uses.setdefault(made.judge, []).append((day, exchanges))
+        """Return all judges that were used within the last `days` days, including those whose scores are not compared."""
+        today = self.as_of.date()
+        counts: dict[tuple[Any, ...], list[tuple[date, int]]] = {}
+        all_days = self._all_rows["day"].to_list()
+        for means, day, exchanges in zip(self._row_means, all_days, self._all_rows["exchanges"].to_list(), strict=True):
+            if means.is_judged and (today - day).days < days:
+                counts.setdefault(means.judge, []).append((day, exchanges))
         return [
             JudgeUse(
                 judge,
-                min(day for day, _ in used),
-                max(day for day, _ in used),
-                len({day for day, _ in used}),
-                sum(count for day, count in used if (as_of - day).days < DAYS),
+                first_day=min(day for day, _ in day_counts),
+                last_day=max(day for day, _ in day_counts),
+                days=len({day for day, _ in day_counts}),
+                recent=sum(count for day, count in day_counts if (today - day).days < DAYS),
             )
-            for judge, used in uses.items()
+            for judge, day_counts in counts.items()
         ]
 
     @property
     def days_covered(self) -> int:
-        """The number of UTC days looked at, the as-of's included, over which comparable scores reach back; 0 without any."""
+        """The number of UTC days from the first comparable score to the as-of; 0 without scores."""
         first = self._rows["day"].min()
         return (self.as_of.date() - first).days + 1 if isinstance(first, date) else 0
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """The means that made the scores, in words for people."""
+        """The means that made the scores, by column, for people."""
         versions = ", ".join(sorted(self._rows["rule_version"].unique()))
         return {**self.rules, **({"rule_version": versions} if versions else {}), **self.judge}
 
     def policies(self, start: date, end: date) -> list[str]:
-        """The digests of the policies that were in force, from `start` to `end`, both included."""
+        """Return the digests of the policies of the scores from `start` to `end`, both included."""
         return sorted(self._between(start, end)["policy_digest"].unique().to_list())
 
     def yardstick(self, start: date, end: date) -> str:
-        """Digest of what the scores between two days were made with, the policies included; nothing where there are none."""
+        """Return a digest of the means and the policies of the scores between two days, both included; empty without scores."""
         policies = self.policies(start, end)
         return digest(canonical_json([self.rules, self.judge, policies])) if policies else ""
 
     def statistics(self, start: date, end: date) -> Statistics:
-        """Return the sums of the scores between two days, both included; deviations are of the population."""
+        """Return the statistics of the scores between two days, both included, with population standard deviations."""
         return _sum_statistics(self._between(start, end))
 
     def window(self, days: int) -> Statistics:
-        """Return the sums of the scores of so many times 24 hours before the as-of."""
+        """Return the statistics of the scores in the `days` times 24 hours before the as-of."""
         first = self.as_of.date() - timedelta(days=days)
         return _sum_statistics(self._rows.filter((pl.col("day") > first) | ((pl.col("day") == first) & pl.col("later"))))
 
     def days(self, tier: str) -> dict[DailyAverage, int]:
-        """The average of a tier on each day that has any, oldest first, and how many scores it is of."""
+        """Return the daily averages of a tier with their numbers of scores, oldest first. Days without scores are missing."""
         sums = self._by_day(f"{tier}_sum", f"{tier}_count")
         return {DailyAverage(day, total / count): round(count) for day, total, count in sums if count}
 
     def anomalies(self) -> list[Day]:
-        """Return the number of exchanges with an anomaly on each day, oldest first."""
+        """Return the numbers of anomalies and exchanges of each day, oldest first."""
         return [Day(*row) for row in self._by_day("anomalies", "exchanges")]
 
     def cells(self, tier: str) -> Cells:
         """Return the hourly sums of the sessions with scores of a tier, oldest first; times are UTC and naive.
 
-        There are none from the first hour in which an exchange still waits for its score: late scores may be worse than the
-        rest.
+        They end before the first hour in which an exchange still waits for its score, because late scores may be worse than the others.
         """
         if tier not in self._cells:
-            self._cells[tier] = self._added_up(tier)
+            self._cells[tier] = self._sum_cells(tier)
         return self._cells[tier]
 
-    def _added_up(self, tier: str) -> Cells:
+    def _sum_cells(self, tier: str) -> Cells:
         is_scored = (self._rows[f"{tier}_units"].to_numpy() > 0) & self._is_settled()
         hour, last, low, high, *sums = (
             self._rows[name].to_numpy()[is_scored]
@@ -210,14 +212,14 @@ class ProjectScores:
         return Cells(np.maximum.reduceat(last, starts), *columns)
 
     def _by_day(self, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Each day, oldest first, with the sums of some columns."""
+        """Yield each day with the sums of columns, oldest first."""
         days = self._rows["day"].to_numpy()
         starts = _find_run_starts(days)
         sums = (np.add.reduceat(self._rows[name].to_numpy(), starts).tolist() for name in columns)
         return zip(days[starts].tolist(), *sums, strict=True)
 
     def _is_settled(self) -> Flags:
-        """Tell for each row whether everything of its hour, and of those before it, has a score."""
+        """Return for each row whether all exchanges up to the end of its hour have scores."""
         hour = self._rows["hour"].to_numpy()
         if self.waits_since is None:
             return np.ones(len(hour), dtype=bool)
@@ -231,9 +233,9 @@ class ProjectScores:
 def measure_scores(
     cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, as_of: datetime
 ) -> tuple[dict[str, ProjectScores], dict[str, Any]]:
-    """Measure the scores of some projects from a day on, until a moment; return the query's parameters, too.
+    """Measure the scores of projects from a day to a moment, and return them with the parameters of the query.
 
-    A project that has none is left out.
+    Projects without scores are left out.
     """
     coarse_until = midnight(as_of.date() - timedelta(days=FINE_DAYS))
     values: dict[str, Any] = {
@@ -246,52 +248,59 @@ def measure_scores(
     if hours is None:
         return {}, values
     rows = _add_intervals(hours, as_of, coarse_until.date())
-    waits = _read_waiting_since(cursor, projects, as_of)
-    parts = rows.partition_by("project", as_dict=True, maintain_order=True)
-    return {str(name): ProjectScores(str(name), part, as_of, waits.get(name)) for (name,), part in parts.items()}, values
+    waiting_since = _read_waiting_since(cursor, projects, as_of)
+    by_project = rows.partition_by("project", as_dict=True, maintain_order=True)
+    scores = {
+        str(project): ProjectScores(str(project), project_rows, as_of, waiting_since.get(project))
+        for (project,), project_rows in by_project.items()
+    }
+    return scores, values
 
 
 def _add_intervals(hours: pl.DataFrame, as_of: datetime, coarse_until: date) -> pl.DataFrame:
-    """The rows of `SCORES_QUERY` before those of one hour, or of six, are added up; judge_model is empty where no judge was asked."""
-    at = hours["hour"].to_numpy().astype("datetime64[h]")
-    day = at.astype("datetime64[D]")
-    of_day = (at - day).astype(np.int64)
-    coarse = np.where(day < np.datetime64(coarse_until), of_day % _COARSE_INTERVAL_HOURS, 0)
-    added = {"day": day, "hour": (at - coarse).astype("datetime64[us]"), "later": of_day >= as_of.hour}
-    return hours.drop("hour").hstack([pl.Series(name, values) for name, values in added.items()])
+    """Add the columns of `SCORES_QUERY` that are derived from the hour.
+
+    They are the day, the beginning of the interval, and whether the hour of the day is `later` than, or the same as, the as-of's.
+    """
+    hour = hours["hour"].to_numpy().astype("datetime64[h]")
+    day = hour.astype("datetime64[D]")
+    hour_of_day = (hour - day).astype(np.int64)
+    offset = np.where(day < np.datetime64(coarse_until), hour_of_day % _COARSE_INTERVAL_HOURS, 0)
+    columns = {"day": day, "hour": (hour - offset).astype("datetime64[us]"), "later": hour_of_day >= as_of.hour}
+    return hours.drop("hour").hstack([pl.Series(name, values) for name, values in columns.items()])
 
 
 def _read_waiting_since(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> dict[str, datetime]:
-    """Since when exchanges of the last `WAITED` wait for their scores, by project; what waits for longer is not waited for."""
+    """Return the time of each project's oldest unscored exchange within the last `MAX_SCORE_DELAY`."""
     values = {"projects": list(projects), "since": as_of - MAX_SCORE_DELAY, "until": as_of}
     rows = query_tuples(cursor, "waiting_exchanges", values)
     return {project: since.replace(tzinfo=UTC) for project, since, _ in rows}
 
 
 def midnight(day: date) -> datetime:
-    """The first moment of a day, UTC."""
+    """Return the beginning of a day in UTC."""
     return datetime.combine(day, time(), UTC)
 
 
 def find_most_common(rows: Iterable[tuple[tuple[Any, ...], int, datetime]]) -> tuple[Any, ...]:
-    """The key that most of the rows share, given each row's key, count and time: the newest among equals; empty where there are no rows."""
-    sums: dict[tuple[Any, ...], tuple[int, datetime]] = {}
-    for key, count, last in rows:
-        total, newest = sums.get(key, (0, last))
-        sums[key] = total + count, max(newest, last)
-    most = max(sums.values(), default=None)
-    return min((key for key, found in sums.items() if found == most), default=())
+    """Return the key with the largest total count, the newest one among equals; empty without rows. A row has a key, a count and a time."""
+    totals: dict[tuple[Any, ...], tuple[int, datetime]] = {}
+    for key, count, time_of_row in rows:
+        total, newest = totals.get(key, (0, time_of_row))
+        totals[key] = total + count, max(newest, time_of_row)
+    largest = max(totals.values(), default=None)
+    return min((key for key, total_and_time in totals.items() if total_and_time == largest), default=())
 
 
 def _find_run_starts(keys: NDArray[Any]) -> Ints:
-    """Return the places where each run of equal keys begins."""
+    """Return the indexes at which runs of equal keys start."""
     return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
 
 
 def _read_means(rows: pl.DataFrame) -> list[ScoringMeans]:
     """Return the means that made the scores of each row.
 
-    It does not use Polars, which would wake its threads: that costs more than the rows do.
+    It works on lists, because waking the threads of Polars takes longer than reading the few rows.
     """
     *rules, versions = (rows[name].to_list() for name in RULES)
     comparable = (COMPARABLE_RULES.get(version, version) for version in versions)
@@ -309,7 +318,7 @@ def _sum_tier_statistics(rows: pl.DataFrame, tier: str) -> TierStatistics:
     if not count:
         return TierStatistics(count=0)
     mean = float(rows[f"{tier}_sum"].sum()) / count
-    # Sums of floats leave a hair below zero where all scores are the same.
+    # Rounding may give a variance slightly below zero if all scores are equal.
     variance = max(0.0, float(rows[f"{tier}_squares"].sum()) / count - mean * mean)
     stddev = math.sqrt(variance)
     return TierStatistics(mean=mean, stddev=0.0 if stddev < 1e-7 else stddev, count=count)
@@ -319,9 +328,9 @@ RUNS_QUERY = "watched_runs"
 MADE_BY = ("rule_version", "threshold_profile", "threshold_changes")
 TRUST, UNSAFE, FAILURE = "trust", "unsafe", "failure:"
 MAX_AGENTS = 20
-"""So many agents of a project are watched, those with the most runs."""
+"""Agents per project that are watched: those with the most runs."""
 MIN_FAILED_RUNS = 2
-"""So many runs have a type of failure where it is a series."""
+"""Runs with a type of failure from which on it is a series."""
 
 
 class RunRow(NamedTuple):
@@ -343,7 +352,7 @@ class RunRow(NamedTuple):
 
     @property
     def made_by(self) -> tuple[str, ...]:
-        """Return what the runs were diagnosed by, in the order of `MADE_BY`."""
+        """The rules and thresholds that diagnosed the runs: values of the columns `MADE_BY`."""
         return self.rule_version, self.threshold_profile, self.threshold_changes
 
     def total(self, series: str) -> int:
@@ -361,36 +370,39 @@ class AgentRuns:
         first = as_of.date() - timedelta(days=DAYS)
         most = find_most_common((row.made_by, row.runs, row.last_at) for row in rows if row.day > first)
         self.made_by = dict(zip(MADE_BY, most, strict=False))
-        """What the runs of the last days were diagnosed by; nothing without any."""
+        """The rules and thresholds that diagnosed the runs of the last days, by column; empty without runs."""
         self._rows = [row for row in rows if row.made_by == most]
 
     @cached_property
     def series(self) -> tuple[str, ...]:
-        """The series that these runs have."""
+        """The names of the series that these runs have."""
         if not self._rows:
             return ()
-        found = Counter(chain.from_iterable(row.failures for row in self._rows))
-        types = sorted(name for name, count in found.items() if count >= MIN_FAILED_RUNS)
+        failures = Counter(chain.from_iterable(row.failures for row in self._rows))
+        types = sorted(name for name, count in failures.items() if count >= MIN_FAILED_RUNS)
         return (TRUST, UNSAFE, *(f"{FAILURE}{name}" for name in types))
 
     def units(self, series: str) -> list[Unit]:
-        """The runs as units of a series, oldest first; times are UTC and naive."""
+        """Return the runs as units of a series, oldest first; times are UTC and naive."""
         return [Unit(row.last_at, row.runs, float(row.runs), float(row.total(series))) for row in self._rows]
 
     def units_below(self, trust: int) -> list[Unit]:
-        """The runs as units of the share whose trust is below a level; times are UTC and naive."""
+        """Return the runs as units of the share of runs whose trust is below a level; times are UTC and naive."""
         return [
             Unit(row.last_at, row.runs, float(row.runs), float(row.runs * (row.trust < trust * row.runs))) for row in self._rows
         ]
 
     def usual_trust(self, until: datetime) -> int | None:
-        """The trust that at least half of the runs before a moment have exactly; None if there is none."""
-        found = Counter(row.trust / row.runs for row in self._rows if row.last_at < until)
-        ((trust, count),) = found.most_common(1) or [(0.0, 0)]
-        return int(trust) if count and 2 * count >= found.total() and trust == int(trust) else None
+        """Return the trust that at least half of the runs before a moment have exactly; None if there is none."""
+        values = Counter(row.trust / row.runs for row in self._rows if row.last_at < until)
+        if not values:
+            return None
+        [(trust, count)] = values.most_common(1)
+        is_usual = 2 * count >= values.total() and trust == int(trust)
+        return int(trust) if is_usual else None
 
     def days(self, series: str) -> dict[date, tuple[float, int]]:
-        """The mean of a series on each day with runs, oldest first, and of how many runs it is."""
+        """Return the daily means of a series with their numbers of runs, oldest first."""
         sums: dict[date, tuple[int, int]] = {}
         for row in self._rows:
             total, runs = sums.get(row.day, (0, 0))
@@ -410,30 +422,33 @@ class ProjectRuns:
     project: str
     as_of: datetime
     agents: tuple[AgentRuns, ...]
-    """Those with comparable runs of the last seven days."""
+    """The agents with comparable runs of the last seven days."""
     watched_agents: int
     """The number of agents with runs in the window, at most `MOST_AGENTS`."""
 
     @property
     def days_covered(self) -> int:
-        """The number of UTC days, the as-of's included, over which comparable runs reach back; 0 without any."""
-        firsts = [one.first_day for one in self.agents if one.first_day is not None]
-        return (self.as_of.date() - min(firsts)).days + 1 if firsts else 0
+        """The number of UTC days from the first comparable run to the as-of; 0 without runs."""
+        first_days = [agent.first_day for agent in self.agents if agent.first_day is not None]
+        return (self.as_of.date() - min(first_days)).days + 1 if first_days else 0
 
 
 def measure_runs(
     cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, as_of: datetime
 ) -> tuple[dict[str, ProjectRuns], dict[str, Any]]:
-    """Measure the runs of some projects from a day on, until a moment; return the query's parameters, too.
+    """Measure the runs of projects from a day to a moment, and return them with the parameters of the query.
 
-    A project without runs of the last seven days is left out.
+    Projects without runs of the last seven days are left out.
     """
     values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of, "most_agents": MAX_AGENTS}
     rows = [RunRow(*row) for row in query_tuples(cursor, RUNS_QUERY, values)]
-    agents: dict[str, list[AgentRuns]] = {}
-    watched = Counter(project for project, _ in {(row.project, row.agent) for row in rows})
-    for (project, agent), part in groupby(rows, lambda row: (row.project, row.agent)):
-        runs = AgentRuns(agent or None, list(part), as_of)
+    by_project: dict[str, list[AgentRuns]] = {}
+    watched_agents = Counter(project for project, _ in {(row.project, row.agent) for row in rows})
+    for (project, agent), agent_rows in groupby(rows, lambda row: (row.project, row.agent)):
+        runs = AgentRuns(agent or None, list(agent_rows), as_of)
         if runs.made_by:
-            agents.setdefault(project, []).append(runs)
-    return {project: ProjectRuns(project, as_of, tuple(found), watched[project]) for project, found in agents.items()}, values
+            by_project.setdefault(project, []).append(runs)
+    project_runs = {
+        project: ProjectRuns(project, as_of, tuple(agents), watched_agents[project]) for project, agents in by_project.items()
+    }
+    return project_runs, values

@@ -1,12 +1,13 @@
-"""The periodic task of the watch: which projects are checked, and when.
+"""The periodic task of the watch: it decides which projects are checked, and when.
 
-1. After scores came or runs were finished a project is checked, and then not for a minute. Its days are added up first
-   (`analytics.sums.daily`). Runs that were closed longer than an hour before they came, as in an import of history, wait for the next rule.
-2. Every hour, and at the start, all projects with exchanges or runs of late are: a baseline ages, and days leave the rules' windows.
-3. Many projects are checked some at a time. One that cannot be checked is logged, and holds up no other.
-4. A project that an import is filling waits until it has ended: half of a history would look like a change. The import checks its days
-   itself (`streams.watch.history`); what it could not check yet, and what one that was killed has left, the rounds check.
-5. The longer a round took, the longer the pause after it, up to a minute: senders share the processor with what adds up a day.
+1. A project is checked after new scores or finished runs, at most once a minute. Its daily sums are updated first
+   (`analytics.sums.daily`). Runs that ended more than an hour ago, as in an import of history, wait for the hourly check.
+2. At the start and then every hour, all projects with recent exchanges or runs are checked, because baselines age and days leave the
+   windows of the rules.
+3. Projects are checked in batches. A project whose check fails is logged, and does not affect the others.
+4. A project waits while an import fills it, because half of a history looks like a change. The import checks its days itself
+   (`streams.watch.history`). The rounds check the days that it could not check yet, and those that a killed import left.
+5. The pause after a round is proportional to its duration, up to a minute, because updating sums takes processor time from senders.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from streams.watch.history import History
 from streams.watch.watching import PROJECT_BATCH_SIZE, Watch
 
 INTERVAL_SECONDS = 5.0
-"""Seconds between looks for new scores and imports; if there are none, a look compares two numbers and reads a few watermarks."""
+"""The shortest pause between rounds, in seconds. A round without new scores or imports compares two numbers and reads a few watermarks."""
 PAUSE_FACTOR = 9
-"""The pause after a round as a multiple of the time it took: rounds take a tenth of the time."""
+"""The pause after a round as a multiple of its duration, so that rounds take a tenth of the time."""
 MAX_PAUSE_SECONDS = 60.0
-"""Seconds of the longest pause between rounds."""
+"""The longest pause between rounds."""
 MIN_CHECK_INTERVAL = timedelta(seconds=60)
-"""The time after a check in which a project is not checked again."""
+"""The shortest interval between checks of a project."""
 FULL_CHECK_INTERVAL = timedelta(hours=1)
 """The interval at which every project is checked."""
 log = logging.getLogger(__name__)
 
 
 class WatchRounds:
-    """The periodic task `watch`. `ready` says whether the tables show everything that was on the log at the start."""
+    """The periodic task `watch`. It waits until `ready` returns True: then the tables show everything that was in the log at the start."""
 
     name = "watch"
 
@@ -68,7 +69,7 @@ class WatchRounds:
 
     @property
     def interval(self) -> float:
-        """Seconds from the end of the last round to the next: the longer that took, the more."""
+        """The pause before the next round, in seconds."""
         return min(MAX_PAUSE_SECONDS, max(INTERVAL_SECONDS, PAUSE_FACTOR * self._took))
 
     async def run(self) -> None:
@@ -82,34 +83,37 @@ class WatchRounds:
         await self._note_new_scores()
         await self._note_new_runs(now)
         await self._note_all(now)
-        held = await self._check_histories(now)
-        due = sorted(
-            one for one in self._waiting - held if one not in self._checked or now - self._checked[one] >= MIN_CHECK_INTERVAL
-        )
+        importing = await self._check_histories(now)
+        due = sorted(project for project in self._waiting - importing if self._is_due(project, now))
         for start in range(0, len(due), PROJECT_BATCH_SIZE):
-            part = due[start : start + PROJECT_BATCH_SIZE]
-            await self._check(part)
-            self._checked.update(dict.fromkeys(part, now))
-            self._waiting.difference_update(part)
+            batch = due[start : start + PROJECT_BATCH_SIZE]
+            await self._check(batch)
+            self._checked.update(dict.fromkeys(batch, now))
+            self._waiting.difference_update(batch)
+
+    def _is_due(self, project: str, now: datetime) -> bool:
+        """Return whether the last check of a project is old enough."""
+        checked_at = self._checked.get(project)
+        return checked_at is None or now - checked_at >= MIN_CHECK_INTERVAL
 
     async def _check_histories(self, now: datetime) -> set[str]:
-        """Check the days that imports left unchecked; answers the projects into which imports are running."""
-        held = set()
+        """Check the days that imports left unchecked, and return the projects into which imports are running."""
+        importing: set[str] = set()
         for target, mark in (await asyncio.to_thread(self._history.pending)).items():
             if mark.is_held(now):
-                held.add(target)
+                importing.add(target)
             elif target not in self._history_at or now - self._history_at[target] >= MIN_CHECK_INTERVAL:
                 self._history_at[target] = now
                 try:
                     checked = await self._history.check(target, now)
                 except Exception:
-                    log.exception("the history of %s could not be checked", target or "an import")
+                    log.exception("the history of %s cannot be checked", target or "an import")
                 else:
                     self._waiting.update(history.project for history in checked if not history.waiting)
-        return held
+        return importing
 
     async def _note_new_scores(self) -> None:
-        """Let the projects wait that scores came to since the last time."""
+        """Mark the projects with new scores for a check."""
         end = self._store.end_of("scores")
         if end != self._end:
             days = await asyncio.to_thread(refresh_daily, self._store)
@@ -117,7 +121,7 @@ class WatchRounds:
             self._end = end
 
     async def _note_new_runs(self, now: datetime) -> None:
-        """Let the projects wait whose runs were finished since the last time."""
+        """Mark the projects with newly finished runs for a check."""
         end = self._store.end_of("diagnoses")
         if end != self._end_of_runs:
             self._waiting |= set(
@@ -126,7 +130,7 @@ class WatchRounds:
             self._end_of_runs = end
 
     async def _note_all(self, now: datetime) -> None:
-        """Let every project wait that had exchanges or runs of late, once an hour."""
+        """Mark all projects with recent exchanges or runs for a check, once an hour."""
         if self._all_at is None or now - self._all_at >= FULL_CHECK_INTERVAL:
             self._waiting |= set(await asyncio.to_thread(read_recent_projects, self._store, now))
             self._all_at = now
@@ -136,14 +140,14 @@ class WatchRounds:
             await self._watch.check(projects)
         except Exception:
             if len(projects) == 1:
-                log.exception("project %s could not be checked", projects[0])
+                log.exception("project %s cannot be checked", projects[0])
                 return
             for project in projects:
                 await self._check([project])
 
 
 def read_recent_projects(store: Store, as_of: datetime) -> list[str]:
-    """Return the projects that had exchanges or runs in the days that a check looks at."""
+    """Return the projects with exchanges or runs in the days that a check examines."""
     return _read_projects_since(store, "watched_projects", as_of - timedelta(days=DAYS))
 
 

@@ -1,15 +1,16 @@
-"""The rules of drift, applied to what was measured of one project: their findings, in one form and in plain words.
+"""The rules of drift: they find changes in the measures of one project, and describe them.
 
-Tiers: a change of a tier's mean or spread (`by_evidence`), runs of days off the baseline (`by_consecutive_days`), and spikes of anomalies
-(`by_rate`). Runs, agent by agent (`by_runs`): trust, the share of unsafe runs, and the share of each type of failure.
+Scores: changes of a tier's mean or spread (`find_changes`), consecutive days off the baseline (`find_consecutive_days`), and spikes of
+anomalies (`find_anomaly_spike`). Runs of each agent (`find_run_changes`): trust, the share of unsafe runs, and the share of each type of
+failure.
 
-1. One run is one unit. `audit.drift.change_detector` finds a change of a series' mean, of any size, in either direction, and since when.
-2. An agent has several series, and each could raise a false alarm. So the evidence of each has to be as many times as large as one
-   series needs as the agent has series (a union bound): all series of an agent together raise as few false alarms as one tier does.
-3. If at least half of an agent's runs have the same trust, most often 100, their spread does not tell how far the next one may lie off.
-   A change of trust is then no more certain than a change of the counts of runs below certain levels
+1. Each run is a unit. `audit.drift.change_detector` finds changes of a series' mean, of any size and in both directions, and dates them.
+2. An agent has several series, each of which could raise a false alarm. So the evidence that a series needs is multiplied by the number
+   of series of the agent (Bonferroni correction): all series of an agent together raise no more false alarms than one tier.
+3. If at least half of an agent's runs have the same trust, usually 100, their spread does not predict how far the next run may deviate.
+   The certainty of a change of trust is then limited to that of a change in the counts of runs below certain levels
    (`docs/decisions/0082-shares-of-few-runs.md`).
-4. Shares are told as shares: 2 of 13 runs, 13 of 15.
+4. Shares are described by counts, such as 2 of 13 runs.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from streams.watch.measures import FAILURE, RUNS_QUERY, TRUST, UNSAFE, AgentRuns
 
 CONSECUTIVE, SEQUENTIAL = "consecutive_days", "sequential"
 FURTHER_DAYS = 7
-"""A further change has at least so many days of the first one before it: each day of the week, and not two, as both were averaged until then."""
+"""The smallest number of days of the first change before a further one: a full week, so that both are not averaged as one level."""
 
 
 def find_consecutive_days(data: RuleInput) -> Iterator[Finding]:
-    """Runs of days whose averages lie off the baseline; of two runs on one side the later one. Needs a comparable baseline."""
+    """Yield the latest run of consecutive days off the baseline in each direction. Needs a comparable baseline."""
     if data.baseline is None or not is_comparable(data.baseline, data.measured):
         return
     for tier, name in TIERS.items():
@@ -49,7 +50,7 @@ def find_consecutive_days(data: RuleInput) -> Iterator[Finding]:
             continue
         reference = data.reference(tier)
         if reference.cuts_into(data.baseline.window_start.date(), data.baseline.window_end.date()):
-            continue  # what it calls normal was measured in part on days of a change that is over
+            continue  # the baseline includes days of a change that is over
         counts = {day: count for day, count in data.measured.days(tier).items() if not reference.cuts(day.day)}
         as_of = data.measured.as_of.date()
         runs = consecutive_days.consecutive_days(list(counts), statistics.mean, statistics.stddev, as_of)
@@ -100,10 +101,10 @@ def _build_run_finding(
 
 
 def find_changes(data: RuleInput) -> Iterator[Finding]:
-    """Changes of a tier's mean, or where it holds of its spread, that are more than chance, by the weighted scores of sessions.
+    """Yield the significant changes of each tier's mean, or else of its spread, by the weighted scores of sessions.
 
-    Needs no baseline record. While the incident of a change is open, its own days are the reference for a further one: the level of the
-    first is then that of the days between both, not a mean of the two levels.
+    It needs no baseline. While the incident of a change is open, its days are the reference for a further change. The first change then
+    ends where the further one begins, so that its level is not an average of both.
     """
     as_of = data.measured.as_of.date()
     for tier, name in TIERS.items():
@@ -130,14 +131,14 @@ def find_changes(data: RuleInput) -> Iterator[Finding]:
 
 
 class _ComparedDays(NamedTuple):
-    """The days that a change was compared with."""
+    """The reference days of a change, and the first day of the series."""
 
     reference: Reference
     first_day: date
 
 
 def _exclude_days_from(reference: Reference, day: date, as_of: date) -> Reference:
-    """Return the reference without the days from a day on."""
+    """Return the reference without the days since a day."""
     return replace(reference, cut=merge_spans((*reference.cut, (day, max(day, as_of)))))
 
 
@@ -227,7 +228,7 @@ _SPIKE_KEY = Key(SPIKE, None, UP)
 
 
 def find_anomaly_spike(data: RuleInput) -> Iterator[Finding]:
-    """Yield the rise of the rate of anomalies within the last two weeks, against the days before it; needs no baseline record."""
+    """Yield the rise of the rate of anomalies within the last two weeks, compared with the days before. It needs no baseline."""
     reference = data.reference(_SPIKE_KEY.series)
     days = [day for day in data.measured.anomalies() if reference.counts(day.day)]
     spike = anomaly_spike(days, data.measured.as_of.date())
@@ -281,49 +282,53 @@ def _describe_spike(spike: Spike) -> str:
 
 
 ALL_RULES: Mapping[str, Rule] = {SEQUENTIAL: find_changes, CONSECUTIVE: find_consecutive_days, RATE_RATIO: find_anomaly_spike}
-"""The rules by name; of several that see one change the first is the one that tells of it."""
+"""The rules about scores by name. If several rules find the same change, the first one leads."""
 LOOK_BACK_DAYS = 406
-"""Days of scores that the rules get: as many as the first look of a week sees. Hourly sums are kept as long, scores or not."""
+"""Days of scores that the rules get. Hourly sums are kept as long, even if the scores themselves are deleted."""
 
 
 RUNS = "runs"
-"""Name of the rule."""
+"""The name of the rule about runs."""
 TRUST_LEVELS = (40, 60, 80)
-"""Levels of trust below which runs are counted, beside the usual one and the one above it."""
+"""Levels of trust below which runs are counted, besides the usual trust and the next higher one."""
 USUAL_TRUST_WEIGHT = 0.5
-"""The weight of the counts below the usual trust; the other levels share the rest."""
+"""The weight of the counts below the usual trust; the other levels share the remaining weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRuleInput:
-    """The data that the rule is asked about."""
+    """The runs of a project, for the rule about runs."""
 
     runs: ProjectRuns
     references: Mapping[str, Reference]
-    """The days that count, by series; all of them if a series is not named."""
+    """The reference days by series; a missing series has all days."""
     parameters: Mapping[str, Any]
-    """Of the query that the measures come from."""
+    """The parameters of the query that read the runs."""
 
     @property
     def source(self) -> Source:
-        """The place where the rule looks: the named query and its parameters."""
+        """The query that read the runs, for this project alone."""
         return Source(RUNS_QUERY, {**self.parameters, "projects": [self.runs.project]})
 
     def reference(self, agent: AgentRuns, series: str) -> Reference:
-        """Return the days of a series of an agent that count."""
+        """Return the reference days of a series of an agent."""
         return self.references.get(Key(DRIFT, series, None, agent.agent).series, NO_DECISION)
 
 
 def find_run_changes(data: RunRuleInput) -> Iterator[Finding]:
-    """Changes of the series of each agent's runs that are more than chance, those with the most evidence first."""
+    """Yield the significant changes in the series of each agent's runs, those with most evidence first."""
     for agent in data.runs.agents:
-        changes = [(series, change) for series in agent.series if (change := _find_run_change(data, agent, series)) is not None]
-        for series, change in sorted(changes, key=lambda pair: -pair[1].log_evidence):
+        changes: dict[str, Change] = {}
+        for series in agent.series:
+            change = _find_run_change(data, agent, series)
+            if change is not None:
+                changes[series] = change
+        for series, change in sorted(changes.items(), key=lambda item: -item[1].log_evidence):
             yield _build_agent_finding(data, agent, series, change)
 
 
 def name_series(series: str) -> str:
-    """Return the everyday name of a series."""
+    """Return the name of a series for people."""
     names = {TRUST: "Trust", UNSAFE: "Share of unsafe runs"}
     return names.get(series) or f"Share of runs with {series.removeprefix(FAILURE).replace('_', ' ')}"
 
@@ -342,9 +347,9 @@ def _find_run_change(data: RunRuleInput, agent: AgentRuns, series: str) -> Chang
 
 
 def _limit_by_counts(data: RunRuleInput, agent: AgentRuns, change: Change) -> Change:
-    """Return a change of trust with no more evidence than the counts of runs below each level have, on a weighted average.
+    """Limit the evidence for a change of trust to a weighted average of the evidence from the counts of runs below each level.
 
-    An average of e-values is one, however alike the levels are.
+    The average of e-values is an e-value, even if they are dependent.
     """
     usual = agent.usual_trust(change.first_hour)
     if usual is None:
@@ -353,15 +358,14 @@ def _limit_by_counts(data: RunRuleInput, agent: AgentRuns, change: Change) -> Ch
     weights = dict.fromkeys(levels, (1 - USUAL_TRUST_WEIGHT) / len(levels)) | {usual: USUAL_TRUST_WEIGHT}
     reference, as_of = data.reference(agent, TRUST), data.runs.as_of.date()
     changes = {level: find_change(agent.units_below(level), as_of, reference=reference, is_share=True) for level in weights}
-    counted = {level: change for level, change in changes.items() if change is not None}
-    terms = [change.log_evidence + math.log(weights[level]) for level, change in counted.items()]
-    evidence = float(np.logaddexp.reduce(terms)) if terms else -math.inf
-    sure = [change.confirmed_at for change in counted.values() if change.confirmed_at is not None]
-    return replace(
-        change,
-        log_evidence=min(change.log_evidence, evidence),
-        confirmed_at=max(change.confirmed_at, min(sure)) if sure and change.confirmed_at is not None else None,
-    )
+    found = {level: count_change for level, count_change in changes.items() if count_change is not None}
+    log_terms = [count_change.log_evidence + math.log(weights[level]) for level, count_change in found.items()]
+    log_average = float(np.logaddexp.reduce(log_terms)) if log_terms else -math.inf
+    confirmations = [count_change.confirmed_at for count_change in found.values() if count_change.confirmed_at is not None]
+    confirmed_at = None
+    if change.confirmed_at is not None and confirmations:
+        confirmed_at = max(change.confirmed_at, min(confirmations))
+    return replace(change, log_evidence=min(change.log_evidence, log_average), confirmed_at=confirmed_at)
 
 
 def _build_agent_finding(data: RunRuleInput, agent: AgentRuns, series: str, change: Change) -> Finding:
@@ -389,9 +393,9 @@ def _build_agent_finding(data: RunRuleInput, agent: AgentRuns, series: str, chan
         RUNS, data.source, data.reference(agent, series), agent.first_day or change.first_day, data.runs.as_of
     )
     finding = build_finding(Key(DRIFT, series, change.direction, agent.agent), change, compared, wording)
-    # A run counts at the hour in which it ended, so what the evidence counts before and since are the same runs.
-    at = change.first_hour.replace(tzinfo=UTC)
-    return replace(finding, before=(finding.before[0], at), after=(at, finding.after[1]))
+    # Split the periods at the hour in which the change begins, so that the evidence counts the same runs before and after as the rule.
+    first_hour = change.first_hour.replace(tzinfo=UTC)
+    return replace(finding, before=(finding.before[0], first_hour), after=(first_hour, finding.after[1]))
 
 
 def _describe_run_change(series: str, of_agent: str, change: Change) -> str:
@@ -411,7 +415,7 @@ def _format_runs(series: str, mean: float, runs: int) -> str:
 
 
 def _count_having(share: float, runs: int) -> int:
-    """Return how many of the runs have it; their share is exact, so their number is whole but for the representation of floats."""
+    """Return the number of runs that make up a share; it is a whole number except for rounding errors."""
     return round(share * runs)
 
 

@@ -1,13 +1,14 @@
-"""The watch over an engine, a gateway or a store: checks, and changes that people make to incidents, one at a time.
+"""The watch: runs checks, and applies the changes that people make to incidents, one at a time.
 
-1. Checks and decisions never run at the same time, so that no revision is given to two records.
-2. Where records land later than they are published, as over Kafka, what was published is remembered until the tables show it.
-3. A decision and an assignment are a review first and a revision of their incident second. A check makes the revision where only the
-   review came through. A comment is a review alone.
-4. A check that is cut off has written a baseline, or nothing, or all: each topic's records are published together, incidents last.
-5. After that the store notes that the project was checked, as of when and how far back: only then is no incident good news.
-6. A person's change is applied in this order: the decision, which carries the comment; then the assignee; the comment alone if there is
-   neither. A change that is in effect already is no failure: nothing is written but the comment, as one of its own.
+1. Checks and changes never run concurrently, so that no two records get the same revision.
+2. Over Kafka, a record reaches the tables some time after it was published. Until then the watch remembers it.
+3. A decision or an assignment is published as a review first, and then as a revision of its incident. If only the review came through,
+   the next check makes the revision. A comment is only a review.
+4. The records of a topic are published together, incidents last. So an interrupted check has published everything, or only a baseline,
+   or nothing.
+5. After publishing, the check itself is stored with its as-of: the absence of incidents is good news only if there was a check.
+6. A change is applied in this order: the decision, which carries the comment; then the assignee; then the comment, if there was neither.
+   A change that is already in effect is no error: only its comment is published.
 """
 
 from __future__ import annotations
@@ -39,10 +40,7 @@ from streams.watch.measures import measure_scores
 
 
 class PublishedRecords:
-    """The records that were published lately.
-
-    Over Kafka, the tables show a record only once it has landed; then it is forgotten here.
-    """
+    """The records that were published, until the tables show them."""
 
     def __init__(self) -> None:
         self._baselines: dict[str, Baseline] = {}
@@ -50,107 +48,114 @@ class PublishedRecords:
         self._lock = threading.Lock()
 
     def note(self, baselines: Sequence[Baseline], incidents: Sequence[Incident]) -> None:
-        """Remember what was published."""
+        """Remember published records."""
         with self._lock:
-            self._baselines.update({one.project: one for one in baselines})
-            self._incidents.update({one.incident_id: one for one in incidents})
+            self._baselines.update({baseline.project: baseline for baseline in baselines})
+            self._incidents.update({incident.incident_id: incident for incident in incidents})
 
     def read(self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None) -> KnownRecords:
-        """Read what is known of some projects; baselines that were computed after `as_of` are left out."""
-        shown = {one.incident_id: one for one in query_records(cursor, "watched_incidents", Incident, {"projects": projects})}
+        """Return the known records of projects, without baselines that were computed after `as_of`."""
+        stored = query_records(cursor, "watched_incidents", Incident, {"projects": projects})
+        incidents = {incident.incident_id: incident for incident in stored}
         with self._lock:
-            own = [one for one in self._incidents.values() if one.project in projects]
-        newer = {one.incident_id: one for one in own if self._newer(one, shown.get(one.incident_id))}
+            published = [incident for incident in self._incidents.values() if incident.project in projects]
+        unflushed = {
+            incident.incident_id: incident
+            for incident in published
+            if self._is_unflushed(incident, incidents.get(incident.incident_id))
+        }
         by_project: dict[str, list[Incident]] = defaultdict(list)
-        for one in sorted((shown | newer).values(), key=lambda one: (one.detected_at, one.incident_id)):
-            by_project[one.project].append(one)
-        return KnownRecords(self.baselines(cursor, projects, as_of), by_project, frozenset(newer))
+        for incident in sorted((incidents | unflushed).values(), key=lambda known: (known.detected_at, known.incident_id)):
+            by_project[incident.project].append(incident)
+        return KnownRecords(self.baselines(cursor, projects, as_of), by_project, frozenset(unflushed))
 
     def baselines(
         self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None
     ) -> dict[str, Baseline]:
-        """The latest baseline of each of some projects; those computed after `as_of` are left out."""
-        latest = query_records(cursor, "latest_baselines", Baseline, {"projects": projects, "as_of": as_of})
-        baselines = {one.project: one for one in latest}
+        """Return the latest baseline of each project, without those that were computed after `as_of`."""
+        stored = query_records(cursor, "latest_baselines", Baseline, {"projects": projects, "as_of": as_of})
+        baselines = {baseline.project: baseline for baseline in stored}
         with self._lock:
-            for made in [one for one in self._baselines.values() if one.project in projects]:
-                if as_of is not None and made.computed_at > as_of:
+            for published in [baseline for baseline in self._baselines.values() if baseline.project in projects]:
+                if as_of is not None and published.computed_at > as_of:
                     continue
-                landed = baselines.get(made.project)
-                if landed is not None and landed.computed_at >= made.computed_at:
-                    del self._baselines[made.project]
+                latest = baselines.get(published.project)
+                if latest is not None and latest.computed_at >= published.computed_at:
+                    del self._baselines[published.project]
                 else:
-                    baselines[made.project] = made
+                    baselines[published.project] = published
         return baselines
 
     def incident(self, cursor: duckdb.DuckDBPyConnection, project: str, incident_id: str) -> Incident | None:
-        """One incident of a project in its latest revision; None where there is none of this id."""
-        values = {"project": project, "incident": incident_id}
-        named = query_records(cursor, "incident_by_id", Incident, values)
-        shown = next((one for one in named if one.incident_id == incident_id), None)
+        """Return the latest revision of an incident; None if the project has no such incident."""
+        rows = query_records(cursor, "incident_by_id", Incident, {"project": project, "incident": incident_id})
+        stored = next((incident for incident in rows if incident.incident_id == incident_id), None)
         with self._lock:
-            own = self._incidents.get(incident_id)
-        return own if own is not None and own.project == project and self._newer(own, shown) else shown
+            published = self._incidents.get(incident_id)
+        if published is not None and published.project == project and self._is_unflushed(published, stored):
+            return published
+        return stored
 
-    def _newer(self, own: Incident, shown: Incident | None) -> bool:
-        """Tell whether a published record is newer than the tables show; it is forgotten if it has landed."""
-        if shown is None or shown.revision < own.revision:
+    def _is_unflushed(self, published: Incident, stored: Incident | None) -> bool:
+        """Return whether a published revision is newer than the stored one; forget it otherwise."""
+        if stored is None or stored.revision < published.revision:
             return True
         with self._lock:
-            if self._incidents.get(own.incident_id) is own:
-                del self._incidents[own.incident_id]
+            if self._incidents.get(published.incident_id) is published:
+                del self._incidents[published.incident_id]
         return False
 
 
 DECISION, ASSIGNMENT, COMMENT = "incident_decision", "incident_assignment", "incident_comment"
-"""The kinds of review that decide on an incident, assign it, and say something of it."""
+"""The kinds of reviews of an incident."""
 PROJECT_BATCH_SIZE = 50
-"""Projects that are checked together: their scores are read in one scan."""
+"""Projects that are checked together, so that one scan reads their scores."""
 Answer = TypeVar("Answer")
 log = logging.getLogger(__name__)
 
 
 class Watch:
-    """See the module; anchors tell what changed. Belongs to one event loop."""
+    """Checks projects and changes incidents, as the module describes. Belongs to one event loop."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._checker = Checker(publisher.policy, self._cause)
+        self._checker = Checker(publisher.policy, self._explain)
         self._published = PublishedRecords()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def check(self, projects: Sequence[str], as_of: datetime | None = None) -> list[CheckResult]:
-        """Check some projects as of a moment (now); those that are not audited are left out."""
-        wanted = [project for project in projects if self._publisher.policy.for_project(project).settings.enabled]
-        checked: list[CheckResult] = []
-        for start in range(0, len(wanted), PROJECT_BATCH_SIZE):
-            checked += await self._check(wanted[start : start + PROJECT_BATCH_SIZE], as_of)
-        return checked
+        """Check projects as of a moment, by default now. Projects that are not audited are left out."""
+        audited = [project for project in projects if self._publisher.policy.for_project(project).settings.enabled]
+        results: list[CheckResult] = []
+        for start in range(0, len(audited), PROJECT_BATCH_SIZE):
+            results += await self._check_batch(audited[start : start + PROJECT_BATCH_SIZE], as_of)
+        return results
 
-    async def _check(self, projects: Sequence[str], as_of: datetime | None) -> list[CheckResult]:
-        async with self._turn:
-            checked = await asyncio.to_thread(self._examine, projects, as_of or self._publisher.now())
-            baselines = [one.baseline for one in checked if one.baseline is not None and one.is_new_baseline]
-            await self._publish(baselines, [incident for one in checked for incident in one.incidents])
-            await asyncio.to_thread(self._note, [one.project_check for one in checked if one.project_check is not None])
-        for one in checked:
-            for incident in (*one.opened, *one.worsened):
-                log.info("incident in %s: %s: %s", one.project, incident.severity, incident.title)
-        return checked
+    async def _check_batch(self, projects: Sequence[str], as_of: datetime | None) -> list[CheckResult]:
+        async with self._lock:
+            results = await asyncio.to_thread(self._run_checker, projects, as_of or self._publisher.now())
+            baselines = [result.baseline for result in results if result.baseline is not None and result.is_new_baseline]
+            await self._publish(baselines, [incident for result in results for incident in result.incidents])
+            checks = [result.project_check for result in results if result.project_check is not None]
+            await asyncio.to_thread(self._store_checks, checks)
+        for result in results:
+            for incident in (*result.opened, *result.worsened):
+                log.info("incident in %s: %s: %s", result.project, incident.severity, incident.title)
+        return results
 
     async def recompute(self, project: str, days: int | None = None) -> Baseline | None:
-        """Compute a baseline over the last days (the policy's window) now and make it the latest; None without scores."""
-        async with self._turn:
-            baseline = await asyncio.to_thread(self._baseline, project, days, self._publisher.now())
+        """Compute and publish a baseline over the last days, by default the policy's window; None without scores."""
+        async with self._lock:
+            baseline = await asyncio.to_thread(self._compute_baseline, project, days, self._publisher.now())
             await self._publish([] if baseline is None else [baseline], [])
         return baseline
 
     async def baseline(self, project: str) -> Baseline | None:
-        """The latest baseline of a project."""
+        """Return the latest baseline of a project."""
         return await asyncio.to_thread(self._read, lambda cursor: self._published.baselines(cursor, [project]).get(project))
 
     async def incident(self, project: str, incident_id: str) -> Incident | None:
-        """An incident of a project in its latest revision; None where there is none of this id."""
+        """Return the latest revision of an incident; None if the project has no such incident."""
         return await asyncio.to_thread(self._read, lambda cursor: self._published.incident(cursor, project, incident_id))
 
     async def decide(
@@ -164,27 +169,28 @@ class Watch:
         entered_by: str | None = None,
         now: datetime | None = None,
     ) -> Incident | None:
-        """Decide on an incident (`states.DECISIONS`), at the present unless `now` is given; answers it as it is then, None where there is none.
+        """Apply a decision (`lifecycle.DECISIONS`) to an incident, and return its latest revision; None if there is no such incident.
 
-        A decision that one person enters for another says so for as long as it is kept.
-
-        It stays as it is where it is in that state already, except that another person may acknowledge it, and where it is to be open
-        or acknowledged again while another live incident has what moved in it.
+        `entered_by` is the person who enters the decision for another. The incident does not change if the decision is already in effect,
+        except that another person may acknowledge it. It also does not change if it would become live while another live incident has one
+        of its series.
         """
         decision = decision_of(decision)
-        async with self._turn:
+        async with self._lock:
             current = await self.incident(project, incident_id)
-            taken_over = decision == ACKNOWLEDGED and current is not None and current.acknowledged_by != who
-            if current is None or (is_in_effect(current, decision) and not taken_over):
+            if current is None:
+                return None
+            is_takeover = decision == ACKNOWLEDGED and current.acknowledged_by != who
+            if is_in_effect(current, decision) and not is_takeover:
                 return current
-            if decision in LIVE and not is_live(current) and await self._is_taken(project, current):
+            if decision in LIVE and not is_live(current) and await self._has_live_duplicate(project, current):
                 return current
             now = now or self._publisher.now()
-            said = _build_review(DECISION, current, _format_reviewer(who, entered_by), comment, now, status=decision)
-            await self._publisher.publish("reviews", [said])
-            made = apply_decision(current, decision, who, now)
-            await self._publish([], [made])
-        return made
+            review = _build_review(DECISION, current, _format_reviewer(who, entered_by), comment, now, status=decision)
+            await self._publisher.publish("reviews", [review])
+            revision = apply_decision(current, decision, who, now)
+            await self._publish([], [revision])
+        return revision
 
     async def assign(
         self,
@@ -196,71 +202,74 @@ class Watch:
         entered_by: str | None = None,
         now: datetime | None = None,
     ) -> Incident:
-        """Assign an incident to a person, or to no one; answers it as it is then. It stays as it is where the person has it already.
-
-        Its state does not change: to be assigned one is not to work on it.
-        """
-        async with self._turn:
+        """Assign an incident to a person, or to nobody, and return its latest revision. Its status does not change."""
+        async with self._lock:
             current = await self.incident(incident.project, incident.incident_id) or incident
             if assignee_of(current) == assignee:
                 return current
             now = now or self._publisher.now()
-            said = _build_review(ASSIGNMENT, current, _format_reviewer(who, entered_by), comment, now, assignee=assignee)
-            await self._publisher.publish("reviews", [said])
-            made = apply_assignment(current, assignee, now)
-            await self._publish([], [made])
-        return made
+            review = _build_review(ASSIGNMENT, current, _format_reviewer(who, entered_by), comment, now, assignee=assignee)
+            await self._publisher.publish("reviews", [review])
+            revision = apply_assignment(current, assignee, now)
+            await self._publish([], [revision])
+        return revision
 
     async def comment(
         self, incident: Incident, who: str, comment: str, *, entered_by: str | None = None, now: datetime | None = None
     ) -> None:
-        """Say something of an incident; nothing else of it changes."""
-        said = _build_review(COMMENT, incident, _format_reviewer(who, entered_by), comment, now or self._publisher.now())
-        await self._publisher.publish("reviews", [said])
+        """Publish a comment on an incident."""
+        now = now or self._publisher.now()
+        review = _build_review(COMMENT, incident, _format_reviewer(who, entered_by), comment, now)
+        await self._publisher.publish("reviews", [review])
 
-    async def _is_taken(self, project: str, incident: Incident) -> bool:
-        """Tell whether another live incident has a series that raised an alarm in this one."""
+    async def _has_live_duplicate(self, project: str, incident: Incident) -> bool:
+        """Return whether another live incident has a series that raised an alarm in this one."""
         known = await asyncio.to_thread(self._read, lambda cursor: self._published.read(cursor, [project]))
-        own = _alarmed_series(incident)
-        live = (one for one in known.incidents.get(project, ()) if is_live(one) and one.incident_id != incident.incident_id)
-        return any(not own.isdisjoint(_alarmed_series(other)) for other in live)
+        series = _alarmed_series(incident)
+        return any(
+            is_live(other) and other.incident_id != incident.incident_id and not series.isdisjoint(_alarmed_series(other))
+            for other in known.incidents.get(project, ())
+        )
 
-    def _cause(self, project: str, finding: Finding) -> Explanation:
-        tier, moved = finding.key.tier, measure_change(finding)
-        return explain_by_anchors(tier, moved, cause_of(self._publisher.store, project, tier, moved))
+    def _explain(self, project: str, finding: Finding) -> Explanation:
+        tier = finding.key.tier
+        tier_change = measure_change(finding)
+        return explain_by_anchors(tier, tier_change, cause_of(self._publisher.store, project, tier, tier_change))
 
-    def _examine(self, projects: Sequence[str], as_of: datetime) -> list[CheckResult]:
+    def _run_checker(self, projects: Sequence[str], as_of: datetime) -> list[CheckResult]:
         with contextlib.closing(self._publisher.store.cursor()) as cursor:
-            cursor.begin()  # everything that a check reads is of one moment
-            return list(self._checker.check(cursor, projects, as_of, self._published.read(cursor, projects, as_of)))
+            cursor.begin()  # a check reads everything from the same snapshot
+            known = self._published.read(cursor, projects, as_of)
+            return list(self._checker.check(cursor, projects, as_of, known))
 
-    def _note(self, looked: Sequence[ProjectCheck]) -> None:
-        """Keep the times of checks: an empty result means something only if a check was made."""
-        if looked:
+    def _store_checks(self, checks: Sequence[ProjectCheck]) -> None:
+        """Store the checks, because the absence of incidents means something only if there was a check."""
+        if checks:
             with self._publisher.store.transaction() as transaction:
-                transaction.set_checks(looked)
+                transaction.set_checks(checks)
 
-    def _baseline(self, project: str, days: int | None, as_of: datetime) -> Baseline | None:
+    def _compute_baseline(self, project: str, days: int | None, as_of: datetime) -> Baseline | None:
         window = days or self._publisher.policy.for_project(project).settings.baseline_window_days
         with contextlib.closing(self._publisher.store.cursor()) as cursor:
             measured, _ = measure_scores(cursor, [project], as_of.date() - timedelta(days=window), as_of)
         return self._checker.baseline(measured[project], window) if project in measured else None
 
-    def _read(self, question: Callable[[duckdb.DuckDBPyConnection], Answer]) -> Answer:
+    def _read(self, query: Callable[[duckdb.DuckDBPyConnection], Answer]) -> Answer:
         with contextlib.closing(self._publisher.store.cursor()) as cursor:
-            return question(cursor)
+            return query(cursor)
 
     async def _publish(self, baselines: Sequence[Baseline], incidents: Sequence[Incident]) -> None:
-        for topic, records in (("baselines", baselines), ("incidents", incidents)):
-            if records:
-                await self._publisher.publish(topic, records)
+        if baselines:
+            await self._publisher.publish("baselines", baselines)
+        if incidents:
+            await self._publisher.publish("incidents", incidents)
         self._published.note(baselines, incidents)
 
 
 def _alarmed_series(incident: Incident) -> set[Series]:
-    """The series that raised an alarm in an incident; the one that leads did."""
+    """Return the series that raised an alarm in an incident, including the leading one."""
     evidence = evidence_of(incident)
-    return {one.series for one in evidence.moved if not one.fell_too} | {evidence.lead_series(incident)}
+    return {changed.series for changed in evidence.moved if not changed.fell_too} | {evidence.lead_series(incident)}
 
 
 def _format_reviewer(who: str, entered_by: str | None) -> str:
@@ -277,10 +286,10 @@ def _build_review(
     status: str | None = None,
     assignee: str | None = None,
 ) -> Review:
-    """The actions of a person on an incident. Decisions keep the ids that they had before there was anything else to do."""
-    named = [status or ""] if kind == DECISION else [kind, assignee or "", comment or ""]
+    # The ids of decisions do not contain the kind, as in versions that had no other reviews.
+    identity = [status or ""] if kind == DECISION else [kind, assignee or "", comment or ""]
     return Review(
-        review_id=stable_id("review", incident.incident_id, *named, who, now.isoformat()),
+        review_id=stable_id("review", incident.incident_id, *identity, who, now.isoformat()),
         project=incident.project,
         kind=kind,
         subject_id=incident.incident_id,
@@ -294,31 +303,31 @@ def _build_review(
 
 
 IncidentKey = tuple[str, str]
-"""An incident, by project and id."""
+"""The project and the id of an incident."""
 Problem = Literal["not_found", "conflict"]
 PROBLEMS: dict[str, str] = {
     "not_found": "the project has no incident with this id",
     "conflict": "another live incident covers the same tier and direction",
 }
-"""Why an incident was not changed, in words."""
+"""The reasons why an incident was not changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of an incident; at least one of its parts is given."""
+    """A change of an incident, with at least one part."""
 
     decision: str | None = None
-    """One of `states.DECISIONS`."""
+    """One of `lifecycle.DECISIONS`."""
     assigns: bool = False
-    """Whether the assignee changes."""
+    """True if the assignee changes."""
     assignee: str | None = None
-    """The person whose it is to be; None for nobody."""
+    """The new assignee; None for nobody."""
     comment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """The outcome of a change of one incident: the incident as it is now, or why it was not changed."""
+    """The latest revision of an incident after a change, or the reason why it was not changed."""
 
     incident: Incident | None
     problem: Problem | None = None
@@ -326,33 +335,34 @@ class ChangeResult:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """The person who changes it. `entered_by` is the person who enters that for another."""
+    """The author of a change. `entered_by` is the person who enters it for the author."""
 
     name: str
     entered_by: str | None = None
 
 
 async def apply_change(
-    watch: Watch, which: IncidentKey, wanted: Change, person: Person, now: datetime | None = None
+    watch: Watch, key: IncidentKey, wanted: Change, person: Person, now: datetime | None = None
 ) -> ChangeResult:
-    """Change one incident, at the present unless `now` is given."""
-    project, incident_id = which
-    before = await watch.incident(project, incident_id)
-    if before is None:
+    """Apply a change to an incident, at the present time unless `now` is given."""
+    project, incident_id = key
+    incident = await watch.incident(project, incident_id)
+    if incident is None:
         return ChangeResult(None, "not_found")
-    made, told = before, False
+    has_comment = False
     if wanted.decision is not None:
-        who, entered_by = person.name, person.entered_by
-        apply_decision = await watch.decide(
-            project, incident_id, wanted.decision, who, wanted.comment, entered_by=entered_by, now=now
+        decided = await watch.decide(
+            project, incident_id, wanted.decision, person.name, wanted.comment, entered_by=person.entered_by, now=now
         )
-        if apply_decision is None or not is_in_effect(apply_decision, wanted.decision):
-            return ChangeResult(apply_decision or before, "conflict")
-        made, told = apply_decision, apply_decision.revision != before.revision
+        if decided is None or not is_in_effect(decided, wanted.decision):
+            return ChangeResult(decided or incident, "conflict")
+        has_comment = decided.revision != incident.revision
+        incident = decided
     if wanted.assigns:
-        comment = None if told else wanted.comment
-        assigned = await watch.assign(made, wanted.assignee, person.name, comment, entered_by=person.entered_by, now=now)
-        made, told = assigned, told or assigned.revision != made.revision
-    if wanted.comment and not told:
-        await watch.comment(made, person.name, wanted.comment, entered_by=person.entered_by, now=now)
-    return ChangeResult(made)
+        comment = None if has_comment else wanted.comment
+        assigned = await watch.assign(incident, wanted.assignee, person.name, comment, entered_by=person.entered_by, now=now)
+        has_comment = has_comment or assigned.revision != incident.revision
+        incident = assigned
+    if wanted.comment and not has_comment:
+        await watch.comment(incident, person.name, wanted.comment, entered_by=person.entered_by, now=now)
+    return ChangeResult(incident)
