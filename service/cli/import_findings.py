@@ -1,4 +1,4 @@
-"""Summary of an import: findings in the project it filled, and commands to copy that show more."""
+"""Summary of an import: findings in its projects, and commands to copy that show more."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from streams.watch.checking import CheckResult
 from streams.watch.history import ProjectHistory
 from streams.watch.lifecycle import CONFIRMED
 
-AGENTS_NAMED = 5
-"""Agents whose failures are named; the others are counted."""
+MAX_AGENTS = 5
+"""Maximum number of agents whose failures are listed; the others are counted."""
 UNSAFE_SHARE = 0.2
-"""Share of an agent's runs above which unsafe ones say more about the thresholds than about the agent."""
-INCIDENTS_NAMED = 10
-"""Incidents in the history of a project that are named; the others are counted."""
+"""Share of unsafe runs of an agent from which the thresholds may not fit the agent, so that `tune` is suggested."""
+MAX_INCIDENTS = 10
+"""Maximum number of incidents listed per project; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The findings of the checks after an import in the filled projects."""
+    """The findings of the checks after an import."""
 
     histories: Sequence[ProjectHistory]
     """The checks of the imported days; empty if no imported day is over."""
@@ -47,17 +47,21 @@ class Drift:
     """The last check, as of now."""
 
     def incidents(self, project: str) -> list[Incident]:
-        """The incidents in a project's history in their final state, and the newly opened ones, oldest first."""
-        own = [history for history in self.histories if history.project == project]
-        kept = {incident.incident_id: incident for history in own for incident in history.incidents}
+        """Return the incidents in a project's history in their final state, and newly opened ones, oldest first."""
+        incidents: dict[str, Incident] = {}
+        for history in self.histories:
+            if history.project == project:
+                incidents |= {incident.incident_id: incident for incident in history.incidents}
         for check in self.checked:
             if check.project == project:
-                shown = kept.keys() | {incident.incident_id for incident in check.opened}
-                kept |= {incident.incident_id: incident for incident in check.incidents if incident.incident_id in shown}
-        return sorted(kept.values(), key=lambda incident: (incident.first_day or incident.detected_at, incident.incident_id))
+                ids = incidents.keys() | {incident.incident_id for incident in check.opened}
+                incidents |= {incident.incident_id: incident for incident in check.incidents if incident.incident_id in ids}
+        return sorted(
+            incidents.values(), key=lambda incident: (incident.first_day or incident.detected_at, incident.incident_id)
+        )
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The checks of the imported days, for scripts."""
+        """Return the checks of the imported days for scripts."""
         return [
             {
                 "project": history.project,
@@ -75,9 +79,9 @@ class Drift:
 
 
 def import_findings(workspace: Workspace, drift: Drift, program: str) -> Iterator[RenderableType]:
-    """Return lines about the filled project's runs and drift, and commands that show more.
+    """Yield lines about the project's runs and drift, and commands that show more.
 
-    `program` is the way the reader starts the command line.
+    `program` is the text with which the user starts the command line.
     """
     settings, project = workspace.settings, workspace.settings.project
     cursor = workspace.store.cursor()
@@ -91,43 +95,43 @@ def import_findings(workspace: Workspace, drift: Drift, program: str) -> Iterato
     yield from _agent_lines(cursor, project, agents)
     yield from drift_lines(drift)
     yield heading("Look closer")
-    yield from typed(program, _steps(cursor, project, agents, shlex.quote(str(settings.database))))
-    yield from typed(program, incident_steps(drift, settings.database))
+    yield from format_commands(program, _steps(cursor, project, agents, shlex.quote(str(settings.database))))
+    yield from format_commands(program, incident_steps(drift, settings.database))
     yield heading("See it in a browser")
     yield from pages_steps(program, settings.database, settings.policy)
 
 
 def _runs_line(agents: list[dict[str, Any]]) -> str:
     total, unsafe, review, ready = (sum(row[name] for row in agents) for name in ("runs", "unsafe", "review", "ready"))
-    rest = total - unsafe - review - ready
-    without = f", {rest} without evidence" if rest else ""
+    unknown = total - unsafe - review - ready
+    without_evidence = f", {unknown} without evidence" if unknown else ""
     return (
         f"{counted(total, 'run')} of {counted(len(agents), 'agent')}: {unsafe} unsafe for production, {review} to review, "
-        f"{ready} ready{without}"
+        f"{ready} ready{without_evidence}"
     )
 
 
 def _agent_lines(cursor: duckdb.DuckDBPyConnection, project: str, agents: list[dict[str, Any]]) -> Iterator[str]:
-    """Return the failures of each agent, the agents with the most unsafe runs first."""
+    """Yield the failures of each agent, the agents with the most unsafe runs first."""
     failures: dict[str, list[str]] = {}
     for row in query_rows(cursor, "failures_by_agent", {"project": project}):
         critical = f", {row['critical']} critical" if row["critical"] else ""
         failures.setdefault(row["agent"], []).append(f"{row['failure_type']} in {counted(row['sessions'], 'run')}{critical}")
     failing = [row for row in agents if (row["agent"] or "") in failures]
-    for row in failing[:AGENTS_NAMED]:
+    for row in failing[:MAX_AGENTS]:
         name = row["agent"] or ""
         yield f"{plain(name, 64) or 'runs without an agent'} ({counted(row['runs'], 'run')}): {'; '.join(failures[name])}"
-    if len(failing) > AGENTS_NAMED:
-        yield f"… and {counted(len(failing) - AGENTS_NAMED, 'more agent')} with failures"
+    if len(failing) > MAX_AGENTS:
+        yield f"… and {counted(len(failing) - MAX_AGENTS, 'more agent')} with failures"
 
 
 def drift_lines(drift: Drift) -> Iterator[str]:
-    """Return lines about the drift found after an import, project by project."""
-    brought = {history.project for history in drift.histories}
+    """Yield lines about the drift found after an import, project by project."""
+    projects_with_history = {history.project for history in drift.histories}
     for history in drift.histories:
         yield from _history_lines(history, drift.incidents(history.project))
     for check in drift.checked:
-        if check.project in brought:
+        if check.project in projects_with_history:
             continue
         if check.project_check is None:
             yield f"{plain(check.project, 64)}: not checked for drift: no new record is of a day that is over, and the last {DAYS} days have no data"
@@ -142,7 +146,7 @@ def drift_lines(drift: Drift) -> Iterator[str]:
 
 
 def incident_steps(drift: Drift, database: Path) -> Iterator[tuple[str, str]]:
-    """Return commands that list the incidents in an import's history, each with its purpose."""
+    """Yield the purpose and the command to list the incidents of each project."""
     for history in drift.histories:
         if drift.incidents(history.project):
             yield "incidents of drift", f"incidents list --project {history.project} --db {shlex.quote(str(database))}"
@@ -165,9 +169,9 @@ def _history_lines(history: ProjectHistory, incidents: Sequence[Incident]) -> It
         f"on {first}" if first == last else f"day by day from {first} to {last}, {counted(len(history.days), 'day')} with data"
     )
     yield f"{project}: checked for drift {days}: {counts}"
-    yield from map(_incident_line, incidents[:INCIDENTS_NAMED])
-    if len(incidents) > INCIDENTS_NAMED:
-        yield f"  … and {len(incidents) - INCIDENTS_NAMED} more"
+    yield from map(_incident_line, incidents[:MAX_INCIDENTS])
+    if len(incidents) > MAX_INCIDENTS:
+        yield f"  … and {len(incidents) - MAX_INCIDENTS} more"
     if history.known_days <= MIN_DAYS_BEFORE or (last - history.known_since).days < REFERENCE_DAYS:
         yield (
             f"  Little can be told from so short a history: there is data on {counted(history.known_days, 'day')} since "
@@ -200,11 +204,11 @@ def _incident_json(incident: Incident) -> dict[str, Any]:
 def _steps(
     cursor: duckdb.DuckDBPyConnection, project: str, agents: list[dict[str, Any]], database: str
 ) -> Iterator[tuple[str, str]]:
-    """Return commands that show more, each with its purpose."""
-    (worst,) = worst_runs(cursor, project, RunFilter(), None, 1)
+    """Yield the purposes and texts of commands that show more."""
+    [worst_run] = worst_runs(cursor, project, RunFilter(), None, 1)
     is_failing = any(row["unsafe"] or row["review"] for row in agents)
-    shown = "the worst run, with causes and evidence" if is_failing else "a run, with its verdict"
-    yield shown, f"run {worst.run_id} --project {project} --db {database}"
+    purpose = "the worst run, with causes and evidence" if is_failing else "a run, with its verdict"
+    yield purpose, f"run {worst_run.run_id} --project {project} --db {database}"
     yield "every run", f"runs --project {project} --db {database}"
     if any(row["unsafe"] >= UNSAFE_SHARE * row["runs"] and row["unsafe"] for row in agents):
         yield "whether the thresholds fit these agents", f"tune --project {project} --db {database}"
@@ -214,27 +218,32 @@ PROGRAM = "driftline"
 
 
 def pages_steps(program: str, database: Path, policy: Path | None, as_of: date | None = None) -> list[str]:
-    """Return commands that lead to the pages, as of a day if one is given."""
-    of = f"--db {shlex.quote(str(database))}"
-    by = "" if policy is None else f" --policy {shlex.quote(str(policy))}"
-    then = "" if as_of is None else f" --as-of {as_of}"
-    return typed(
+    """Return commands that lead to the pages. With `as_of`, the server shows them as of that day."""
+    database_option = f"--db {shlex.quote(str(database))}"
+    policy_option = "" if policy is None else f" --policy {shlex.quote(str(policy))}"
+    as_of_option = "" if as_of is None else f" --as-of {as_of}"
+    return format_commands(
         program,
         [
-            ("a token to sign in with; it is shown once", f"operators add me {of}"),
-            ("the server: open the address it prints, and paste the token; Ctrl-C stops it", f"serve {of}{by}{then}"),
+            ("a token to sign in with; it is shown once", f"operators add me {database_option}"),
+            (
+                "the server: open the printed address and paste the token; press Ctrl-C to stop",
+                f"serve {database_option}{policy_option}{as_of_option}",
+            ),
         ],
     )
 
 
-def typed(program: str, steps: Iterable[tuple[str, str]]) -> list[str]:
+def format_commands(program: str, steps: Iterable[tuple[str, str]]) -> list[str]:
     """Return commands to copy, each below a comment with its purpose."""
     return [line for purpose, command in steps for line in (f"# {purpose}", f"{program} {command}")]
 
 
 def program_name() -> str:
-    """Return how the reader starts the command line: by its name if that is on the path, else as it was started."""
+    """Return the text that starts the command line: its name if that is on the path, otherwise the path with which it was started."""
     if shutil.which(PROGRAM):
         return PROGRAM
-    started = Path(sys.argv[0])
-    return f"{shlex.quote(sys.executable)} -m service.cli.main" if started.suffix == ".py" else shlex.quote(str(started))
+    script = Path(sys.argv[0])
+    if script.suffix == ".py":
+        return f"{shlex.quote(sys.executable)} -m service.cli.main"
+    return shlex.quote(str(script))

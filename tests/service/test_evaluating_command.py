@@ -102,19 +102,19 @@ def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: 
     assert out.count(" exec ") == 0
     assert out.count(" reuse ") == 4
     assert "0 evaluations made; 4 reused" in out
-    assert "4 reused; no judge is asked" in err
+    assert "4 reused; no judge is called" in err
     assert simulator.requests == 12
     assert written == {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
 
 
 @pytest.mark.usefixtures("simulator")
-@pytest.mark.parametrize(("cap", "said"), [(1.0, "the cap of each evaluation holds"), (None, "nothing bounds the cost")])
+@pytest.mark.parametrize(("cap", "said"), [(1.0, "the cap of each evaluation applies"), (None, "so the cost has no limit")])
 def test_an_estimate_promises_a_cap_only_where_there_is_one(driftline: Command, cap: float | None, said: str) -> None:
     """Whoever reads that a cap holds goes and has lunch."""
     Path("profile.yaml").write_text(json.dumps(PROFILE | {"cost_cap_usd": cap}))
     _, _, err = driftline(*BASE, "--dry-run")
     assert said in err
-    assert sum(words in err for words in ("the cap of each evaluation holds", "nothing bounds the cost")) == 1
+    assert sum(words in err for words in ("the cap of each evaluation applies", "so the cost has no limit")) == 1
 
 
 def test_the_json_is_one_document_that_keeps_its_schema(driftline: Command, simulator: RunningJudge) -> None:
@@ -202,14 +202,14 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--judge-run", "four_times"), "--judge-run four_times: profile.yaml has no such judge run"),
+        (("--judge-run", "four_times"), "--judge-run four_times: profile.yaml does not define this judge run"),
         (("--connection", "north"), "--connection needs --session"),
         (("-o", "profile.yaml"), "profile.yaml: File exists"),
         (("--since", "yesterday"), "--since: "),
         (("--session", "s9"), "there is no session 's9'"),
         (("--project", "none"), "--project: there is no project 'none'"),
         (("--case", "results.yaml"), "results.yaml: does not exist"),
-        (("--case", "copy.yaml"), "copy.yaml: case_id: refund-policy is the id of cases/b.yaml, too"),
+        (("--case", "copy.yaml"), "copy.yaml: case_id: refund-policy is also the id of cases/b.yaml"),
         (("--case", "empty"), "empty: contains no *.yaml or *.yml"),
         (("--fail-under", "11"), "--fail-under"),
         (("--output", "xml"), "--output"),
@@ -245,7 +245,7 @@ def test_a_recorded_judge_asks_nobody(driftline: Command) -> None:
     code, out, err = driftline(*BASE, "--session", "s1")
     assert code == 1
     assert out.count(" failed ") == 2
-    assert "no judge is asked" in err
+    assert "no judge is called" in err
     assert "6 questions will not be asked" in err
 
 
@@ -262,7 +262,7 @@ def test_answers_that_are_there_are_put_together_another_way_without_a_judge(
     assert code == 0
     assert simulator.requests == before
     assert "2 evaluations to make, 0 reused" in err
-    assert "6 questions answered before" in err
+    assert "6 questions already answered" in err
     report = json.loads(out)
     assert [one["evaluation_cost_usd"] for one in report["evaluations"]] == [0.0, 0.0]
     (_, summary) = sorted(Path("results").rglob("evaluation_result_summary_1.md"))

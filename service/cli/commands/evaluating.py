@@ -69,21 +69,23 @@ Insecure = Annotated[
 
 
 USE_SERVER_HINT = "A server has the database: use --server with its address, or stop it."
-"""The advice if a server has the database: have the server evaluate with its own judge."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostConsent:
-    """The consent to the cost: asked for, given with --yes, or not needed."""
+    """Shows the cost of evaluations, and asks for consent unless it was given with --yes."""
 
     dry_run: bool
     yes: bool
     as_json: bool
     is_capped: bool
-    """Each evaluation has a cap."""
+    """Whether each evaluation has a cap."""
 
-    def given(self, prepared: Prepared) -> bool:
-        """Show the estimate and, if it may cost anything, ask for consent. SettingsError if nobody can be asked."""
+    def obtain(self, prepared: Prepared) -> bool:
+        """Show the estimate, ask for consent if the evaluations cost anything, and return whether to go on.
+
+        Raises SettingsError if there is no terminal to ask on.
+        """
         if self.dry_run and self.as_json:
             print_json({"sessions": prepared.sessions, **document(evaluation_estimate(prepared.estimate))})
             return False
@@ -140,18 +142,19 @@ def evaluate(
         raise SettingsError("--server cannot be used with --db or --policy", hint="The server has its own database and policy.")
     if insecure and server is None:
         raise SettingsError("--insecure needs --server", hint="Without a server no token is sent.")
-    cases, loaded = load_cases(case), load_profile(profile)
+    cases = load_cases(case)
+    loaded_profile = load_profile(profile)
     warn(warnings_of(cases))
-    wanted = _session_filter(session, connection, tag, project, since, limit)
-    plans = select_plans(loaded, judge_run, profile)
-    settings, terms = settings_of(database, policy), Terms(cases, loaded, plans, wanted, retry_failed)
+    session_filter = _session_filter(session, connection, tag, project, since, limit)
+    plans = select_plans(loaded_profile, judge_run, profile)
+    terms = Terms(cases, loaded_profile, plans, session_filter, retry_failed)
     if folder is not None and not dry_run:
-        make_folder(folder)  # check this before anything is paid
-    agreement = CostConsent(dry_run, yes, as_json, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
+        make_folder(folder)  # a wrong folder is reported before anything is paid
+    consent = CostConsent(dry_run, yes, as_json, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
     if server is None:
-        evaluated = _evaluate_locally(settings, terms, agreement)
+        evaluated = _evaluate_locally(settings_of(database, policy), terms, consent)
     else:
-        evaluated = _evaluate_on_server(terms, agreement, server, insecure=insecure)
+        evaluated = _evaluate_on_server(terms, consent, server, insecure=insecure)
     if evaluated is None:
         return
     report = report_of(evaluated, fail_under)
@@ -170,10 +173,10 @@ def _session_filter(
     limit: int,
 ) -> Wanted:
     if limit > MOST:
-        raise SettingsError(f"--limit {limit}: at most {MOST} sessions are evaluated at once", hint="Choose fewer by --since.")
+        raise SettingsError(f"--limit {limit}: the maximum is {MOST} sessions", hint="Select fewer sessions with --since.")
     if connection is not None and not sessions:
         raise SettingsError(
-            "--connection needs --session", hint="Name the sessions, or choose them by --tag, --project or --since."
+            "--connection needs --session", hint="Name the sessions, or select them by --tag, --project or --since."
         )
     prefix = "" if connection is None else f"{connection}/"
     return Wanted(
@@ -185,8 +188,8 @@ def _session_filter(
     )
 
 
-def _evaluate_locally(settings: Settings, terms: Terms, agreement: CostConsent) -> Sequence[Evaluated] | None:
-    """Evaluate in this process, over the database that the settings name; None if the cost was declined."""
+def _evaluate_locally(settings: Settings, terms: Terms, consent: CostConsent) -> Sequence[Evaluated] | None:
+    """Evaluate in this process, over the database in the settings. Return None if the cost was not accepted."""
     with open_workspace(settings, writes=True, exclusive_hint=USE_SERVER_HINT) as workspace:
         require_known(workspace, terms.wanted.project)
         catch_up(workspace)
@@ -203,12 +206,12 @@ def _evaluate_locally(settings: Settings, terms: Terms, agreement: CostConsent) 
             takes_simulated=judge.name != LIVE,
         )
         if not prepared.sessions:
-            raise InputError("no finished session matches", hint="`driftline runs` lists those that have ended.")
+            raise InputError("no finished session matches", hint="`driftline runs` lists the finished sessions.")
         if prepared.estimate.calls or prepared.estimate.not_asked:
             check_judges_configured(terms.plans, workspace.policy, judge.address)
         if prepared.estimate.calls:
-            report_judge(judge, dry_run=agreement.dry_run)
-        if not agreement.given(prepared):
+            report_judge(judge, dry_run=consent.dry_run)
+        if not consent.obtain(prepared):
             return None
         try:
             with show_progress() as tell:
@@ -218,10 +221,10 @@ def _evaluate_locally(settings: Settings, terms: Terms, agreement: CostConsent) 
             leave_interrupted()
 
 
-def _evaluate_on_server(terms: Terms, agreement: CostConsent, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
-    """Have a server evaluate over its own database; None if the cost was declined."""
+def _evaluate_on_server(terms: Terms, consent: CostConsent, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
+    """Have a server evaluate over its own database. Return None if the cost was not accepted."""
     with closing(EvaluationClient(server, token_of_environment(), insecure=insecure)) as client:
-        if not agreement.given(client.estimate(terms)):
+        if not consent.obtain(client.estimate(terms)):
             return None
         try:
             with show_progress() as tell:
@@ -243,15 +246,17 @@ CASE_FILES = ("*.yaml", "*.yml")
 
 
 def load_cases(paths: Sequence[Path]) -> list[Case]:
-    """Load cases from files and folders in the order of names; InputError if two have one id or there is none."""
-    files = [file for path in paths for file in (find_files_below(path, CASE_FILES) if path.is_dir() else [path])]
+    """Load cases from files and folders, in the order of the paths. Raises InputError if there is none, or if two have the same id."""
+    files: dict[Path, None] = {}
+    for path in paths:
+        files |= dict.fromkeys(find_files_below(path, CASE_FILES) if path.is_dir() else [path])
     files_by_id: dict[str, Path] = {}
     cases = []
-    for file in dict.fromkeys(files):
+    for file in files:
         case = load_case(file)
         if case.case_id in files_by_id:
             raise InputError(
-                f"{file}: case_id: {case.case_id} is the id of {files_by_id[case.case_id]}, too",
+                f"{file}: case_id: {case.case_id} is also the id of {files_by_id[case.case_id]}",
                 hint="Give each case its own id.",
             )
         files_by_id[case.case_id] = file
@@ -260,7 +265,7 @@ def load_cases(paths: Sequence[Path]) -> list[Case]:
 
 
 def warnings_of(cases: Sequence[Case]) -> list[str]:
-    """Return a sentence for each check of the cases that no run can fail."""
+    """Return a warning for each check that no run can fail."""
     return [
         f"case {case.case_id}: {describe_useless_gate('trust_at_least', check.trust)}"
         for case in cases
@@ -270,43 +275,43 @@ def warnings_of(cases: Sequence[Case]) -> list[str]:
 
 
 def select_plans(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profile: Path) -> list[Plan]:
-    """Return the requested judge runs; SettingsError names the ones in the profile."""
-    every = {plan.judge_run_id: plan for plan in plans(loaded.profile)}
+    """Return the requested judge runs, by default all. Raises SettingsError for an unknown one."""
+    plans_by_id = {plan.judge_run_id: plan for plan in plans(loaded.profile)}
     for name in judge_runs or ():
-        if name not in every:
-            raise SettingsError(f"--judge-run {name}: {profile} has no such judge run", hint=f"It has {', '.join(every)}.")
-    return [every[name] for name in dict.fromkeys(judge_runs or every)]
+        if name not in plans_by_id:
+            raise SettingsError(
+                f"--judge-run {name}: {profile} does not define this judge run", hint=f"It defines {', '.join(plans_by_id)}."
+            )
+    return [plans_by_id[name] for name in dict.fromkeys(judge_runs or plans_by_id)]
 
 
 def describe_estimate(prepared: Prepared, *, is_capped: bool) -> str:
-    """Return an estimate for people; `is_capped`: each evaluation has a cap."""
+    """Return an estimate for people. `is_capped` tells whether each evaluation has a cap."""
     estimate = prepared.estimate
     parts = [
         f"{counted(prepared.sessions, 'session')}: {counted(estimate.evaluations, 'evaluation')} to make, {estimate.reused} reused"
     ]
     if estimate.taken_up:
-        parts.append(f"{estimate.taken_up} of them asked for before, by a command that did not come to its end")
+        parts.append(f"{estimate.taken_up} of them were requested by an earlier command that was interrupted")
     if estimate.calls:
-        known_cost = f"and {estimate.expected_usd:.4f} USD, {estimate.at_most_usd:.4f} USD at most"
-        parts.append(
-            f"about {counted(estimate.calls, 'call')} {known_cost if _is_priced(estimate) else 'at a cost that is not known'}"
-        )
-        parts.append("the cap of each evaluation holds" if is_capped else "cost_cap_usd is null: nothing bounds the cost")
+        cost = "at an unknown cost"
+        if _is_priced(estimate):
+            cost = f"and {estimate.expected_usd:.4f} USD, {estimate.at_most_usd:.4f} USD at most"
+        parts.append(f"about {counted(estimate.calls, 'call')} {cost}")
+        parts.append("the cap of each evaluation applies" if is_capped else "cost_cap_usd is null, so the cost has no limit")
     else:
-        parts.append("no judge is asked")
+        parts.append("no judge is called")
     if estimate.left_over and estimate.evaluations:
-        left = counted(estimate.left_over, "evaluation")
-        parts.append(
-            f"{left} that an earlier command asked for and did not see made will be made, too, each within the cap that it was asked for with"
-        )
+        left_over = counted(estimate.left_over, "more evaluation")
+        parts.append(f"{left_over} that an interrupted command requested will be made as well, within the caps of that request")
     if estimate.answered:
-        parts.append(f"{counted(estimate.answered, 'question')} answered before")
+        parts.append(f"{counted(estimate.answered, 'question')} already answered")
     if 0 < estimate.unpriced < estimate.calls:
-        parts.append(f"the cost of {estimate.unpriced} is not known and not among that")
+        parts.append(f"the cost of {estimate.unpriced} is unknown and not included")
     if estimate.not_asked:
         parts.append(
             f"{counted(estimate.not_asked, 'question')} will not be asked: only recorded answers count, no price is known, "
-            "or the cap leaves no room"
+            "or the cap is used up"
         )
     return "; ".join(parts)
 

@@ -47,7 +47,7 @@ from service.cli.commands.rejudging import (
     report_judge,
 )
 from service.cli.exit_codes import agree, fails_when, leave
-from service.cli.import_findings import Drift, drift_lines, import_findings, incident_steps, program_name, typed
+from service.cli.import_findings import Drift, drift_lines, format_commands, import_findings, incident_steps, program_name
 from service.cli.progress import counting, measuring, working
 from service.cli.terminal import err, out, print_text, table, warn_skipped
 from service.setup.judge_setup import paid_note
@@ -541,7 +541,7 @@ def find_drift(workspace: Workspace, target: str) -> Drift:
 
 def show_drift(workspace: Workspace, drift: Drift) -> None:
     """Print the drift that the checks found in the projects of the import."""
-    for line in (*drift_lines(drift), *typed(program_name(), incident_steps(drift, workspace.settings.database))):
+    for line in (*drift_lines(drift), *format_commands(program_name(), incident_steps(drift, workspace.settings.database))):
         out.say(line)
 
 

@@ -1,4 +1,4 @@
-"""Options shared by several commands, the settings built from them, and what lists print."""
+"""Options shared by several commands, the settings built from them, and the output of lists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from service.text.formats import rounded
 from service.text.window import age_start, moment_of
 
 Row = Mapping[str, Any]
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 Database = Annotated[
     Path | None, typer.Option("--db", metavar="FILE", help="The DuckDB file [DRIFTLINE_DATABASE, driftline.duckdb].")
 ]
@@ -53,7 +53,7 @@ Until = Annotated[
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000_000, help="Maximum number of entries.")]
 SHOWN = 50
-"""Rows that a list shows without `--limit`."""
+"""Number of rows that a list shows without `--limit`."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts: one document, or one per line.")]
 AsOf = Annotated[
     str | None,
@@ -108,14 +108,14 @@ def clock_of(as_of: str | None) -> Clock:
 
 
 def wants_json(output: Output, *, as_json: bool) -> bool:
-    """Tell whether to print JSON, by `--json` or by `--output json` as in earlier versions."""
+    """Return whether to print JSON: with `--json`, or with `--output json` of earlier versions."""
     return as_json or output is Output.JSON
 
 
 def since_of(since: str | None, now: datetime | None = None) -> datetime | None:
-    """Return the time of `--since`: an age counts back from `now`, by default the present, in the whole hours or UTC days of the pages.
+    """Return the time of `--since`. An age counts back from `now`, by default the present, to the start of an hour or UTC day.
 
-    SettingsError if it is not a time.
+    Raises SettingsError if the text is not a time.
     """
     return None if since is None else moment_of(since, "--since", now or utc_now(), age_start)
 
@@ -125,22 +125,22 @@ def until_of(until: str | None, now: datetime | None = None) -> datetime | None:
     return None if until is None else moment_of(until, "--until", now or utc_now(), age_start)
 
 
-def newest(rows: Sequence[Found], since: datetime | None, at: Callable[[Found], datetime | None]) -> list[Found]:
-    """Return the rows from `since` on; rows are sorted newest first, and `at` returns a row's time.
+def newest(rows: Sequence[Item], since: datetime | None, time_of: Callable[[Item], datetime | None]) -> list[Item]:
+    """Return the rows since a time. The rows are sorted newest first, and `time_of` returns a row's time.
 
-    If all rows are older, print the time of the newest and how to see the last ones to the error output.
+    If all rows are older, print the day of the newest row and how to see the last rows to standard error.
     """
     if since is None:
         return list(rows)
-    times = [at(row) for row in rows]
-    shown = [row for row, moment in zip(rows, times, strict=True) if moment is not None and moment >= since]
-    if not shown:
-        offer_older(since, next((moment.date() for moment in times if moment is not None), None))
-    return shown
+    times = [time_of(row) for row in rows]
+    selected = [row for row, time in zip(rows, times, strict=True) if time is not None and time >= since]
+    if not selected:
+        offer_older(since, next((time.date() for time in times if time is not None), None))
+    return selected
 
 
 def offer_older(since: datetime, newest: date | None) -> None:
-    """After an empty period, print to the error output how to see the last period of that length with data, if there is any."""
+    """Print to standard error how to see the last period with data of the same length; nothing without data."""
     if newest is None:
         return
     length = utc_now().date() - since.date()
@@ -149,18 +149,18 @@ def offer_older(since: datetime, newest: date | None) -> None:
 
 
 def show_rows(
-    rows: Sequence[Found],
-    as_table: Callable[[Sequence[Found]], RenderableType],
+    rows: Sequence[Item],
+    as_table: Callable[[Sequence[Item]], RenderableType],
     *,
     as_json: bool,
     none: str,
     limit: int | None = None,
-    document: Callable[[Found], Any] = lambda row: row,
+    document: Callable[[Item], Any] = lambda row: row,
 ) -> None:
-    """Print rows as JSON lines or as a table; without rows, print a remark to the error output.
+    """Print rows as JSON lines or as a table. Without rows, print the message `none` to standard error.
 
-    `document` converts a row for JSON. With a `limit`, rows may contain one more than that: it is left out, and the error output says how
-    to see more.
+    `document` converts a row for JSON. With a `limit`, pass one row more than the limit if there are more: it is not printed, and a note
+    on standard error says how to see more.
     """
     shown = rows if limit is None else rows[:limit]
     if as_json:
@@ -180,7 +180,7 @@ def print_json(value: Any, *, exact: bool = False) -> None:
 
 
 def json_line(value: Any) -> str:
-    """Return the value as JSON on one line; times in ISO 8601, UTC."""
+    """Return the value as JSON on one line, with times in ISO 8601, UTC."""
     return msgspec.json.encode(value, enc_hook=str).decode()
 
 
@@ -188,12 +188,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_option_group(command: Command) -> Command:
-    """Turn the last parameter of a command, a dataclass, into one option per field.
+    """Replace the last parameter of a command, a dataclass, by one option per field.
 
     Typer reads a command's signature, so each field becomes a parameter, in order, with its annotation and default.
     """
     hints = get_type_hints(command, include_extras=True)
-    *own, last = inspect.signature(command).parameters.values()
+    parameters = list(inspect.signature(command).parameters.values())
+    last = parameters.pop()
     group: Any = hints[last.name]
     if not (isinstance(group, type) and is_dataclass(group)):
         raise TypeError(f"{command.__name__}: the last parameter must be a dataclass of options")
@@ -201,10 +202,11 @@ def with_option_group(command: Command) -> Command:
     names = [field.name for field in fields(group)]
 
     @functools.wraps(command)
-    def called(**arguments: Any) -> Any:
-        return command(**{last.name: group(**{name: arguments.pop(name) for name in names})}, **arguments)
+    def call_with_group(**arguments: Any) -> Any:
+        options = group(**{name: arguments.pop(name) for name in names})
+        return command(**{last.name: options}, **arguments)
 
-    taken = [
+    group_parameters = [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -213,7 +215,10 @@ def with_option_group(command: Command) -> Command:
         )
         for field in fields(group)
     ]
-    mine = [parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    called.__signature__ = inspect.Signature([*mine, *taken])  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*mine, *taken)}
-    return called  # type: ignore[return-value]
+    own_parameters = [
+        parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters
+    ]
+    all_parameters = [*own_parameters, *group_parameters]
+    call_with_group.__signature__ = inspect.Signature(all_parameters)  # type: ignore[attr-defined]
+    call_with_group.__annotations__ = {parameter.name: parameter.annotation for parameter in all_parameters}
+    return call_with_group  # type: ignore[return-value]

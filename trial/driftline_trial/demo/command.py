@@ -25,7 +25,7 @@ from schemas.errors import SettingsError
 from schemas.records import Incident
 from service.cli.commands.importing import file_progress, show
 from service.cli.commands.incidents import check_projects
-from service.cli.import_findings import pages_steps, program_name, typed
+from service.cli.import_findings import format_commands, pages_steps, program_name
 from service.cli.incident_views import check_limits, check_view
 from service.cli.progress import working
 from service.cli.terminal import err, heading, out
@@ -184,7 +184,7 @@ def _next_steps(program: str, database: Path, run: str, session: str, policy: Pa
         ("what judging the transcripts would cost", f"rejudge --dry-run {of} {by}"),
         *[(f"SQL: {purpose}", f'sql "{query}" {of}') for purpose, query in QUERIES],
     ]
-    return typed(program, steps)
+    return format_commands(program, steps)
 
 
 def _empty_folder(folder: Path) -> None:

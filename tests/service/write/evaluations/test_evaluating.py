@@ -178,7 +178,7 @@ def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> No
         assert found.estimate.evaluations == 4
         assert found.estimate.calls == 0
         assert found.estimate.left_over == 1
-        assert "1 evaluation that an earlier command" in describe_estimate(found, is_capped=True)
+        assert "1 more evaluation that an interrupted command" in describe_estimate(found, is_capped=True)
         with pytest.raises(SettingsError, match="there is no judge"):
             evaluate(workspace, workspace.settings, found, lambda _: None)
     assert counts(database) == (1, 0)
