@@ -16,8 +16,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-_RARELY = (400_000, 50, 100)
-_SHORTLY = (1_000, 10, 10)
+_RARE_THRESHOLDS = (400_000, 50, 100)
+_SHORT_PAUSE_THRESHOLDS = (1_000, 10, 10)
 
 
 def collect_rarely() -> None:
@@ -26,7 +26,7 @@ def collect_rarely() -> None:
     For worker processes, before they start work: tens of thousands of their records live for a moment.
     """
     gc.freeze()
-    gc.set_threshold(*_RARELY)
+    gc.set_threshold(*_RARE_THRESHOLDS)
 
 
 def collect_in_short_pauses() -> None:
@@ -35,7 +35,7 @@ def collect_in_short_pauses() -> None:
     For a process that answers callers, once it has started: the command line allows 50 000 new objects while code loads.
     """
     gc.freeze()
-    gc.set_threshold(*_SHORTLY)
+    gc.set_threshold(*_SHORT_PAUSE_THRESHOLDS)
 
 
 class LoadedCode:
@@ -51,7 +51,7 @@ class LoadedCode:
         self._modules = len(sys.modules)
 
     async def run(self) -> None:
-        """If modules were loaded since the last run, collect garbage and freeze the rest."""
+        """If modules were loaded since the last run, collect garbage and freeze the remaining objects."""
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             gc.collect()
@@ -72,9 +72,9 @@ def handled_in_loop(handler: Handler, numbers: Sequence[signal.Signals] = STOP) 
     before = {}
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         for number in numbers:
-            found = signal.getsignal(number)
+            previous = signal.getsignal(number)
             loop.add_signal_handler(number, handler, number)
-            before[number] = found
+            before[number] = previous
     try:
         yield
     finally:
@@ -87,7 +87,7 @@ def handled_in_loop(handler: Handler, numbers: Sequence[signal.Signals] = STOP) 
 @contextlib.contextmanager
 def handled(handler: Handler, numbers: Sequence[signal.Signals] = STOP) -> Iterator[None]:
     """Have `handler` called with each of these signals, in the main thread; restores the previous handlers afterwards."""
-    before = {number: signal.signal(number, lambda found, _: handler(signal.Signals(found))) for number in numbers}
+    before = {number: signal.signal(number, lambda received, _: handler(signal.Signals(received))) for number in numbers}
     try:
         yield
     finally:
@@ -96,7 +96,7 @@ def handled(handler: Handler, numbers: Sequence[signal.Signals] = STOP) -> Itera
 
 
 def end_with_parent() -> None:
-    """Have a worker process end when its parent is killed: its work would be useless, and it might wait for ever."""
+    """End this worker process when its parent is killed: its work would be useless, and it might wait forever."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

@@ -37,40 +37,40 @@ class StageBatch:
 
     @classmethod
     def of(cls, topic: str, frames: Mapping[str, pl.DataFrame]) -> StageBatch:
-        """A batch from frames with `connection`, `session_id` and `_offset`; empty frames are dropped."""
+        """Return a batch from frames with `connection`, `session_id` and `_offset`; empty frames are dropped."""
         return cls(topic, {name: frame.with_columns(key_column().alias(KEY)) for name, frame in frames.items() if frame.height})
 
     def keys(self) -> list[str]:
-        """The sessions in the batch, each once, in no particular order."""
+        """Return the keys of the sessions in the batch, each once, in no particular order."""
         return list({key for frame in self.frames.values() for key in frame[KEY].unique().to_list()})
 
     def of_session(self, key: str) -> StageBatch:
-        """The part of the batch that belongs to one session."""
+        """Return the records of one session."""
         return self.filtered(pl.col(KEY) == key)
 
     def unseen(self, seen: Mapping[str, int]) -> StageBatch:
-        """The unseen part: each session's records from its offset in `seen` on."""
+        """Return the records that the states have not seen: those of each session from its offset in `seen` on."""
         first = min((frame[OFFSET][0] for frame in self.frames.values()), default=0)
-        farther = {key: offset for key, offset in seen.items() if offset > first}
-        if not farther:
+        seen_here = {key: offset for key, offset in seen.items() if offset > first}
+        if not seen_here:
             return self
-        return self.filtered(pl.col(OFFSET) >= pl.col(KEY).replace_strict(farther, default=0, return_dtype=pl.Int64))
+        return self.filtered(pl.col(OFFSET) >= pl.col(KEY).replace_strict(seen_here, default=0, return_dtype=pl.Int64))
 
     def ends(self) -> dict[str, int]:
-        """By session, the offset after its last record."""
-        found: dict[str, int] = {}
+        """Return the offset after the last record of each session, by session key."""
+        ends: dict[str, int] = {}
         for frame in self.frames.values():
             for key, last in frame.group_by(KEY).agg(pl.col(OFFSET).max()).iter_rows():
-                found[key] = max(found.get(key, 0), last + 1)
-        return found
+                ends[key] = max(ends.get(key, 0), last + 1)
+        return ends
 
-    def filtered(self, wanted: pl.Expr) -> StageBatch:
-        """The rows for which the expression is true."""
-        frames = {name: frame.filter(wanted) for name, frame in self.frames.items()}
+    def filtered(self, condition: pl.Expr) -> StageBatch:
+        """Return the records for which the condition is true."""
+        frames = {name: frame.filter(condition) for name, frame in self.frames.items()}
         return StageBatch(self.topic, {name: frame for name, frame in frames.items() if frame.height})
 
     def records(self) -> Iterator[tuple[int, str, Record]]:
-        """Offset, session key and record, in the order of the topic, across record types."""
+        """Yield offset, session key and record, in the order of the topic, across record types."""
         streams = [
             zip(frame[OFFSET].to_list(), frame[KEY].to_list(), rows_as_records(name, frame), strict=True)
             for name, frame in self.frames.items()
@@ -80,13 +80,13 @@ class StageBatch:
         return heapq.merge(*streams, key=lambda row: row[0])
 
     def encodings(self) -> dict[int, bytes]:
-        """The delivered encodings by offset, for the records whose delivered encoding equals that of `encode`."""
-        found: dict[int, bytes] = {}
+        """Return the delivered encodings by offset, of the records whose delivered encoding is that of the current schema."""
+        encodings: dict[int, bytes] = {}
         for name, frame in self.frames.items():
             if MESSAGE in frame.columns:
                 current = frame.filter(pl.col(MESSAGE).bin.starts_with(schema_of(name).prefix))
-                found |= zip(current[OFFSET].to_list(), current[MESSAGE].to_list(), strict=True)
-        return found
+                encodings |= zip(current[OFFSET].to_list(), current[MESSAGE].to_list(), strict=True)
+        return encodings
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ class RecordBatch:
 
     def of_session(self, key: str) -> RecordBatch:
         """See `StageBatch.of_session`."""
-        chosen = [index for index, (_, of, _) in enumerate(self.rows) if of == key]
-        encoded = [self.encoded[index] for index in chosen] if self.encoded else ()
-        return RecordBatch([self.rows[index] for index in chosen], encoded)
+        indexes = [index for index, (_, row_key, _) in enumerate(self.rows) if row_key == key]
+        encoded = [self.encoded[index] for index in indexes] if self.encoded else ()
+        return RecordBatch([self.rows[index] for index in indexes], encoded)
 
     def encodings(self) -> dict[int, bytes]:
         """See `StageBatch.encodings`."""
@@ -139,17 +139,17 @@ class Step(Protocol):
 
 
 def session_key_of(record: Exchange | ScoringTask) -> str:
-    """The key of a record's session, as in the column `KEY`."""
+    """Return the key of a record's session, as in the column `KEY`."""
     return session_key(record.connection, record.session_id)
 
 
 def session_key(connection: str, session_id: str) -> str:
-    """The key of a session, as in the column `KEY`."""
+    """Return the key of a session, as in the column `KEY`."""
     return f"{connection}/{session_id}"
 
 
 def decode_exchange(message: bytes) -> Exchange:
-    """Decode the exchange in a task or a state; RecordError when it is something else."""
+    """Decode the exchange in a task or a state. Raises RecordError if it is another record."""
     record = decode(message)
     if not isinstance(record, Exchange):
         raise RecordError(f"an exchange was expected, not a {type(record).__name__}")

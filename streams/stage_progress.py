@@ -21,11 +21,11 @@ SOURCES = {
 
 
 class StageSource(Protocol):
-    """The parts of a stage that its progress depends on."""
+    """The name and the source topic of a stage, on which its progress depends."""
 
     @property
     def name(self) -> str:
-        """Return its name."""
+        """The name of the stage."""
         ...
 
     @property
@@ -45,16 +45,16 @@ class StageProgress:
 
 def stage_progress(store: Store, stage: StageSource) -> StageProgress:
     """Return the progress of a stage."""
-    return _progress(store, stage.name, stage.source)
+    return _read_progress(store, stage.name, stage.source)
 
 
 def lagging(store: Store) -> list[StageProgress]:
-    """The stages that have not read their topic to its end."""
-    found = [_progress(store, name, source) for name, source in SOURCES.items()]
-    return [one for one in found if one.position < one.end]
+    """Return the progress of the stages that have not read their topic to its end."""
+    stages = [_read_progress(store, name, source) for name, source in SOURCES.items()]
+    return [progress for progress in stages if progress.position < progress.end]
 
 
-def _progress(store: Store, name: str, source: str) -> StageProgress:
+def _read_progress(store: Store, name: str, source: str) -> StageProgress:
     with contextlib.closing(store.cursor()) as cursor:
         position = read_watermarks(cursor, name).get((source, PARTITION), 0)
     return StageProgress(name, position, store.end_of(source))

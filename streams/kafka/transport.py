@@ -39,8 +39,8 @@ BUSY_SECONDS = 0.02
 """Seconds that a fetch waits if a partition is full, so that it is fetched again soon after it has room."""
 BEGINNING_SECONDS = 5.0
 """Seconds to wait for the first offsets of partitions without a committed one."""
-TOLD_SECONDS = 30.0
-"""Seconds for which a leader's report that a partition is read to its end stays valid; leaders report twice a second."""
+END_REPORT_SECONDS = 30.0
+"""Seconds for which a report of the leader that no records are left stays valid; leaders report twice a second."""
 QUIET = "debug"
 """Level at which Faust's services log their starts and stops."""
 
@@ -126,7 +126,7 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
         if state is None or not state.has_valid_position or state.lso is None:
             return None
         left = max(0, int(state.lso) - int(state.position))
-        return left if left or time.time() - state.timestamp / 1000 < TOLD_SECONDS else None
+        return left if left or time.time() - state.timestamp / 1000 < END_REPORT_SECONDS else None
 
 
 class ChunkConsumer(driver.Consumer):

@@ -1,11 +1,11 @@
-"""The diagnosis stage: folds the events of each session as they come and diagnoses the session at its end.
+"""The diagnosis stage: it folds the events of each session as they arrive, and diagnoses the session at its end.
 
-A session ends with a `session_end` event or with a SessionClosed record. It may continue afterwards: its next end then gives a
-diagnosis of everything so far, with the next revision. An end without new events gives no diagnosis.
+A session ends with a `session_end` event or with a `SessionClosed` record. It may continue afterwards; its next end then gives a
+diagnosis of all of its events, with the next revision. An end without new events gives no diagnosis.
 
-A session without events has only exchanges (`streams.upkeep.closing`): its diagnosis has no trust score and the verdict
-`insufficient_evidence`. If it ends again later, the next revision has the new time. Once events come, the next diagnosis is of these, and
-is the same as if they had come before that end, apart from its revision.
+The diagnosis of a session without events, which has only exchanges (`streams.upkeep.closing`), has no trust score and the verdict
+`insufficient_evidence`. If the session ends again, the next revision has the new time. Once events arrive, the next revision is the
+diagnosis of these events, as if there had been no earlier end.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class DiagnosisState(msgspec.Struct, omit_defaults=True):
     diagnoses: int = 0
     diagnosed_events: int = -1
     closed_us: int | None = None
-    """The end of the session in its last diagnosis without events."""
+    """The time of closing in the last diagnosis without events."""
 
 
 class SessionEnd(NamedTuple):
-    """The end of a session: its position in the topic, and the reason."""
+    """The end of a session: its offset on the topic, and the reason."""
 
     offset: int
     key: str
@@ -74,11 +74,11 @@ class DiagnosisStep:
         sessions = {key: self._decode.decode(state) for key, state in states.items()}
         batch = batch.unseen({key: session.next_offset for key, session in sessions.items()})
         _open_sessions(batch, sessions)
-        self._hold_to_thresholds(batch, sessions)
+        self._set_new_thresholds(batch, sessions)
         outcome = StepOutcome()
         evidence = {key: session.evidence for key, session in sessions.items()}
-        for events, ends in _parts(batch.frames.get("AgentEvent"), _ends(batch)):
-            self._fold(sessions, evidence, events)
+        for events, ends in _split_at_ends(batch.frames.get("AgentEvent"), _find_ends(batch)):
+            self._fold_events(sessions, evidence, events)
             for end in ends:
                 diagnosis = self._close(sessions[end.key], end)
                 if diagnosis is not None:
@@ -88,56 +88,58 @@ class DiagnosisStep:
         outcome.states = {key: msgspec.msgpack.encode(sessions[key]) for key in batch.keys()}  # noqa: SIM118 - a batch is not a dict
         return outcome
 
-    def _hold_to_thresholds(self, batch: StageBatch, sessions: Mapping[str, DiagnosisState]) -> None:
-        """Set the thresholds of new sessions, and of sessions that turn out to be transcripts in this batch."""
+    def _set_new_thresholds(self, batch: StageBatch, sessions: Mapping[str, DiagnosisState]) -> None:
+        """Set the thresholds of new sessions, and of sessions whose source, a transcript, first appears in this batch."""
         for session in sessions.values():
             if not session.evidence.event_counts:
                 self._set_thresholds(session)
         frame = batch.frames.get("AgentEvent")
         if frame is None:
             return
-        told = frame.filter(pl.col("source").is_in(list(TRANSCRIPT_SOURCES))).group_by(KEY).agg(pl.col("source").first())
-        for key, source in told.iter_rows():
+        transcripts = frame.filter(pl.col("source").is_in(list(TRANSCRIPT_SOURCES))).group_by(KEY).agg(pl.col("source").first())
+        for key, source in transcripts.iter_rows():
             session = sessions[key]
             if session.evidence.source is None:
                 session.evidence.source = source
                 self._set_thresholds(session)
 
     def _set_thresholds(self, session: DiagnosisState) -> None:
-        thresholds = self._profile(session).thresholds
+        thresholds = self._current_profile(session).thresholds
         session.evidence.hold_to(thresholds)
 
-    def _profile(self, session: DiagnosisState) -> Profile:
+    def _current_profile(self, session: DiagnosisState) -> Profile:
         """Return the thresholds in force for the session's agent."""
-        return self._profile_of(session, session.evidence.source)
+        return self._select_profile(session, session.evidence.source)
 
-    def _profile_of(self, session: DiagnosisState, source: str | None) -> Profile:
+    def _select_profile(self, session: DiagnosisState, source: str | None) -> Profile:
         detectors = self._policy.for_project(session.project).settings.detectors
         return detectors.profile(profile_name(source), session.agent)
 
-    def _fold(
+    def _fold_events(
         self, sessions: Mapping[str, DiagnosisState], evidence: dict[str, SessionEvidence], events: pl.DataFrame | None
     ) -> None:
-        """Fold events: count by columns, and go through the rows that the detectors need."""
+        """Fold events: count them by columns, and fold the rows that the detectors need one by one."""
         if events is None or not events.height:
             return
         occurred = pl.col("occurred_at").dt.epoch("us")
-        seen = events.group_by(KEY).agg(
-            occurred.min().alias("first"), occurred.max().alias("last"), pl.col("agent").first().alias("named")
+        summaries = events.group_by(KEY).agg(
+            occurred.min().alias("first"), occurred.max().alias("last"), pl.col("agent").first().alias("agent")
         )
-        for key, first, last, agent in seen.iter_rows():
+        for key, first, last, agent in summaries.iter_rows():
             session = sessions[key]
             session.started_us = first if session.started_us is None else min(session.started_us, first)
             session.ended_us = last if session.ended_us is None else max(session.ended_us, last)
             if session.agent != agent and not session.evidence.event_counts:
-                # So far there were only ends, which name the agent of the exchanges.
+                # Until now the session had only ends, which name the agent of the exchanges.
                 session.agent = agent
                 self._set_thresholds(session)
         for key, event, count in events.group_by(KEY, "event", maintain_order=True).len().iter_rows():
             evidence[key].count_events(event, count)
-        payloads = {"payload"} if any(one.reads_payloads for one in evidence.values()) else set[str]()
-        fold_counted(evidence, _rows(events.filter(_calls()), CALL_COLUMNS | payloads))
-        fold_counted(evidence, _rows(events.filter(_perhaps()), OTHER_COLUMNS))
+        call_columns = CALL_COLUMNS
+        if any(session_evidence.reads_payloads for session_evidence in evidence.values()):
+            call_columns = CALL_COLUMNS | {"payload"}
+        fold_counted(evidence, _iterate_rows(events.filter(_call_events_filter()), call_columns))
+        fold_counted(evidence, _iterate_rows(events.filter(_other_events_filter()), OTHER_COLUMNS))
 
     def _close(self, session: DiagnosisState, end: SessionEnd) -> Diagnosis | None:
         """Return the diagnosis at this end of the session, or None if no event came since the last one."""
@@ -146,20 +148,22 @@ class DiagnosisStep:
             return self._close_without_events(session, end)
         if events == session.diagnosed_events:
             return None
-        return self._diagnosed(session, end, session.evidence, self._profile(session))
+        return self._build_diagnosis(session, end, session.evidence, self._current_profile(session))
 
     def _close_without_events(self, session: DiagnosisState, end: SessionEnd) -> Diagnosis | None:
         """Return the diagnosis of a session with only exchanges, or None if a diagnosis with this end or a later one exists."""
-        closed_us = _microseconds(end.closed_at)
+        closed_us = _to_microseconds(end.closed_at)
         if session.closed_us is not None and closed_us <= session.closed_us:
             return None
         session.closed_us = closed_us
         # The batch may hold the first events after this end: ignore them here.
-        profile = self._profile_of(session, source=None)
+        profile = self._select_profile(session, source=None)
         evidence = SessionEvidence.held_to(profile.thresholds, EVIDENCE_REFERENCES)
-        return self._diagnosed(session, end, evidence, profile)
+        return self._build_diagnosis(session, end, evidence, profile)
 
-    def _diagnosed(self, session: DiagnosisState, end: SessionEnd, evidence: SessionEvidence, profile: Profile) -> Diagnosis:
+    def _build_diagnosis(
+        self, session: DiagnosisState, end: SessionEnd, evidence: SessionEvidence, profile: Profile
+    ) -> Diagnosis:
         diagnosis = to_record(
             diagnose(evidence, profile.thresholds),
             evidence,
@@ -168,8 +172,8 @@ class DiagnosisStep:
             agent=session.agent,
             session_id=session.session_id,
             revision=session.diagnoses,
-            started_at=_moment(session.started_us),
-            ended_at=_moment(session.ended_us) if evidence.event_counts else end.last_at,
+            started_at=_to_datetime(session.started_us),
+            ended_at=_to_datetime(session.ended_us) if evidence.event_counts else end.last_at,
             closed_at=end.closed_at,
             closed_reason=end.reason,
             policy_digest=self._policy.for_project(session.project).digest,
@@ -180,38 +184,41 @@ class DiagnosisStep:
         return diagnosis
 
 
-def _microseconds(moment: datetime) -> int:
+def _to_microseconds(moment: datetime) -> int:
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
-def _moment(microseconds: int | None) -> datetime | None:
+def _to_datetime(microseconds: int | None) -> datetime | None:
     return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
 
 
 def _open_sessions(batch: StageBatch, sessions: dict[str, DiagnosisState]) -> None:
-    """Give every session of the batch a state; its project and agent are those of its first record, however the records are batched."""
-    named = ["connection", "session_id", "project", "agent"]
-    places = [frame.select(OFFSET, KEY, *named) for frame in batch.frames.values()]
-    if not places:
+    """Give every new session of the batch a state. Its project and agent are those of its first record on the topic."""
+    columns = ["connection", "session_id", "project", "agent"]
+    selections = [frame.select(OFFSET, KEY, *columns) for frame in batch.frames.values()]
+    if not selections:
         return
-    for key, connection, session_id, project, agent in (
-        pl.concat(places).sort(OFFSET).group_by(KEY).agg(pl.col(named).first()).iter_rows()
-    ):
+    first_records = pl.concat(selections).sort(OFFSET).group_by(KEY).agg(pl.col(columns).first())
+    for key, connection, session_id, project, agent in first_records.iter_rows():
         if key not in sessions:
             evidence = SessionEvidence(reference_limit=EVIDENCE_REFERENCES)
             sessions[key] = DiagnosisState(connection, session_id, project, agent, evidence)
 
 
-def _parts(events: pl.DataFrame | None, ends: list[SessionEnd]) -> Iterator[tuple[pl.DataFrame | None, list[SessionEnd]]]:
-    """Yield the events in parts, each with the sessions that end at the end of the part.
+def _split_at_ends(
+    events: pl.DataFrame | None, ends: list[SessionEnd]
+) -> Iterator[tuple[pl.DataFrame | None, list[SessionEnd]]]:
+    """Yield the events in parts, each with the sessions that end after the part.
 
-    Sessions are independent, so the whole batch is one part, unless a session continues after its end.
+    Sessions are independent, so the batch is a single part unless a session continues after its end.
     """
-    firsts: dict[str, int] = {}
+    first_ends: dict[str, int] = {}
     for end in ends:
-        firsts.setdefault(end.key, end.offset)
-    lasts = {} if events is None or not ends else dict(events.group_by(KEY).agg(pl.col(OFFSET).max()).iter_rows())
-    if all(lasts.get(key, -1) <= offset for key, offset in firsts.items()):
+        first_ends.setdefault(end.key, end.offset)
+    last_events: dict[str, int] = {}
+    if events is not None and ends:
+        last_events = dict(events.group_by(KEY).agg(pl.col(OFFSET).max()).iter_rows())
+    if all(last_events.get(key, -1) <= offset for key, offset in first_ends.items()):
         yield events, ends
         return
     offsets = [] if events is None else events[OFFSET].to_list()
@@ -223,12 +230,12 @@ def _parts(events: pl.DataFrame | None, ends: list[SessionEnd]) -> Iterator[tupl
     yield None if events is None else events[start:], []
 
 
-def _ends(batch: StageBatch) -> list[SessionEnd]:
-    """Return every end of a session in the batch, in the order of the topic."""
-    return sorted([*_told_ends(batch), *_recorded_ends(batch)])
+def _find_ends(batch: StageBatch) -> list[SessionEnd]:
+    """Return the ends of sessions in the batch, in the order of the topic."""
+    return sorted([*_find_event_ends(batch), *_find_closed_ends(batch)])
 
 
-def _told_ends(batch: StageBatch) -> Iterator[SessionEnd]:
+def _find_event_ends(batch: StageBatch) -> Iterator[SessionEnd]:
     frame = batch.frames.get("AgentEvent")
     if frame is not None:
         ends = frame.filter(pl.col("event") == SESSION_END).select(OFFSET, KEY, "occurred_at")
@@ -236,7 +243,7 @@ def _told_ends(batch: StageBatch) -> Iterator[SessionEnd]:
             yield SessionEnd(offset, key, occurred_at, SESSION_END)
 
 
-def _recorded_ends(batch: StageBatch) -> Iterator[SessionEnd]:
+def _find_closed_ends(batch: StageBatch) -> Iterator[SessionEnd]:
     frame = batch.frames.get("SessionClosed")
     if frame is not None:
         for offset, key, record in zip(frame[OFFSET], frame[KEY], rows_as_records("SessionClosed", frame), strict=True):
@@ -245,13 +252,13 @@ def _recorded_ends(batch: StageBatch) -> Iterator[SessionEnd]:
 
 
 @functools.cache
-def _calls() -> pl.Expr:
-    """Return the condition of events that are folded row by row."""
+def _call_events_filter() -> pl.Expr:
+    """Return the condition for tool calls and token usage, all of which the fold needs."""
     return pl.col("event").is_in(["tool_call", "token_usage"])
 
 
 @functools.cache
-def _perhaps() -> pl.Expr:
+def _other_events_filter() -> pl.Expr:
     """Return a prefilter for the other events that the fold may need; the fold checks them again."""
     return (
         (pl.col("event") == "retry_event")
@@ -266,8 +273,8 @@ def _perhaps() -> pl.Expr:
     )
 
 
-def _rows(events: pl.DataFrame, columns: Collection[str]) -> Iterator[Row]:
-    """Return rows in the form that the fold needs; unnamed columns are None."""
+def _iterate_rows(events: pl.DataFrame, columns: Collection[str]) -> Iterator[Row]:
+    """Return rows in the form that the fold needs. Columns that are not in `columns` are None."""
     return zip(
         *(events[KEY if name == "session" else name].to_list() if name in columns else repeat(None) for name in FOLD_COLUMNS),
         strict=False,

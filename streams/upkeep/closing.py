@@ -1,16 +1,17 @@
-"""Ending sessions, on request or because they are idle. Either way the end becomes a record before anything acts on it.
+"""Closing sessions, on request or because they are idle. A session is closed by a record, on which the stages act.
 
-1. The end of a session is recorded on each topic where it has records: on exchanges for its last turns, on events for its diagnosis.
-2. The end of a session without events is recorded on events, too: only the diagnosis stage makes runs, so that nothing depends on which
-   topic is read first. It is recorded there again if exchanges came since, or if no end is there yet (sessions that ended before they
-   became runs). Sessions of anchors never end there.
-3. Requests that arrive while other sessions are being ended are looked up and ended together (`SessionEnds`): a query costs about as much
-   for hundreds of sessions as for one.
+1. A `SessionClosed` record goes to each topic on which the session has records: to `exchanges` for its last turns, and to `agent-events`
+   for its diagnosis.
+2. A session without events is closed on `agent-events`, too, because only the diagnosis stage makes runs. It is closed there again if
+   exchanges arrived since. Sessions of anchors are never closed there.
+3. Requests that arrive while other sessions are being closed are handled together (`SessionEnds`): a query takes about as long for
+   hundreds of sessions as for one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -26,18 +27,15 @@ from streams.log.admission import EncodedRecords
 
 IDLE = "idle"
 EXPLICIT = "explicit"
-CLOSED_AT_ONCE = 400
-"""Ends of idle sessions that are recorded together, two for most sessions: a limit, so that no caller waits behind thousands."""
-LOOKED_UP = 50_000
-"""Ends of idle sessions that a server looks up together; the rest waits for the next check."""
+CLOSING_BATCH_SIZE = 400
+"""Records of closed sessions that are published together, so that no caller waits behind thousands. Most sessions have two."""
+MAX_IDLE_CLOSINGS = 50_000
+"""Records of idle sessions in one check; the rest waits for the next one."""
 
 
 def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> EncodedRecords:
-    """Return the records that end sessions, one on each topic where a session must end.
-
-    The rows are those of the queries `idle_sessions` and `open_topics`.
-    """
-    accepted = EncodedRecords()
+    """Return the records that close sessions, one per row of the query `idle_sessions` or `open_topics`."""
+    encoded = EncodedRecords()
     for row in rows:
         record = SessionClosed(
             connection=row["connection"],
@@ -49,8 +47,8 @@ def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> E
             ingested_at=now,
             reason=reason,
         )
-        accepted.add(row["topic"], encode(record))
-    return accepted
+        encoded.add(row["topic"], encode(record))
+    return encoded
 
 
 def sessions_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
@@ -59,89 +57,91 @@ def sessions_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
 
 
 def idle_closings(store: Store, policy: Policy, now: datetime) -> Iterator[EncodedRecords]:
-    """Yield the records that end sessions idle for longer than the session gap, CLOSED_AT_ONCE at a time and LOOKED_UP at most."""
+    """Yield the records that close sessions idle for longer than the session gap, in batches."""
     gap = timedelta(minutes=policy.session_gap_minutes)
-    values = {"as_of": now, "gap_seconds": gap.total_seconds(), "heard_before": now - gap, "limit": LOOKED_UP}
+    values = {"as_of": now, "gap_seconds": gap.total_seconds(), "heard_before": now - gap, "limit": MAX_IDLE_CLOSINGS}
     rows = query_rows(store.cursor(), "idle_sessions", values)
-    for start in range(0, len(rows), CLOSED_AT_ONCE):
-        yield closings(rows[start : start + CLOSED_AT_ONCE], IDLE, now)
+    for start in range(0, len(rows), CLOSING_BATCH_SIZE):
+        yield closings(rows[start : start + CLOSING_BATCH_SIZE], IDLE, now)
 
 
 Session = tuple[str, str]
 """Connection and session id."""
 
 
-class _Call(NamedTuple):
-    """A caller that waits for the end of a session; the answer is whether the session has records."""
+class _Request(NamedTuple):
+    """A request to close a session, and the future of its caller: whether the session has records."""
 
     session: Session
-    known: asyncio.Future[bool]
+    has_records: asyncio.Future[bool]
 
 
 class SessionEnds:
-    """See the module. `record` makes ends durable. Belongs to one event loop."""
+    """Closes sessions on request; see the module. `publish` makes records durable. Belongs to one event loop."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime], record: Callable[[EncodedRecords], Awaitable[None]]) -> None:
+    def __init__(self, store: Store, now: Callable[[], datetime], publish: Callable[[EncodedRecords], Awaitable[None]]) -> None:
         self._store = store
         self._now = now
-        self._record = record
-        self._waiting: list[_Call] = []
+        self._publish = publish
+        self._requests: list[_Request] = []
         self._task: asyncio.Task[None] | None = None
 
     async def end(self, connection: str, session_id: str) -> bool:
-        """Record that a session ended; False if the session has no records. Raises if the end cannot be made durable."""
-        call = _Call((connection, session_id), asyncio.get_running_loop().create_future())
-        self._waiting.append(call)
+        """Record that a session ended; returns False if it has no records. Raises if the record cannot be made durable."""
+        request = _Request((connection, session_id), asyncio.get_running_loop().create_future())
+        self._requests.append(request)
         if self._task is None:
-            self._task = asyncio.create_task(self._end_all())
-        return await call.known
+            self._task = asyncio.create_task(self._handle_requests())
+        return await request.has_records
 
-    async def _end_all(self) -> None:
-        """End the waiting sessions, in groups, until none waits."""
+    async def _handle_requests(self) -> None:
+        """Handle the requests in batches until none waits."""
         try:
-            while self._waiting:
-                some, self._waiting = self._waiting[:CLOSED_AT_ONCE], self._waiting[CLOSED_AT_ONCE:]
-                await self._end_together(some)
+            while self._requests:
+                batch = self._requests[:CLOSING_BATCH_SIZE]
+                del self._requests[:CLOSING_BATCH_SIZE]
+                await self._handle_batch(batch)
         finally:
             self._task = None
 
-    async def _end_together(self, calls: Sequence[_Call]) -> None:
+    async def _handle_batch(self, requests: Sequence[_Request]) -> None:
         try:
-            known = await self._ended({call.session for call in calls})
+            closed = await self._close_sessions({request.session for request in requests})
         except RecordError as error:
-            if len(calls) == 1:
-                _fail(calls, error)
+            if len(requests) == 1:
+                _fail_requests(requests, error)
                 return
-            # A failure to end one session must not affect the others.
-            for call in calls:
-                await self._end_together([call])
+            # A failure to close one session must not affect the others.
+            for request in requests:
+                await self._handle_batch([request])
         except BaseException as error:
-            _fail(calls, error)
+            _fail_requests(requests, error)
             if not isinstance(error, Exception):
                 raise
         else:
-            for call in calls:
-                if not call.known.done():
-                    call.known.set_result(call.session in known)
+            for request in requests:
+                if not request.has_records.done():
+                    request.has_records.set_result(request.session in closed)
 
-    async def _ended(self, sessions: set[Session]) -> set[Session]:
-        """End sessions; returns those that have records."""
+    async def _close_sessions(self, sessions: set[Session]) -> set[Session]:
+        """Close sessions; returns those that have records."""
         now = self._now()
-        rows = await asyncio.to_thread(self._open_topics, sessions, now)
-        await self._record(closings(rows, EXPLICIT, now))
+        rows = await asyncio.to_thread(self._query_open_topics, sessions, now)
+        await self._publish(closings(rows, EXPLICIT, now))
         return sessions_of(rows)
 
-    def _open_topics(self, sessions: set[Session], now: datetime) -> list[dict[str, object]]:
-        values = {"as_of": now}
-        found = []
+    def _query_open_topics(self, sessions: set[Session], now: datetime) -> list[dict[str, object]]:
+        session_ids: dict[str, list[str]] = defaultdict(list)
+        for connection, session_id in sorted(sessions):
+            session_ids[connection].append(session_id)
+        rows: list[dict[str, object]] = []
         with closing(self._store.cursor()) as cursor:
-            for connection in sorted({connection for connection, _ in sessions}):
-                named = sorted(session_id for owner, session_id in sessions if owner == connection)
-                found += query_rows(cursor, "open_topics", values | {"sessions": named, "connection": connection})
-        return found
+            for connection, ids in session_ids.items():
+                rows += query_rows(cursor, "open_topics", {"as_of": now, "sessions": ids, "connection": connection})
+        return rows
 
 
-def _fail(calls: Sequence[_Call], error: BaseException) -> None:
-    for call in calls:
-        if not call.known.done():
-            call.known.set_exception(error)
+def _fail_requests(requests: Sequence[_Request], error: BaseException) -> None:
+    for request in requests:
+        if not request.has_records.done():
+            request.has_records.set_exception(error)
