@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from audit.comparison import CONFIDENCE, t_quantile
 
 MIN_EXCHANGES = 30
-"""Below this many labelled exchanges, no number is shown."""
+"""Minimum number of labelled exchanges for an estimate."""
 MIN_SESSIONS = 15
-"""Below this many sessions, no number is shown: the interval rests on how sessions differ."""
+"""Minimum number of sessions for an estimate, whose interval is computed from the differences between sessions."""
 ENOUGH, NOT_ENOUGH, ONE_CATEGORY = "enough", "not_enough_labels", "one_category"
 LOWEST, HIGHEST = 1, 5
 """The scale that people use, which is that of Tier 3."""
@@ -133,7 +133,7 @@ def _estimate_with_judge(labels: Sequence[Label], population: Mapping[str, int])
         )
         for label in labels
     ]
-    return _estimate(pairs, labels=len(labels), exchanges=len(labels_per_exchange))
+    return _estimate_agreement(pairs, labels=len(labels), exchanges=len(labels_per_exchange))
 
 
 def _estimate_between_raters(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate:
@@ -147,9 +147,10 @@ def _estimate_between_raters(labels: Sequence[Label], population: Mapping[str, i
     pairs = []
     for group in shared:
         orders = len(group) * (len(group) - 1)
-        for a, b in itertools.permutations(group, 2):
-            pairs.append(_Pair(session=a.session, weight=weights[a.stratum] / orders, first=a.human, second=b.human, bias=0.0))
-    estimate = _estimate(pairs, labels=sum(map(len, shared)), exchanges=len(shared))
+        for label, other in itertools.permutations(group, 2):
+            weight = weights[label.stratum] / orders
+            pairs.append(_Pair(session=label.session, weight=weight, first=label.human, second=other.human, bias=0.0))
+    estimate = _estimate_agreement(pairs, labels=sum(map(len, shared)), exchanges=len(shared))
     return replace(estimate, bias=None, bias_low=None, bias_high=None)
 
 
@@ -160,7 +161,7 @@ def _stratum_weights(labels: Iterable[Label], population: Mapping[str, int]) -> 
     return {stratum: max(population.get(stratum, 0), count) / count for stratum, count in labelled.items()}
 
 
-def _estimate(pairs: Sequence[_Pair], *, labels: int, exchanges: int) -> Estimate:
+def _estimate_agreement(pairs: Sequence[_Pair], *, labels: int, exchanges: int) -> Estimate:
     sessions = len({pair.session for pair in pairs})
     counts = {"labels": labels, "exchanges": exchanges, "sessions": sessions}
     if exchanges < MIN_EXCHANGES or sessions < MIN_SESSIONS:
@@ -171,7 +172,7 @@ def _estimate(pairs: Sequence[_Pair], *, labels: int, exchanges: int) -> Estimat
         return Estimate(state=ONE_CATEGORY, **counts, bias=bias, bias_low=bias_low, bias_high=bias_high)
 
     observed = _weighted_mean(pairs, [pair.squared_deviation for pair in pairs])
-    chance = _ChanceDeviation.of(pairs)
+    chance = _ChanceDeviation.from_pairs(pairs)
     if observed == 0:
         low, high = _kappa_bounds_without_deviation(chance, sessions)
     else:
@@ -192,8 +193,8 @@ def _bias_interval(pairs: Sequence[_Pair]) -> tuple[float, float, float]:
     """Return the weighted mean of the biases and the ends of its interval, with sessions as clusters."""
     total = math.fsum(pair.weight for pair in pairs)
     mean = _weighted_mean(pairs, [pair.bias for pair in pairs])
-    half = _half_width(_sum_by_session(pairs, [pair.weight * (pair.bias - mean) / total for pair in pairs]))
-    return mean, mean - half, mean + half
+    half_width = _half_width(_sum_by_session(pairs, [pair.weight * (pair.bias - mean) / total for pair in pairs]))
+    return mean, mean - half_width, mean + half_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +206,10 @@ class _ChanceDeviation:
     """The derivative of E by the weight of each pair, up to the factor 1 / total weight."""
 
     @classmethod
-    def of(cls, pairs: Sequence[_Pair]) -> _ChanceDeviation:
+    def from_pairs(cls, pairs: Sequence[_Pair]) -> _ChanceDeviation:
         """Compute E and its influences.
 
-        With the means m1 and m2, adding weight to the pair (x, y) moves Var(first) by (x - m1)^2 - Var(first), Var(second) likewise, and
+        With the means m1 and m2, adding weight to the pair (x, y) changes Var(first) by (x - m1)^2 - Var(first), Var(second) likewise, and
         (m1 - m2)^2 by 2 (m1 - m2) ((x - m1) - (y - m2)). The sum of these three is a term of the pair less the mean of all terms.
         """
         mean_first = _weighted_mean(pairs, [float(pair.first) for pair in pairs])
@@ -225,7 +226,7 @@ class _ChanceDeviation:
 
 
 def _log_ratio_influences(pairs: Sequence[_Pair], observed: float, chance: _ChanceDeviation) -> list[float]:
-    """Return how much each session moves log(D / E).
+    """Return the influence of each session on log(D / E).
 
     Since log(D / E) = log D - log E, the influence of a pair is its influence on D, divided by D, less its influence on E, divided by E.
     Its influence on D, a mean, is its squared deviation less D.
@@ -240,21 +241,21 @@ def _log_ratio_influences(pairs: Sequence[_Pair], observed: float, chance: _Chan
 
 def _kappa_interval(observed: float, chance: _ChanceDeviation, session_influences: Sequence[float]) -> tuple[float, float]:
     ratio = observed / chance.expected
-    half = _half_width(session_influences)
-    return max(1 - ratio * math.exp(half), -1.0), 1 - ratio * math.exp(-half)
+    half_width = _half_width(session_influences)
+    return max(1 - ratio * math.exp(half_width), -1.0), 1 - ratio * math.exp(-half_width)
 
 
 def _kappa_bounds_without_deviation(chance: _ChanceDeviation, sessions: int) -> tuple[float, float]:
-    # If more than this share of sessions had a deviation, one of the sessions seen would have had it, with 97.5 % probability.
-    unseen = 1 - ((1 - CONFIDENCE) / 2) ** (1 / sessions)
-    return max(1 - unseen / chance.expected, -1.0), 1.0
+    # If more than this share of all sessions had a deviation, one of these sessions would have had it, with 97.5 % probability.
+    max_share = 1 - ((1 - CONFIDENCE) / 2) ** (1 / sessions)
+    return max(1 - max_share / chance.expected, -1.0), 1.0
 
 
 def _half_width(session_sums: Sequence[float]) -> float:
     """Return half the width of the interval of an estimate whose deviations sum to these values in each session."""
     sessions = len(session_sums)
-    # Linearization understates the error with few sessions. By simulation, sessions / (sessions - 1) makes up for it, where a plain mean
-    # would need only its square root.
+    # Linearization underestimates the error with few sessions. By simulation, the factor sessions / (sessions - 1) corrects this, while a
+    # plain mean would need only its square root.
     error = sessions / (sessions - 1) * math.sqrt(math.fsum(value**2 for value in session_sums))
     return t_quantile((1 + CONFIDENCE) / 2, sessions - 1) * error
 

@@ -1,7 +1,7 @@
-r"""Quoting of untrusted texts in a prompt: as JSON strings without marks and without anything invisible.
+r"""Quoting of untrusted texts in a prompt: as JSON strings without marks and without invisible characters.
 
-`<`, `>` and `&`, and every character that is invisible, that changes how others are shown, or that no font draws, become
-`\uXXXX`. So a text stays on one line, cannot close its string, cannot open or close a mark, and hides nothing.
+`<`, `>` and `&`, and every character that is invisible, that changes the display of others, or that no font draws, become
+`\uXXXX`. So a text is a single line, cannot close its string, cannot open or close a mark, and hides nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from itertools import accumulate
 from json.encoder import encode_basestring
 from typing import NamedTuple
 
-MAX_SHOWN = 24_000
-"""Most characters of a text that the judge sees, counted in the literal."""
-_HEAD = 16_000
-"""Number of these that come from the start; the rest comes from the end, where an answer says what was done."""
+MAX_LITERAL_LENGTH = 24_000
+"""Maximum number of characters of a text that the judge sees, counted in the literal."""
+_HEAD_LENGTH = 16_000
+"""Number of characters from the start; the others are from the end, where answers often report what was done."""
+_TAIL_LENGTH = MAX_LITERAL_LENGTH - _HEAD_LENGTH
 
 # Ranges, not Unicode categories: categories grow with Python's versions, but the prompt and its fingerprint must not change.
 _MARKUP = "&<>"
@@ -39,8 +40,7 @@ _HIDDEN = re.compile(
     + f"{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]".replace("\ufe00-\ufe0f", "\ufe00-\ufe0e")
     + f"|[{_MARKS}](?<=[{_MARKS}]{{5}})"
 )
-"""Characters that people do not see, except tabs, line feeds and the selector that makes an emoji colourful; also marks that
-cover nearby lines."""
+"""Characters that people do not see, except tabs, line feeds and the selector of coloured emoji; also marks that cover nearby lines."""
 
 
 class Literal(NamedTuple):
@@ -48,8 +48,8 @@ class Literal(NamedTuple):
 
     text: str
     """A JSON string, quotation marks included."""
-    left_out: int
-    """Characters of the original that are left out; 0 if the text is complete."""
+    omitted: int
+    """The number of omitted characters of the original; 0 if the text is complete."""
 
 
 def literal(text: str) -> Literal:
@@ -58,15 +58,16 @@ def literal(text: str) -> Literal:
     If nothing is left out, `json.loads` returns the text. (Two lone surrogates that form a pair become one character, which
     cannot happen to texts from UTF-8 or JSON.)
     """
-    shown = _escape(text) if len(text) <= MAX_SHOWN else ""
-    if len(text) <= MAX_SHOWN and len(shown) <= MAX_SHOWN:
-        return Literal(f'"{shown}"', 0)
-    head = _fitting(text[:_HEAD], _HEAD)
-    tail = _fitting(text[: -(MAX_SHOWN - _HEAD) - 1 : -1], MAX_SHOWN - _HEAD)
-    left_out = len(text) - head - tail
-    return Literal(
-        f'"{_escape(text[:head])} [… {left_out} characters left out …] {_escape(text[len(text) - tail :])}"', left_out
-    )
+    if len(text) <= MAX_LITERAL_LENGTH:
+        escaped = _escape(text)
+        if len(escaped) <= MAX_LITERAL_LENGTH:
+            return Literal(f'"{escaped}"', 0)
+    head_length = _max_prefix_length(text[:_HEAD_LENGTH], _HEAD_LENGTH)
+    tail_length = _max_prefix_length(text[: -_TAIL_LENGTH - 1 : -1], _TAIL_LENGTH)
+    omitted = len(text) - head_length - tail_length
+    head = _escape(text[:head_length])
+    tail = _escape(text[len(text) - tail_length :])
+    return Literal(f'"{head} [… {omitted} characters left out …] {tail}"', omitted)
 
 
 def visible(text: str) -> str:
@@ -78,16 +79,18 @@ def hidden_parts(text: str) -> list[tuple[str, str]]:
     """Split a text into visible parts, each followed by one character that must be escaped; nothing follows the last part."""
     if text.isascii() and text.isprintable():
         return [(text, "")]
-    ends = [found.span() for found in _HIDDEN.finditer(text)]
-    starts = [0, *(end for _, end in ends)]
-    stops = [*ends, (len(text), len(text))]
-    return [(text[start:stop], text[stop:end]) for start, (stop, end) in zip(starts, stops, strict=True)]
+    parts = []
+    start = 0
+    for match in _HIDDEN.finditer(text):
+        parts.append((text[start : match.start()], match.group()))
+        start = match.end()
+    return [*parts, (text[start:], "")]
 
 
 def _escape(text: str) -> str:
     """Return the inside of the JSON string."""
     quoted = encode_basestring(text)[1:-1]
-    # Written out, because `any` over these four takes longer than everything else here.
+    # Written out, because `any` over these four characters would take longer than the rest of the function.
     if quoted.isascii() and "<" not in quoted and ">" not in quoted and "&" not in quoted and "\x7f" not in quoted:
         return quoted
     return _ESCAPED.sub(_escape_match, quoted)
@@ -96,9 +99,9 @@ def _escape(text: str) -> str:
 def _escape_match(match: re.Match[str]) -> str:
     """Return a character as JSON writes it in ASCII; beyond U+FFFF as two surrogates."""
     units = match.group().encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+    return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
 
 
-def _fitting(characters: str, room: int) -> int:
-    """Return how many of the first characters fit into this room once they are escaped."""
-    return bisect_right(list(accumulate(len(_escape(one)) for one in characters)), room)
+def _max_prefix_length(text: str, room: int) -> int:
+    """Return the number of the first characters that fit into this room once they are escaped."""
+    return bisect_right(list(accumulate(len(_escape(character)) for character in text)), room)

@@ -22,7 +22,7 @@ from audit.evaluation.results import Findings, IterationOutcome, Resolution, fin
 from audit.evaluation.run import Run
 from audit.evaluation.view import subject_view
 from audit.exchanges.outcomes import total_cost
-from audit.exchanges.questions import Question, Reply, with_earlier
+from audit.exchanges.questions import Question, Reply, add_earlier_judgements
 from audit.fingerprints import canonical_json, stable_id
 from schemas.errors import BoundsError
 from schemas.records import DimensionResolution, Evaluation, EvaluationIteration, EvaluationRequest, Judgement
@@ -221,6 +221,6 @@ def next_attempt(request: EvaluationRequest, attempt: int, earlier: Sequence[Jud
     attempt_id = request_id(request.evaluation_id, attempt)
     bare = msgspec.structs.replace(request, request_id=attempt_id, attempt=attempt, earlier_judgements=())
     try:
-        return with_earlier(bare, earlier)
+        return add_earlier_judgements(bare, earlier)
     except BoundsError as error:
         raise BoundsError(str(error), hint=_TOO_LARGE) from error

@@ -1,12 +1,12 @@
 """The cascade: which tiers judge an exchange, and the resulting score. A generator that yields questions and receives replies; no I/O.
 
 1. Tier 2 is always asked.
-2. Tier 2.5 is asked if there is thinking and the policy has it analysed.
+2. Tier 2.5 is asked if there is thinking and the policy enables its analysis.
 3. Tier 3 is asked about the dimensions that apply, if its gate is open.
-4. The gate is open if the policy switches it off, for a flag of Tier 1 or 2, for sycophancy or suppressed advocacy in Tier 2.5, for an
+4. The gate is open if the policy disables the gate, for a flag of Tier 1 or 2, for sycophancy or suppressed advocacy in Tier 2.5, for an
    early turn, and for an exchange that was sampled for a specific reason rather than by routine.
-5. If nothing opens the gate while an earlier tier has no score, the gate is undecided and Tier 3 takes that tier's state.
-6. If the judge is unavailable, it is not asked again for this exchange: the remaining tiers take the same state, unless an answer is
+5. If nothing opens the gate while an earlier tier has no score, the gate is undecided and Tier 3 gets that tier's state.
+6. If the judge is unavailable, it is not asked again for this exchange: the remaining tiers get the same state, unless an answer is
    recorded for them. An unusable answer does not stop the cascade.
 
 A judgement stores the fingerprint of its question, not the prompt. `rebuild_question` builds the question again from the exchange and a
@@ -68,13 +68,13 @@ _QUESTION_FAILURES = frozenset({"refused", "invalid", "cut_off"})
 _EXECUTION_VERBS = "please|can you|could you|do|make|write|fix|add|create|update|implement"
 
 
-def _starts_with(verbs: str) -> Pattern:
+def _match_start(verbs: str) -> Pattern:
     spaced = verbs.replace(" ", r"\s+")
     return compile_pattern(rf"\A\s*(?:{spaced})\b", where="task")
 
 
-_EXECUTION = _starts_with(_EXECUTION_VERBS)
-_IMPLEMENTATION = _starts_with(f"{_EXECUTION_VERBS}|build|refactor")
+_EXECUTION = _match_start(_EXECUTION_VERBS)
+_IMPLEMENTATION = _match_start(f"{_EXECUTION_VERBS}|build|refactor")
 _CODE = compile_pattern(
     r"(?m)^[ \t>]*(?:```|~~~)"  # a fenced block
     r"|^(?:diff --git |@@ -[0-9])"  # a diff
@@ -91,22 +91,22 @@ def cascade(
     policy: ProjectPolicy,
     recorded: Sequence[Judgement] = (),
 ) -> Generator[Question, Reply, Score]:
-    """Judge the exchange of a task: yield the questions one by one, take a reply to each, and return the score.
+    """Judge the exchange of a task: yield the questions one by one, receive a reply to each, and return the score.
 
     `recorded` are all judgements of the exchange up to this revision of its score. They were paid for, so the score includes their cost.
     Raises ValueError for a reply that is neither a text nor a state.
     """
     case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded)
-    questions = _questions_of(task, exchange, policy)
+    questions = _build_questions(task, exchange, policy)
     case.tier2, case.semantic = yield from _ask(case, questions.tier2, ALWAYS)
     case.tier2_5 = thinking_state(exchange, policy, THINKING)
     if case.tier2_5 == THINKING:
         case.tier2_5, case.thinking = yield from _ask(case, questions.thinking, THINKING)
     dimensions = applicable(exchange, policy, flagged=_is_flagged(case))
-    case.tier3 = _gate(case) if dimensions else _without_dimensions(case)
+    case.tier3 = _decide_tier3(case) if dimensions else _state_without_dimensions(case)
     if case.tier3.state == SCORED:
         case.tier3, case.behavioural = yield from _ask(case, partial(questions.tier3, dimensions), case.tier3)
-    return _score(case)
+    return _build_score(case)
 
 
 class _Case(msgspec.Struct, kw_only=True):
@@ -125,7 +125,7 @@ class _Case(msgspec.Struct, kw_only=True):
     recorded: Sequence[Judgement] = ()
 
 
-def _questions_of(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy) -> ExchangeQuestions:
+def _build_questions(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy) -> ExchangeQuestions:
     # The flags of the task are valid only if they were found by the current policy and rules.
     is_in_force = (task.policy_digest, task.rule_version) == (policy.digest, RULE_VERSION)
     return ExchangeQuestions(exchange, policy, task.tier1_flags if is_in_force else None)
@@ -134,10 +134,10 @@ def _questions_of(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy) 
 def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
     """Ask a question; return its tier's state, which is `answered` if the answer is usable, and the answer."""
     # Tiers that were not asked yet have the state of an answered tier, so they do not stop the cascade.
-    stopped = _stopped_by(case.tier2, case.tier2_5)
-    if stopped is not None and not case.recorded:
-        return stopped, None
-    question = ask() if stopped is None else msgspec.structs.replace(ask(), fallback=stopped)
+    unavailable = _find_unavailable(case.tier2, case.tier2_5)
+    if unavailable is not None and not case.recorded:
+        return unavailable, None
+    question = ask() if unavailable is None else msgspec.structs.replace(ask(), fallback=unavailable)
     reply = yield question
     case.judgements.extend(reply.judgements)
     if reply.state is not None:
@@ -150,7 +150,7 @@ def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Gener
     return answered, answer
 
 
-def _stopped_by(*tiers: TierState) -> TierState | None:
+def _find_unavailable(*tiers: TierState) -> TierState | None:
     """Return the state of the first tier that found the judge unavailable."""
     return next((tier for tier in tiers if _has_no_score(tier) and tier.reason not in _QUESTION_FAILURES), None)
 
@@ -187,14 +187,14 @@ def _is_flagged(case: _Case) -> bool:
     return bool(case.task.tier1_flags) or (case.semantic is not None and case.semantic.flagged)
 
 
-def _gate(case: _Case) -> TierState:
+def _decide_tier3(case: _Case) -> TierState:
     """Return the state of Tier 3: scored, with the reason, if the judge is to be asked; otherwise its state without an answer."""
     reason = _opening_reason(case)
     if reason is not None:
         return TierState(SCORED, reason)
-    stopped = _stopped_by(case.tier2, case.tier2_5)
-    if stopped is not None:
-        return stopped
+    unavailable = _find_unavailable(case.tier2, case.tier2_5)
+    if unavailable is not None:
+        return unavailable
     for tier in (case.tier2, case.tier2_5):
         if _has_no_score(tier):
             return tier
@@ -237,7 +237,7 @@ def _flag_reason(case: _Case) -> OpeningReason | None:
     return None
 
 
-def _without_dimensions(case: _Case) -> TierState:
+def _state_without_dimensions(case: _Case) -> TierState:
     """Return the state of Tier 3 if no dimension applies; undecided like Tier 2 if a flag of Tier 2 could still make one apply."""
     undecided = _has_no_score(case.tier2) and is_applicable(case.exchange, case.policy, flagged=True)
     return case.tier2 if undecided else NO_DIMENSION
@@ -248,7 +248,7 @@ def is_applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -
     return any(applies(dimension.when, exchange, flagged=flagged) for dimension in policy.methodology.tier3)
 
 
-def _score(case: _Case) -> Score:
+def _build_score(case: _Case) -> Score:
     return score_of(
         case.task,
         case.exchange,
@@ -263,19 +263,20 @@ def _collect_findings(case: _Case) -> dict[str, Any]:
     """Return the findings of the tiers that are scored."""
     fields: dict[str, Any] = dict(NOTHING_FOUND)
     dropped = 0
-    if (semantic := case.semantic) is not None:
+    semantic, thinking, behavioural = case.semantic, case.thinking, case.behavioural
+    if semantic is not None:
         fields["tier2_score"] = semantic.score
         fields["tier2_dimensions"] = semantic.dimensions
         fields["tier2_flagged"] = semantic.flagged
         fields["tier2_flag_reason"] = semantic.flag_reason
         dropped += semantic.dropped_quotes
-    if (thinking := case.thinking) is not None:
+    if thinking is not None:
         fields["tier2_5_alignment"] = thinking.alignment
         fields["tier2_5_sycophancy"] = thinking.sycophancy
         fields["tier2_5_advocacy_suppression"] = thinking.advocacy_suppression
         fields["tier2_5_reasoning"] = thinking.reasoning
         dropped += thinking.dropped_quotes
-    if (behavioural := case.behavioural) is not None:
+    if behavioural is not None:
         fields["tier3_score"] = behavioural.score
         fields["tier3_dimensions"] = behavioural.dimensions
         fields["tier3_anomaly"] = behavioural.anomaly

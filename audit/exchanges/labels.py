@@ -19,22 +19,23 @@ FIELD = "labels"
 """The name of the field in request bodies, files and records."""
 
 
-def read_labels(sent: Any, redactor: Redactor, where: str = FIELD) -> tuple[Label, ...]:
+def read_labels(value: Any, redactor: Redactor, where: str = FIELD) -> tuple[Label, ...]:
     """Return the labels without secrets, sorted by name; none for None.
 
     Raises BoundsError naming the label, below `where`, if the value is not an object or a label is invalid.
     """
-    if sent is None:
+    if value is None:
         return ()
-    if not isinstance(sent, dict):
+    if not isinstance(value, dict):
         raise BoundsError(f"{where}: must be an object of names and texts", hint='Send {"agent_version": "1.4.0"}.')
-    clean, _ = redactor.redact_json(sent)
-    pairs = [{"name": name, "value": value} for name, value in sorted(clean.items())]
-    if fault := labels_fault(pairs):
+    redacted, _ = redactor.redact_json(value)
+    pairs = [{"name": name, "value": text} for name, text in sorted(redacted.items())]
+    fault = labels_fault(pairs)
+    if fault:
         raise BoundsError(f"{where}{fault}" if fault.startswith(".") else f"{where}: {fault}")
-    return tuple(Label(**one) for one in pairs)
+    return tuple(Label(**pair) for pair in pairs)
 
 
 def labels_json(labels: tuple[Label, ...]) -> dict[str, str]:
     """Return the labels as an object, as they are sent and shown."""
-    return {one.name: one.value for one in labels}
+    return {label.name: label.value for label in labels}

@@ -1,7 +1,7 @@
 """Messages between the cascade and the judge: a question, the reply to it, and the recorded judgements.
 
 The cascade does no I/O. It yields a `Question`; a live worker answers it with an API call, a replay with a recorded judgement.
-Judgements passed to a function here all belong to one question (one fingerprint), except in `with_earlier`, which takes all
+Judgements passed to a function here all belong to one question (one fingerprint), except in `add_earlier_judgements`, which takes all
 judgements of the request's subject.
 """
 
@@ -31,11 +31,11 @@ COST_CAP = TierState(SKIPPED_COST_CAP, "cost_cap")
 """The state of a tier if the session's cost cap leaves no room for the call."""
 UNKNOWN_PRICE = TierState(UNSCORED, "unknown_price")
 """The state of a tier if there is a cost cap and the price of the model is unknown."""
-_LENGTHS = 10
-"""Bytes of overhead for an array and for each of its items, at most."""
+_MAX_OVERHEAD = 10
+"""Maximum bytes of overhead for an array and for each of its items."""
 _Request = TypeVar("_Request", EvaluationRequest, JudgingRequest)
 
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 """Approximate number of characters per token of English text. Other languages, code and newer models have shorter tokens."""
 EXPECTED_OUTPUT = {"tier2": 250, "tier2_5": 150, "tier3": 350, "evaluation": 900}
 """Tokens of a typical answer, by purpose: a score, a quote and a sentence for each dimension."""
@@ -75,15 +75,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str
     """The stable start of the prompt, equal for all exchanges that are asked this question under one methodology."""
     materials: tuple[Material, ...]
-    """The texts to be judged. They are data, whatever they say."""
+    """The texts to be judged. They are data and never instructions."""
     task: str
     """The instructions after the materials. Empty for a verbatim question."""
     schema: Mapping[str, Any]
     """JSON schema of the answer."""
     max_tokens: int
-    """Most tokens of the answer."""
+    """Maximum number of tokens of the answer."""
     short_answer: int | None = None
-    """Fewest tokens to ask for if the cost cap leaves no room for more; None always asks for `max_tokens`."""
+    """Minimum number of answer tokens to request if the cost cap leaves no room for more; None always requests `max_tokens`."""
     fingerprint: str
     """Digest of everything above and of the exchange's identity, without the boundary. It identifies the question."""
     read: Callable[[str], Any]
@@ -91,9 +91,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     fallback: TierState | None = None
     """The state of the tier if no answer is recorded and the judge is unavailable. None if the judge may be asked."""
     schema_size: int | None = None
-    """Most tokens of the schema, if known; see `byte_tokens`."""
+    """Maximum number of tokens of the schema, if known; see `byte_tokens`."""
     verbatim: bool = False
-    """True if the only material is the whole message: it fences its own texts, and the instructions state the schema."""
+    """True if the only material is the entire message: it fences its own texts, and the instructions state the schema."""
 
     def content(self, boundary: str) -> str:
         """Return the materials, each between marks with the boundary, followed by the task.
@@ -110,7 +110,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def min_tokens(self) -> int:
-        """Fewest tokens to ask for."""
+        """Minimum number of answer tokens to request."""
         return self.max_tokens if self.short_answer is None else self.short_answer
 
     @property
@@ -133,7 +133,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     state: TierState | None = None
     """Why there is no answer; None if there is one."""
     judgements: tuple[Judgement, ...] = ()
-    """The judgements that it rests on, in order, including failed calls, which may have cost something."""
+    """The judgements behind the reply, in order, including failed calls, which may have cost something."""
 
 
 def outcome_state(outcome: str) -> TierState:
@@ -144,11 +144,11 @@ def outcome_state(outcome: str) -> TierState:
 def recorded_reply(records: Sequence[Judgement], revision: int) -> Reply | None:
     """Return the recorded reply to a question for this revision of the score; None if the judge is to be asked.
 
-    Judgements of later revisions are ignored, so a replay finds the same reply as the first run. An answer counts whichever
-    revision it was given for, so no question is paid for twice. A failure counts for its own revision only, so a new revision
-    asks again. The reply includes all judgements up to the revision, because all of them were paid for.
+    Judgements of later revisions are ignored, so a replay finds the same reply as the first run. An answer counts for every
+    revision, so no question is paid for twice. A failure counts for its own revision only, so a new revision asks again. The
+    reply includes all judgements up to the revision, because all of them were paid for.
     """
-    visible = _up_to_revision(records, revision)
+    visible = _select_visible(records, revision)
     answer = next((record for record in visible if record.outcome == ANSWERED), None)
     if answer is not None:
         return Reply(text=answer.answer or "", judgements=visible)
@@ -156,7 +156,7 @@ def recorded_reply(records: Sequence[Judgement], revision: int) -> Reply | None:
     return Reply(state=outcome_state(failures[-1].outcome), judgements=visible) if failures else None
 
 
-def _up_to_revision(records: Iterable[Judgement], revision: int) -> tuple[Judgement, ...]:
+def _select_visible(records: Iterable[Judgement], revision: int) -> tuple[Judgement, ...]:
     """Return the judgements up to a revision, in an order that does not depend on how they arrived."""
     visible = (judgement for judgement in records if judgement.subject_revision <= revision)
     return tuple(
@@ -172,18 +172,18 @@ def charged(records: Iterable[Judgement], revision: int) -> int:
     return sum(nano_of(record.cost_usd or 0) for record in records if record.subject_revision == revision)
 
 
-def with_earlier(request: _Request, recorded: Sequence[Judgement]) -> _Request:
+def add_earlier_judgements(request: _Request, recorded: Sequence[Judgement]) -> _Request:
     """Return the request with earlier judgements in their order.
 
     If there is no room, the oldest failures are left out first.
     """
     encoded = [encode(record) for record in recorded]
-    room = MAX_ADMITTED_BYTES - len(encode(request)) - _LENGTHS
+    room = MAX_ADMITTED_BYTES - len(encode(request)) - _MAX_OVERHEAD
     kept_indexes = set()
     # Answers come first because they were paid for; then the newest failures, which are the most informative.
     newest_first = range(len(recorded) - 1, -1, -1)
     for index in sorted(newest_first, key=lambda index: recorded[index].outcome != ANSWERED):
-        room -= len(encoded[index]) + _LENGTHS
+        room -= len(encoded[index]) + _MAX_OVERHEAD
         if room < 0:
             break
         kept_indexes.add(index)
@@ -210,12 +210,12 @@ def estimate(question: Question, price: ModelPrice | None, *, cached: bool, batc
     is true if an earlier call of the run has written them to the cache; otherwise this call writes them. A model whose smallest
     prefix is unknown is assumed not to cache.
     """
-    prefix = _tokens(question.instructions)
-    rest = _tokens(question.task, str(question.schema), *(material.literal for material in question.materials))
+    prefix_tokens = _estimate_tokens(question.instructions)
+    other_tokens = _estimate_tokens(question.task, str(question.schema), *(material.literal for material in question.materials))
     minimum = price.cache_minimum if price is not None else None
-    cached_tokens = prefix if minimum is not None and prefix >= minimum else 0
+    cached_tokens = prefix_tokens if minimum is not None and prefix_tokens >= minimum else 0
     usage = Usage(
-        input_tokens=rest + prefix - cached_tokens,
+        input_tokens=other_tokens + prefix_tokens - cached_tokens,
         output_tokens=min(EXPECTED_OUTPUT.get(question.purpose, question.max_tokens), question.max_tokens),
         cache_read_tokens=cached_tokens if cached else 0,
         cache_write_tokens=0 if cached else cached_tokens,
@@ -229,5 +229,6 @@ def estimate(question: Question, price: ModelPrice | None, *, cached: bool, batc
     )
 
 
-def _tokens(*texts: str) -> int:
-    return -(-sum(len(text) for text in texts) // CHARACTERS_A_TOKEN)
+def _estimate_tokens(*texts: str) -> int:
+    """Return the number of tokens, rounded up."""
+    return -(-sum(len(text) for text in texts) // CHARACTERS_PER_TOKEN)

@@ -26,7 +26,7 @@ from analytics.store.store import Store
 from audit.cost import max_cost, usd_of
 from audit.diagnosis.duplicate_rules import is_read
 from audit.exchanges.prompts import thinking_question, tier2_question
-from audit.exchanges.questions import estimate, with_earlier
+from audit.exchanges.questions import add_earlier_judgements, estimate
 from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.lazy import duckdb
@@ -64,7 +64,7 @@ def build_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime) 
     for exchange in read_exchanges(store, rows):
         subject = exchange.connection, exchange.exchange_id
         request = _build_request(exchange, by_subject[subject], now)
-        requests.append(with_earlier(request, recorded.get(subject, ())))
+        requests.append(add_earlier_judgements(request, recorded.get(subject, ())))
     return requests
 
 
@@ -174,7 +174,7 @@ def revise(
             exchange, revision=previous.revision + 1, occurred_at=previous.occurred_at, session_id=previous.session_id
         )
         if decision is not None and not revision.withdrawn:
-            revisions.records.append(with_earlier(_build_request(revision, decision, now), recorded.get(subject, ())))
+            revisions.records.append(add_earlier_judgements(_build_request(revision, decision, now), recorded.get(subject, ())))
         revisions.records.append(revision)
         revisions.revised += 1
     return revisions

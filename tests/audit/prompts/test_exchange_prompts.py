@@ -17,10 +17,10 @@ from support import builders
 from support.effort import examples
 
 from audit.exchanges import prompts
-from audit.exchanges.prompts import _BYTES_PER_BYTE, thinking_question, tier2_bound, tier2_question, tier3_question
+from audit.exchanges.prompts import _MAX_TEXT_GROWTH, thinking_question, tier2_bound, tier2_question, tier3_question
 from audit.exchanges.questions import Question, byte_tokens
 from audit.policy import Methodology, Policy, ProjectPolicy, shipped_methodologies
-from audit.prompt_quoting import MAX_SHOWN, literal, visible
+from audit.prompt_quoting import MAX_LITERAL_LENGTH, literal, visible
 from schemas.records import Exchange
 
 POLICY = Policy().for_project("ops")
@@ -111,7 +111,7 @@ def test_a_text_that_is_not_cut_comes_back_whole(text: str) -> None:
 
 @settings(max_examples=examples(30))
 @given(
-    st.integers(MAX_SHOWN - 5, 3 * MAX_SHOWN),
+    st.integers(MAX_LITERAL_LENGTH - 5, 3 * MAX_LITERAL_LENGTH),
     st.sampled_from(["a", "<", "\n", "漢", "\U000e0041"]),
     st.sampled_from(["b", "&"]),
 )
@@ -119,7 +119,7 @@ def test_a_long_text_keeps_head_and_tail_and_says_what_is_left_out(size: int, he
     """A text of escapes must not cost ten times as much; its beginning and its end are judged."""
     text = head * (size // 2) + tail * (size // 2)
     shown, left_out = literal(text)
-    assert len(shown) <= MAX_SHOWN + 60
+    assert len(shown) <= MAX_LITERAL_LENGTH + 60
     if left_out == 0:
         assert text == json.loads(shown)
     else:
@@ -251,7 +251,7 @@ def test_the_fingerprint_changes_with_the_wording_and_the_dimensions(monkeypatch
         ("TIER2", "tier2b"),
     ]:
         with monkeypatch.context() as patch:
-            patch.setattr(prompts, "_known_wordings", {})
+            patch.setattr(prompts, "_wordings_cache", {})
             patch.setattr(prompts, name, value)
             seen.add(tier2_question(BASE, POLICY).fingerprint)
     assert len(seen) == 10
@@ -302,4 +302,4 @@ def test_no_character_becomes_longer_in_a_question_than_the_bound_says() -> None
         (byte_tokens(literal(chr(code)).text) - 2) / len(chr(code).encode("utf-8", "surrogatepass"))
         for code in range(sys.maxunicode + 1)
     )
-    assert longest <= _BYTES_PER_BYTE
+    assert longest <= _MAX_TEXT_GROWTH

@@ -26,7 +26,7 @@ from driftline_trial.simulator.signs import MAX_SEEN, PATTERNS, RULES, SIGNS, Si
 
 MODEL = "driftline-simulated-judge"
 """The model that the simulated judge claims to be."""
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 """Assumed length of a token."""
 BASE = 0.94
 JITTER = 0.05
@@ -102,7 +102,7 @@ def simulated_answer(
 
 def tokens_of(texts: Iterable[str]) -> int:
     """Estimate the tokens of the texts together; at least 1."""
-    return max(1, -(-sum(map(len, texts)) // CHARACTERS_A_TOKEN))
+    return max(1, -(-sum(map(len, texts)) // CHARACTERS_PER_TOKEN))
 
 
 def simulated_usage(texts: Iterable[str], answer: str) -> Usage:

@@ -23,7 +23,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from audit.fingerprints import digest
-from driftline_trial.simulator.answers import CHARACTERS_A_TOKEN, MODEL, simulated_answer, simulated_evaluation
+from driftline_trial.simulator.answers import CHARACTERS_PER_TOKEN, MODEL, simulated_answer, simulated_evaluation
 from driftline_trial.simulator.batches import MAX_BATCH_BODY, SimulatedBatches
 from driftline_trial.simulator.behaviors import (
     REFUSED,
@@ -173,7 +173,7 @@ class SimulatedJudge:
         elif parsed.schema is not None:
             rated = simulated_answer(parsed.schema, parsed.materials, model=parsed.model, strictness=strictness)
             text = json.dumps(rated, ensure_ascii=False)
-        room = parsed.max_tokens * CHARACTERS_A_TOKEN
+        room = parsed.max_tokens * CHARACTERS_PER_TOKEN
         return {
             "id": f"msg_simulated_{digest(request_id)}",
             "type": "message",
