@@ -1,8 +1,8 @@
-"""Limits of records in figures, the rules of names and labels, and the bounds of single records, for admission, codec, rules and sources.
+"""Limits of records, rules of names and labels, and checks of the bounds of single records.
 
-Bounds are checked when a record is accepted and again when bytes are decoded (`check_fields`; of whole columns: `schemas.codec.arrow`).
-They come from what breaks readers downstream: times near 2^63 encode and then crash every reader, NaN makes every mean NaN, and
-Kafka refuses messages over about a megabyte.
+Bounds are checked when a record is accepted and again when it is decoded (`check_fields`; `schemas.codec.arrow` checks columns). They
+protect readers: times near 2^63 can be encoded but crash every reader, NaN makes every mean NaN, and Kafka refuses messages over about
+a megabyte.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from schemas.registry import NAMESPACE, RecordSchema, schemas_by_prefix
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 LATEST = datetime(2100, 1, 1, tzinfo=UTC)
 CLOCK_TOLERANCE = timedelta(days=1)
-"""The longest time by which an event's own time may lie after its intake: clocks are off, time zones are forgotten."""
+"""Maximum time by which an event's own time may be after its ingestion, because clocks are wrong and time zones are forgotten."""
 MAX_RECORD_BYTES = 1_000_000
-"""Encoded size; Kafka's default limit for a message is 1 048 588 bytes."""
+"""Maximum encoded size. Kafka's default limit for a message is 1,048,588 bytes."""
 MAX_ADMITTED_BYTES = 990_000
-"""Encoded size of a record from outside: what carries it on, such as a scoring task, needs room of its own."""
+"""Maximum encoded size of an ingested record. Records that embed it, such as a scoring task, need the remaining bytes."""
 NOT_UNICODE = "is not Unicode: it holds half a surrogate pair"
-"""The words for a text that cannot be written as UTF-8, where repairing it would change what it identifies."""
+"""Fault of a text that cannot be encoded as UTF-8. Repairing an id would change what it identifies."""
 NAME = r"[a-z0-9][a-z0-9_.-]{0,62}"
-"""Pattern of the name of a project or connection: safe in a URL, a file name and a terminal, and without a slash."""
+"""Pattern of the name of a project or connection, which is safe in URLs, file names and terminals."""
 MAX_LABELS = 16
-"""Labels of one exchange or event."""
+"""Maximum number of labels of an exchange or event."""
 LABEL_NAME = r"[a-z][a-z0-9_.]{0,63}"
 """Pattern of the name of a label."""
 MAX_LABEL = 256
-"""Characters of the longest value of a label."""
+"""Maximum length of a label's value."""
 NO_LABELS = ("agent", "agent_model", "model")
-"""Names that no label has: these are fields of the records."""
+"""Reserved label names, because they are fields of the records."""
 MAX_ID = 256
-"""Characters of the longest id or name that a source may give."""
+"""Maximum length of an id or name from a source."""
 MAX_MADE_ID = 2_400
-"""Characters of the longest id that is made of others: a session's and two entries', each three times as long once escaped."""
+"""Maximum length of a composed id: of a session and two entries, each up to three times as long after escaping."""
 MAX_COUNT = 2**53
-"""Largest count, position or number of tokens: the largest integer that every JSON reader keeps exactly."""
+"""Maximum of counts, positions and numbers of tokens: the largest integer that every JSON reader represents exactly."""
 OUTCOMES = ("answered", "no_response", "error", "aborted")
 """The possible outcomes of an exchange."""
 MAX_DEPTH = 32
-"""Levels of nesting of JSON documents, the outermost one included."""
+"""Maximum nesting depth of JSON documents, including the outermost level."""
 CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 SHOWN = 64
-"""Characters of a refused name that are repeated."""
+"""Number of characters of an invalid name that an error shows."""
 
 _is_label_name = re.compile(LABEL_NAME).fullmatch
 
 
 def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
-    """Tell whether a JSON value nests deeper than `limit`; go down level by level, so that no depth can exhaust the stack."""
+    """Tell whether a JSON value nests deeper than `limit`. It is searched level by level, because recursion could exhaust the stack."""
     level = [value] if isinstance(value, dict | list | tuple) else []
     for _ in range(limit):
         level = [
@@ -70,7 +70,7 @@ def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
 
 
 def has_surrogates(text: str) -> bool:
-    """Tell whether the text holds surrogates, which no record can keep."""
+    """Tell whether the text contains surrogates, which no record can store."""
     if text.isascii():
         return False
     try:
@@ -81,30 +81,30 @@ def has_surrogates(text: str) -> bool:
 
 
 def is_plain_identifier(value: str, longest: int) -> bool:
-    """Tell whether an id or a name has no fault, as most: neither control characters nor surrogates can be in it. Others may have none."""
+    """Tell whether an id or name is certainly valid, which is true for most. Others may be valid too."""
     return 0 < len(value) <= longest and value.isascii() and value.isprintable() and not value.isspace()
 
 
 def identifier_fault(value: str, longest: int) -> str | None:
-    """Return the fault of an id or a name that a source gave, as the end of a sentence, or None for a good one."""
+    """Return the fault of an id or name from a source, as the end of a sentence; None if it is valid."""
     if is_plain_identifier(value, longest):
         return None
     if not 0 < len(value) <= longest:
-        return f"has {len(value)} characters; 1 to {longest} are taken"
+        return f"has {len(value)} characters; 1 to {longest} are allowed"
     if re.search(CONTROL, value):
-        return "holds control characters"
-    if has_surrogates(value):  # no column can hold one
+        return "contains control characters"
+    if has_surrogates(value):  # no column can store it
         return NOT_UNICODE
     return None if value.strip() else "is blank"
 
 
 def labels_fault(labels: Sequence[Any]) -> str | None:
-    """Return the fault of labels, records or mappings with `name` and `value`, or None for good ones.
+    """Return the fault of labels (records or mappings with `name` and `value`); None if they are valid.
 
-    A fault of one label begins with a dot and its name, so that it can stand behind the name of the field.
+    The fault of one label begins with a dot and its name, to follow the name of the field.
     """
     if len(labels) > MAX_LABELS:
-        return f"has {len(labels)} labels; the most is {MAX_LABELS}"
+        return f"has {len(labels)} labels; at most {MAX_LABELS} are allowed"
     seen: set[str] = set()
     for label in labels:
         name, text = (label["name"], label["value"]) if isinstance(label, Mapping) else (label.name, label.value)
@@ -129,7 +129,7 @@ def _name_fault(name: Any, seen: set[str]) -> str | None:
 
 def _check_time(name: str, value: datetime, latest: datetime = LATEST) -> None:
     if value.tzinfo is None:
-        raise BoundsError(f"{name}: time without a time zone", hint="Times are UTC: attach the zone.")
+        raise BoundsError(f"{name}: time without a time zone", hint="Add the time zone UTC.")
     if not EARLIEST <= value <= latest:
         raise BoundsError(f"{name}: {value.isoformat()} is outside {EARLIEST.date()} to {latest.isoformat()}")
 
@@ -141,7 +141,7 @@ def _check_finite(name: str, value: float) -> None:
 
 def _check_int(name: str, value: int) -> None:
     if not -(1 << 31) <= value < 1 << 31:
-        raise BoundsError(f"{name}: {value} takes more than 32 bits")
+        raise BoundsError(f"{name}: {value} exceeds 32 bits")
 
 
 Check = Callable[[Any], None]
@@ -149,7 +149,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {"double": _check_finite, "floa
 
 
 def _check_of(avro_type: Any, name: str, named: dict[str, Any]) -> Check | None:
-    """Return the check for a value of the type, or None if any value will do. `name` is the field's, `named` collects the records met."""
+    """Return the check for values of a type; None if all values are valid. `name` is the field; `named` collects record types."""
     if isinstance(avro_type, str):
         if avro_type in named:
             return _check_of(named[avro_type], name, named)
@@ -188,7 +188,7 @@ def _checks_of(prefix: bytes) -> Check:
 
 
 def check_fields(schema: RecordSchema, fields: dict[str, Any]) -> None:
-    """BoundsError naming the field when a time or number of a record lies outside what it may hold."""
+    """Check the times and numbers of a record. Raises BoundsError naming the field that is out of bounds."""
     _checks_of(schema.prefix)(fields)
     occurred, ingested = fields.get("occurred_at"), fields.get("ingested_at")
     if occurred is not None and ingested is not None:

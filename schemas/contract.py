@@ -1,11 +1,11 @@
-"""The contract of records from outside, beyond schema and bounds: one definition for HTTP, files and topics.
+"""The contract of ingested records, beyond schema and bounds: one definition for HTTP, files and topics.
 
-1. A field that is named alike in all records has the same rule in all of them; `_OWN` has what a type adds or does otherwise.
-2. Our own records keep the contract, too, because they quote sessions and projects that came from outside.
-3. Whatever is refused is refused with the record type, the field and what is wrong with it, in the same words everywhere.
-4. On a topic no time lies more than a day after the broker took the record in: a record cannot describe the future.
-5. Each rule is defined once for a value and for a column: `fault` says what is wrong with a value that is not null; `broken` is
-   true where a value of a column has a fault. A test compares the two.
+1. A field with the same name has the same rule in all record types, except for the rules in `_OWN`.
+2. Derived records follow the contract too, because they contain ids of ingested sessions and projects.
+3. An error names the record type, the field and the fault, in the same words everywhere.
+4. On a topic, no time may be more than a day after the broker received the record: a record cannot describe the future.
+5. Each rule has two forms: `fault` describes the fault of a value, and `broken` is true where a value of a column has a fault. A test
+   compares the two.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from schemas.lazy import pl
 from schemas.records import Record
 from schemas.registry import schema_of
 
-_CARRIED = {
+_EMBEDDED_EXCHANGES = {
     "Anchor": ("connection", "project", "exchange_id"),
     "JudgingRequest": ("connection", "project", "session_id", "exchange_id"),
 }
-"""Records that carry an exchange for a stage to take up, and what both must say alike."""
+"""Record types with an embedded exchange for a stage, and the fields in which both must agree."""
 
 _IS_NAME = re.compile(NAME).fullmatch
 _BRACKETS = r"[\[{]"
 _EXTREME = r"[0-9]{300}|[0-9][eE][+-]?[0-9]{3}"
-"""A pattern for a possible number that none of our readers accepts; the match may as well be text."""
+"""Pattern of a number that may exceed the range of our readers. The match may also be part of a string."""
 _READ = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @functools.cache
 def rules_of(name: str) -> dict[str, Rule]:
-    """Return the rule of each field of a record type that has one."""
+    """Return the rules of a record type by field."""
     fields = [field["name"] for field in schema_of(name).fields]
     rules = _SHARED | _OWN.get(name, {})
     return {field: rules[field] for field in fields if field in rules}
@@ -68,23 +68,23 @@ def rules_of(name: str) -> dict[str, Rule]:
 
 @functools.cache
 def times_of(name: str) -> tuple[str, ...]:
-    """Return the fields of a record type that are times; none of them may lie in the future."""
+    """Return the time fields of a record type, none of which may be in the future."""
     return tuple(field["name"] for field in schema_of(name).fields if "timestamp-micros" in str(field["type"]))
 
 
-def check_contract(name: str, fields: Mapping[str, Any], taken_at: datetime | None = None) -> None:
-    """BoundsError naming the record type and the first field that breaks the contract.
+def check_contract(name: str, fields: Mapping[str, Any], received_at: datetime | None = None) -> None:
+    """Check the fields of a record. Raises BoundsError naming the record type and the first field that breaks the contract.
 
-    `taken_at` is when the broker took the record in, where it came on a topic.
+    `received_at` is the time at which the broker received the record, for records from a topic.
     """
     _check_rules(name, fields.__getitem__)
-    for field in times_of(name) if taken_at is not None else ():
+    for field in times_of(name) if received_at is not None else ():
         value = fields[field]
-        if value is not None and taken_at is not None and value > taken_at + CLOCK_TOLERANCE:
-            reason = f"{value.isoformat()} lies more than a day after the record came, at {taken_at.isoformat()}"
+        if value is not None and received_at is not None and value > received_at + CLOCK_TOLERANCE:
+            reason = f"{value.isoformat()} is more than a day after the record was received, at {received_at.isoformat()}"
             raise BoundsError(f"{name}.{field}: {reason}")
-    if name in _CARRIED:
-        _check_carried(name, fields)
+    if name in _EMBEDDED_EXCHANGES:
+        _check_embedded_exchange(name, fields)
 
 
 def _check_rules(name: str, value_of: Callable[[str], Any]) -> None:
@@ -99,41 +99,41 @@ def _rules_in_order(name: str) -> tuple[tuple[str, Rule], ...]:
     return tuple(rules_of(name).items())
 
 
-def _check_carried(name: str, fields: Mapping[str, Any]) -> None:
-    """BoundsError where the exchange that a record carries is none, breaks the contract itself, or is another one than it says."""
+def _check_embedded_exchange(name: str, fields: Mapping[str, Any]) -> None:
+    """Check the embedded exchange. Raises BoundsError unless it is a valid exchange that agrees with the record."""
     try:
-        kind, carried = decode_fields(fields["exchange"])
+        kind, exchange = decode_fields(fields["exchange"])
         if kind != "Exchange":
-            raise BoundsError(f"is a {kind}, no Exchange")
-        check_contract(kind, carried)
+            raise BoundsError(f"is a {kind}, not an Exchange")
+        check_contract(kind, exchange)
     except RecordError as error:
         raise BoundsError(f"{name}.exchange: {error}") from error
-    for field in _CARRIED[name]:
-        if carried[field] != fields[field]:
-            raise BoundsError(f"{name}.exchange: its {field} is not that of the record")
+    for field in _EMBEDDED_EXCHANGES[name]:
+        if exchange[field] != fields[field]:
+            raise BoundsError(f"{name}.exchange: its {field} differs from that of the record")
 
 
-def check_record(record: Record, taken_at: datetime | None = None) -> None:
-    """`check_contract` of a record."""
+def check_record(record: Record, received_at: datetime | None = None) -> None:
+    """Check a record like `check_contract`."""
     name = type(record).__name__
-    if taken_at is None and name not in _CARRIED:
-        _check_rules(name, record.__getattribute__)  # a dictionary of the fields would take as long as the rules
+    if received_at is None and name not in _EMBEDDED_EXCHANGES:
+        _check_rules(name, record.__getattribute__)  # building a dictionary would take as long as the rules
     else:
-        check_contract(name, msgspec.structs.asdict(record), taken_at)
+        check_contract(name, msgspec.structs.asdict(record), received_at)
 
 
-def breaches(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> dict[int, BoundsError]:
-    """Return the rows of a decoded frame that break the contract, by row, each with the error that `check_contract` raises for it.
+def breaches(name: str, frame: pl.DataFrame, received_at: pl.Series) -> dict[int, BoundsError]:
+    """Return the errors of the rows of a decoded frame that break the contract, by row, as `check_contract` raises them.
 
-    `taken_at` is when the broker took in the record of each row, null where that is unknown.
+    `received_at` is the time at which the broker received each row, null if unknown.
     """
-    late = [(pl.col(field) > taken_at + CLOCK_TOLERANCE).fill_null(value=False) for field in times_of(name)]
-    carries = [pl.lit(value=True)] if name in _CARRIED else []
-    suspects = frame.select(pl.any_horizontal(*_broken(name), *late, *carries, pl.lit(value=False))).to_series()
+    late = [(pl.col(field) > received_at + CLOCK_TOLERANCE).fill_null(value=False) for field in times_of(name)]
+    embeds = [pl.lit(value=True)] if name in _EMBEDDED_EXCHANGES else []
+    suspects = frame.select(pl.any_horizontal(*_broken(name), *late, *embeds, pl.lit(value=False))).to_series()
     if not suspects.any():
         return {}
     rows = suspects.arg_true()
-    return _broken_rows(name, rows.to_list(), frame[rows], taken_at[rows])
+    return _broken_rows(name, rows.to_list(), frame[rows], received_at[rows])
 
 
 @functools.cache
@@ -141,32 +141,32 @@ def _broken(name: str) -> tuple[pl.Expr, ...]:
     return tuple(rule.broken(pl.col(field)).fill_null(value=False) for field, rule in rules_of(name).items())
 
 
-def _broken_rows(name: str, places: Sequence[int], frame: pl.DataFrame, taken_at: pl.Series) -> dict[int, BoundsError]:
-    """Return the rows that break the contract, by place."""
+def _broken_rows(name: str, indexes: Sequence[int], frame: pl.DataFrame, received_at: pl.Series) -> dict[int, BoundsError]:
+    """Return the errors of the rows that break the contract, by row."""
     errors: dict[int, BoundsError] = {}
-    for row, fields, taken in zip(places, frame.iter_rows(named=True), taken_at.to_list(), strict=True):
+    for row, fields, received in zip(indexes, frame.iter_rows(named=True), received_at.to_list(), strict=True):
         try:
-            check_contract(name, fields, taken)
+            check_contract(name, fields, received)
         except BoundsError as error:
             errors[row] = error
     return errors
 
 
 class Rule(Protocol):
-    """A kind of rule."""
+    """A rule for the values of a field."""
 
     def fault(self, value: Any) -> str | None:
-        """Return the fault of a value, as the end of a sentence, or None for a good one."""
+        """Return the fault of a value, as the end of a sentence; None for a valid value."""
         ...
 
     def broken(self, column: pl.Expr) -> pl.Expr:
-        """True where a value has a fault; null where it is null."""
+        """Return an expression that is true where a value has a fault, and null where it is null."""
         ...
 
 
 @dataclass(frozen=True)
 class Named:
-    """The name of a project or connection; `optional` also takes the empty text."""
+    """The name of a project or connection. With `optional` it may be empty."""
 
     optional: bool = False
 
@@ -174,7 +174,7 @@ class Named:
         """See `Rule`."""
         if _IS_NAME(value) or (self.optional and not value):
             return None
-        if has_surrogates(value):  # no column can hold one
+        if has_surrogates(value):  # no column can store it
             return NOT_UNICODE
         return f"{value[:SHOWN]!r} is not a valid name: use at most 63 of a-z, 0-9, _ . and -"
 
@@ -185,9 +185,9 @@ class Named:
 
 @dataclass(frozen=True)
 class Identifier:
-    """An id or a name that a source gave: not blank, without control characters, of at most `longest` characters.
+    """An id or name from a source: not blank, without control characters, of at most `longest` characters.
 
-    `optional` also takes the empty text.
+    With `optional` it may be empty.
     """
 
     longest: int = MAX_ID
@@ -287,7 +287,7 @@ class JsonObject:
 
 def _are_objects(texts: Iterable[str]) -> bool:
     try:
-        return all(map(_READ_OVER, texts))
+        return all(map(_SKIP_OBJECT, texts))
     except (msgspec.DecodeError, RecursionError):
         return False
 
@@ -295,7 +295,7 @@ def _are_objects(texts: Iterable[str]) -> bool:
 NAMED, IDENTIFIER, MADE_ID, COUNT = Named(), Identifier(), Identifier(MAX_MADE_ID), Between(0, MAX_COUNT)
 _SHARE = Between(0, 1)
 _ADDED_ID = Identifier(MAX_MADE_ID, optional=True)
-"""An id that earlier versions of a schema had no field for: their records have the empty default."""
+"""An id that earlier versions of the schema lack, so that it may be empty."""
 _SHARED: dict[str, Rule] = {
     **dict.fromkeys(("connection", "project"), NAMED),
     **dict.fromkeys(("session_id", "agent"), IDENTIFIER),
@@ -353,7 +353,7 @@ _SHARED: dict[str, Rule] = {
     "sampling_probability": _SHARE,
     "labels": Labels(),
 }
-"""Rules by the name of a field."""
+"""Rules by field name."""
 _OWN: dict[str, dict[str, Rule]] = {
     "AgentEvent": {"event": MADE_ID, "source": IDENTIFIER, "payload": JsonObject()},
     "Deployment": {"label": IDENTIFIER, "version": IDENTIFIER, "deployed_by": MADE_ID},
@@ -365,7 +365,7 @@ _OWN: dict[str, dict[str, Rule]] = {
             ("answered", "refused", "cut_off", "provider_error", "timeout", "invalid", "cost_cap", "interrupted"),
         )
     },
-    # A dead letter need not be of a project, and what is said of it is not either.
+    # A dead letter may have no project, and neither may its review.
     "Review": {
         "project": Named(optional=True),
         "kind": OneOf(("human_score", "incident_decision", "incident_assignment", "incident_comment", "dead_letter")),
@@ -377,7 +377,7 @@ _OWN: dict[str, dict[str, Rule]] = {
 
 
 class _AnyObject(msgspec.Struct):
-    """Any JSON object; its members are read over, not made."""
+    """Any JSON object. Its members are skipped."""
 
 
-_READ_OVER = msgspec.json.Decoder(_AnyObject).decode
+_SKIP_OBJECT = msgspec.json.Decoder(_AnyObject).decode

@@ -1,4 +1,4 @@
-"""The one tree of expected errors. Each says what is wrong and carries a hint that says what to do."""
+"""The hierarchy of expected errors. Each describes the problem, and its hint says what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 class DriftlineError(Exception):
     """An error that a user can understand and correct.
 
-    `hint` says what to do about it; `str(error)` is what went wrong, on one line.
+    `hint` says what to do; `str(error)` describes the problem on one line.
     """
 
     hint: str = ""
@@ -18,11 +18,11 @@ class DriftlineError(Exception):
 
 
 class InputError(DriftlineError):
-    """Input that does not keep the contract; the message names the field and the place."""
+    """Input that breaks the contract. The message names the field and its location."""
 
 
 class RecordError(InputError):
-    """A record that cannot be decoded or breaks its contract; goes to dead-letters with its bytes."""
+    """A record that cannot be decoded or breaks its contract. It becomes a dead letter with its bytes."""
 
     code = "record"
 
@@ -35,42 +35,42 @@ class FramingError(RecordError):
 
 
 class RegistryFramingError(FramingError):
-    """The bytes are framed for a schema registry, and were not brought into our framing."""
+    """The bytes are framed for a schema registry and could not be converted."""
 
     code = "registry_framing"
     hint = "Set DRIFTLINE_SCHEMA_REGISTRY, and register a published schema of the record, or one that it can read."
 
 
 class UnknownSchemaError(RecordError):
-    """The fingerprint is of no schema this version knows."""
+    """The fingerprint belongs to no schema of this version."""
 
     code = "unknown_schema"
     hint = "Upgrade Driftline, or check that the producer uses a published schema."
 
 
 class MalformedBodyError(RecordError):
-    """The body is truncated, over-long or not of its schema."""
+    """The body is too short, too long or does not match its schema."""
 
     code = "malformed_body"
-    hint = "The bytes were damaged or written with another schema; the dead letter keeps them."
+    hint = "The bytes were damaged or written with another schema. The dead letter has them."
 
 
 class BoundsError(RecordError):
-    """A value lies outside what a record may hold."""
+    """A value of a record is out of bounds."""
 
     code = "bounds"
     hint = "Correct the value at the source and send the record again."
 
 
 class UnexpectedTypeError(RecordError):
-    """A record of a type that does not travel on the topic it came on."""
+    """A record on a topic that is not for its type."""
 
     code = "unexpected_type"
     hint = "Produce the record to a topic of its type; its schema names them under topics."
 
 
 class WrongKeyError(RecordError):
-    """A record of a session that came under another key than the session's, so perhaps on another partition."""
+    """A record of a session with a key other than the session's, so possibly on another partition."""
 
     code = "wrong_key"
     hint = (
@@ -79,7 +79,7 @@ class WrongKeyError(RecordError):
 
 
 class WrongPartitionError(RecordError):
-    """A record of a session that came on another partition than the one of the session's key."""
+    """A record of a session on a partition other than that of the session's key."""
 
     code = "wrong_partition"
     hint = "Produce it with the partitioner murmur2, with librdkafka partitioner=murmur2_random; the dead letter can be put back as it is."
@@ -90,11 +90,11 @@ class SchemaError(DriftlineError):
 
 
 class SettingsError(DriftlineError):
-    """A setting is missing or cannot be used."""
+    """A setting is missing or invalid."""
 
 
 class PolicyError(InputError):
-    """A file of settings (policy, methodology, test case, profile) that cannot be used; the message names file and line."""
+    """An invalid settings file (policy, methodology, test case, profile). The message names file and line."""
 
 
 class StoreError(DriftlineError):
@@ -102,7 +102,7 @@ class StoreError(DriftlineError):
 
 
 class StoredRecordError(DriftlineError):
-    """A record that was stored cannot be read: damage, or a fault of ours, but not the caller's."""
+    """A stored record cannot be read, because of damage or a bug, not because of the caller."""
 
 
 class QueryError(DriftlineError):
@@ -110,17 +110,17 @@ class QueryError(DriftlineError):
 
 
 class BusyError(DriftlineError):
-    """Overloaded: nothing was written."""
+    """The server is overloaded, and nothing was written."""
 
     hint = "Try again later."
 
 
 class BrokerError(DriftlineError):
-    """Kafka did not take or give what was asked of it; the message names the topic."""
+    """A request to Kafka failed. The message names the topic."""
 
     hint = "Check that the brokers run, are reachable and have the topics; then send the refused records again."
 
 
 def first_line(error: BaseException | None) -> str:
-    """Return the first line of what an error says: DuckDB adds a stack trace to some."""
+    """Return the first line of an error's message, because DuckDB adds a stack trace to some."""
     return str(error).partition("\n")[0]

@@ -1,9 +1,9 @@
-"""Schema evolution: a schema changes only so that every record ever written can still be read.
+"""Schema evolution: after any change of a schema, every record ever written can still be read.
 
-Compatibility is judged by the `avro` package, the reference implementation. On top of it comes one rule of our own: a new
-version only adds top-level fields that have a default. Batch decoding (schemas.codec.arrow) can then read old bytes with their own
-schema and fill in columns, without touching a value. A list that replaces a record of fixed fields is added beside it, and read
-out of it where it is missing (`schemas.registry`).
+The `avro` package, the reference implementation, checks compatibility. One more rule applies: a new version may only add top-level
+fields with a default. Batch decoding (schemas.codec.arrow) can then read old bytes with their own schema and add columns without
+changing values. A list that replaces a record of fixed fields is added beside it, and built from it where it is missing
+(`schemas.registry`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from schemas.registry import Json, RecordSchema
 
 
 def can_read(reader: RecordSchema, writer: RecordSchema) -> bool:
-    """Tell whether `reader` resolves everything written with `writer`, by the rules of Avro's specification."""
+    """Tell whether `reader` can read all records written with `writer`, by Avro's rules."""
     verdict = ReaderWriterCompatibilityChecker().get_compatibility(  # type: ignore[no-untyped-call]
         avro.schema.parse(json.dumps(reader.definition)), avro.schema.parse(json.dumps(writer.definition))
     )
@@ -40,7 +40,7 @@ def _shape(field: Json) -> str:
 
 
 def check_evolution(new: RecordSchema, published: Sequence[RecordSchema]) -> None:
-    """SchemaError unless `new` may follow the `published` versions."""
+    """Check that `new` may follow the `published` versions. Raises SchemaError otherwise."""
     hint = "Restore the published field and add a new one with a default instead."
     fields = {field["name"]: field for field in new.fields}
     for version, old in enumerate(published, start=1):
@@ -48,6 +48,6 @@ def check_evolution(new: RecordSchema, published: Sequence[RecordSchema]) -> Non
             raise SchemaError(f"{new.name} cannot read its published version {version}", hint=hint)
         for field in old.fields:
             if field["name"] not in fields:
-                raise SchemaError(f"{new.name}.{field['name']} of version {version} is gone", hint=hint)
+                raise SchemaError(f"{new.name}.{field['name']} of version {version} was removed", hint=hint)
             if _shape(fields[field["name"]]) != _shape(field):
-                raise SchemaError(f"{new.name}.{field['name']} has another type than in version {version}", hint=hint)
+                raise SchemaError(f"{new.name}.{field['name']} has a different type than in version {version}", hint=hint)

@@ -1,14 +1,13 @@
-"""Writes `records.py` and `codec/record_writers.py` from the `.avsc` files and publishes new schema versions.
+"""Generate `records.py` and `codec/record_writers.py` from the `.avsc` files, and publish new schema versions.
 
-    python -m schemas.generate             write them, publish what changed compatibly
-    python -m schemas.generate --check     change nothing, exit 1 when something is out of date
+    python -m schemas.generate             write the files and publish compatible changes
+    python -m schemas.generate --check     change nothing; exit with 1 if a file is out of date
 
-A version is *published* by its self-contained definition in `history/<Record>/<n>.avsc`. Published files never change: they
-are what old bytes are decoded with. A new version is refused unless it can read every published one and differs from the
-newest only by added top-level fields with defaults, by docs, or by order; batch decoding relies on that.
+A version is *published* as a self-contained definition in `history/<Record>/<n>.avsc`. Published files never change, because old
+bytes are decoded with them. A new version is refused unless it can read every published one and differs from the newest only in
+added top-level fields with defaults, docs, or order. Batch decoding relies on that.
 
-`records.py` has a class for each record type. `codec/record_writers.py` has plain functions that write records, one for each version of
-each schema.
+`records.py` has a class per record type. `codec/record_writers.py` has functions that encode records, one per version of each schema.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def python_type(avro_type: Any) -> str:
-    """Return the Python annotation of an Avro type; SchemaError for a type this project does not use."""
+    """Return the Python annotation of an Avro type. Raises SchemaError for an unsupported type."""
     if isinstance(avro_type, str):
         return PRIMITIVES.get(avro_type, avro_type.removeprefix(f"{registry.NAMESPACE}."))
     if isinstance(avro_type, list):
         if len(avro_type) != 2 or avro_type[0] != "null":
-            raise SchemaError(f"union {avro_type} is not [null, something]")
+            raise SchemaError(f"union {avro_type} is not of the form [null, type]")
         return f"{python_type(avro_type[1])} | None"
     if "logicalType" in avro_type:
         return LOGICAL[avro_type["logicalType"]]
@@ -69,11 +68,11 @@ def python_type(avro_type: Any) -> str:
         case "record":
             return str(avro_type["name"])
         case other:
-            raise SchemaError(f"type {other} is not used here: polars decodes neither maps nor nullable enums")
+            raise SchemaError(f"type {other} is not supported: polars decodes neither maps nor nullable enums")
 
 
 def nested_records(avro_type: Any) -> list[Json]:
-    """Records defined inside a type, innermost first."""
+    """Return the records that a type defines, innermost first."""
     if isinstance(avro_type, list):
         return [record for branch in avro_type for record in nested_records(branch)]
     if not isinstance(avro_type, dict):
@@ -87,7 +86,7 @@ def nested_records(avro_type: Any) -> list[Json]:
 
 
 def default_of(field: Json) -> str:
-    """` = value` for a field with a default, else nothing."""
+    """Return ` = value` for a field with a default, otherwise an empty string."""
     if "default" not in field:
         return ""
     value = field["default"]
@@ -103,7 +102,7 @@ def class_text(definition: Json) -> str:
 
 
 def records_text(schemas: dict[str, RecordSchema]) -> str:
-    """Return the whole of records.py."""
+    """Return the text of records.py."""
     written: dict[str, str] = {}
     for schema in schemas.values():
         for definition in [*nested_records({"type": "record", **schema.definition})]:
@@ -114,22 +113,21 @@ def records_text(schemas: dict[str, RecordSchema]) -> str:
 
 
 def formatted(source: str) -> str:
-    """Return the source as the project's formatter leaves it."""
+    """Return the source after formatting."""
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(FOLDER / "records.py"), "-"]
     return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
 
 
 def unpublished(schemas: dict[str, RecordSchema]) -> dict[Path, str]:
-    """History files that are still to be written; SchemaError when a change is not allowed."""
+    """Return the missing history files with their text. Raises SchemaError if a change is not allowed."""
     files = {}
     history = registry.earlier_schemas()
-    if gone := sorted(set(history) - set(schemas)):
-        raise SchemaError(
-            f"{gone[0]} is published but has no schema any more", hint="Restore it: its bytes are still out there."
-        )
+    removed = sorted(set(history) - set(schemas))
+    if removed:
+        raise SchemaError(f"{removed[0]} is published but its schema was removed", hint="Restore it to read stored records.")
     for schema in schemas.values():
         published = history.get(schema.name, ())
-        # Defaults and logical types are no part of the fingerprint, but of what old bytes mean.
+        # Always check: defaults and logical types are not part of the fingerprint, but change the meaning of old bytes.
         check_evolution(schema, published)
         if published and published[-1].prefix == schema.prefix:
             continue
@@ -139,15 +137,15 @@ def unpublished(schemas: dict[str, RecordSchema]) -> dict[Path, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the generator; returns the exit code."""
+    """Run the generator; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m schemas.generate", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when something is out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is out of date")
     options = parser.parse_args(arguments)
     schemas = registry.current_schemas()
     try:
         versions = sorted(registry.schemas_by_prefix().values(), key=lambda version: (version.name, version.prefix))
         writers = formatted(writers_text(schemas.values(), versions))
-        wanted = {
+        texts = {
             FOLDER / "records.py": records_text(schemas),
             FOLDER / "codec" / "record_writers.py": writers,
             **unpublished(schemas),
@@ -155,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SchemaError as error:
         print(f"{error}\n{error.hint}", file=sys.stderr)
         return 1
-    return bring_up_to_date(wanted, FOLDER.parent, "python -m schemas.generate", check=options.check)
+    return bring_up_to_date(texts, FOLDER.parent, "python -m schemas.generate", check=options.check)
 
 
 WRITERS_HEADER = '''# ruff: noqa: D103
@@ -193,7 +191,7 @@ _TERMS = {
     "double": "(double_bytes(_value) if math.isfinite(_value := {}) else unfit(_value))",
     "boolean": "TRUTH[{}]",
 }
-"""An expression for the bytes of a value of each type."""
+"""Expressions for the bytes of a value, by type."""
 _FEW_VALUES = frozenset(
     {
         *("action", "agent", "agent_model", "aggregation_method", "answering_model", "connection", "dimension", "disposition"),
@@ -203,28 +201,28 @@ _FEW_VALUES = frozenset(
         *("tier3_state", "tool"),
     }
 )
-"""Fields whose texts come again and again."""
+"""Fields with few distinct values, whose encodings are cached."""
 
 
 _ORDERED = {"occurred_at", "ingested_at"}
 
 
 class _Source:
-    """The source of a writer and of those of the records inside; `reach` is how a field is reached: attribute or item."""
+    """The source of the writer of a record type and of its nested records. `access` is the format of a field access."""
 
-    def __init__(self, name: str, reach: str) -> None:
+    def __init__(self, name: str, access: str) -> None:
         self._name = name
-        self._reach = reach
+        self._access = access
         self._named: dict[str, str] = {}
         self.text = ""
 
     def record(self, definition: Json, start: bytes = b"") -> str:
-        """Add the writer of a record type, whose bytes begin with `start`; answers its name."""
+        """Add the writer of a record type whose bytes begin with `start`; return its name."""
         name = self._named[f"{NAMESPACE}.{definition['name']}"] = f"{self._name}_{len(self._named)}"
-        reached = {field["name"]: self._reach.format(field["name"]) for field in definition["fields"]}
-        terms = [repr(start), *(self.field(field, reached[field["name"]]) for field in definition["fields"])]
-        if reached.keys() >= _ORDERED:
-            terms.append("in_order({occurred_at}, {ingested_at})".format_map(reached))
+        values = {field["name"]: self._access.format(field["name"]) for field in definition["fields"]}
+        terms = [repr(start), *(self.field(field, values[field["name"]]) for field in definition["fields"])]
+        if values.keys() >= _ORDERED:
+            terms.append("in_order({occurred_at}, {ingested_at})".format_map(values))
         self.text += f"def {name}(record: Any) -> bytes:\n    return b''.join(({', '.join(terms)},))\n\n\n"
         return name
 
@@ -249,16 +247,16 @@ class _Source:
 
 
 def writers_text(current: Iterable[RecordSchema], versions: Iterable[RecordSchema]) -> str:
-    """Return the file of all writers, not formatted yet."""
+    """Return the unformatted text of record_writers.py."""
     text = WRITERS_HEADER + _table("RECORD_WRITERS", "record", "record.{}", current)
     return text + _table("FIELDS_WRITERS", "fields", "record[{!r}]", versions).rstrip() + "\n"
 
 
-def _table(table: str, prefix: str, reach: str, schemas: Iterable[RecordSchema]) -> str:
-    """Return the writers of some schemas, and the table of them by what their messages start with."""
+def _table(table: str, prefix: str, access: str, schemas: Iterable[RecordSchema]) -> str:
+    """Return the writers of the schemas, and the table of writers by message prefix."""
     text = entries = ""
     for schema in schemas:
-        source = _Source(f"{prefix}_{schema.prefix[2:].hex()}", reach)
+        source = _Source(f"{prefix}_{schema.prefix[2:].hex()}", access)
         name = source.record({"name": schema.name, "fields": schema.fields}, schema.prefix)
         text += source.text
         entries += f"    {schema.prefix!r}: {name},  # {schema.name}\n"
@@ -266,14 +264,14 @@ def _table(table: str, prefix: str, reach: str, schemas: Iterable[RecordSchema])
 
 
 _SHOWN = 40
-"""Lines of a difference that are shown."""
+"""Maximum number of lines of a shown diff."""
 
 
 def bring_up_to_date(wanted: Mapping[Path, str], root: Path, command: str, *, check: bool) -> int:
-    """Write the files that say something else than is wanted; answers the exit code.
+    """Write the files whose text differs; return the exit code.
 
-    With `check` nothing is written: each is reported with the command that makes it, and the code is 1 where there is any. Files are
-    named from `root`.
+    With `check` nothing is written: out-of-date files are reported relative to `root` with the command to run, and the exit code is 1 if
+    there are any.
     """
     stale = {path: text for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text}
     for path, text in stale.items():

@@ -1,8 +1,8 @@
-"""Large libraries that load when they are first used: `from schemas.lazy import duckdb`, others in the same way.
+"""Large libraries that load on first use, for example `from schemas.lazy import duckdb`.
 
-Only this module and `schemas.lazy_numpy` import them, so nothing may use them while it is itself imported
-(docs/decisions/0068-memory-at-rest.md). duckdb takes 27 MB and 0.1 s, polars 50 MB and more: `--help` and commands beside a server do
-without. httpx2 takes 1.4 MB, which a server that posts nothing does without.
+Only this module and `schemas.lazy_numpy` import them, so no module may use them during its own import
+(docs/decisions/0068-memory-at-rest.md). duckdb takes 27 MB and 0.1 s, and polars more than 50 MB, which `--help` and commands beside a
+server save. httpx2 takes 1.4 MB, which a server without outgoing requests saves.
 """
 
 from __future__ import annotations

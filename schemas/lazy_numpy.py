@@ -1,4 +1,7 @@
-"""numpy as `np`, loaded on first use (20 MB), and how any large library is. Apart from `schemas.lazy`, because the rules may use numpy alone."""
+"""numpy as `np`, loaded on first use (20 MB), and the class for lazy modules.
+
+It is separate from `schemas.lazy` because the rules may use numpy but no other large library.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,15 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["LazyModule", "NDArray", "np"]  # NDArray is there for type checkers only
+__all__ = ["LazyModule", "NDArray", "np"]  # NDArray exists only for type checkers
 
 
 class LazyModule(ModuleType):
-    """Stands for the module of this name; loads it once, whichever thread is first, and is as quick as it afterwards."""
+    """A stand-in for the module of the same name, which loads it on first use. Thread-safe; later look-ups cost nothing extra."""
 
     def __getattr__(self, name: str) -> Any:
         module = importlib.import_module(self.__name__)
-        vars(self).update(vars(module))  # the next look-up finds the name without coming here
+        vars(self).update(vars(module))  # later look-ups find the name directly
         return getattr(module, name)
 
 

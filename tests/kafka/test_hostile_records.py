@@ -155,7 +155,7 @@ BREACHES: list[tuple[str, Record, str]] = [
     ("exchanges", build.exchange("d", 1, input_tokens=-7), "Exchange.input_tokens: -7 is not from 0"),
     ("exchanges", build.exchange("e", 1, outcome="splendid"), "Exchange.outcome: 'splendid' is none of"),
     ("exchanges", build.exchange("f", 1, occurred_at=LONG_AFTER, ingested_at=LONG_AFTER), "Exchange.occurred_at: 2099-10-01"),
-    ("exchanges", build.exchange("g\0", 1, exchange_id="g"), "Exchange.session_id: holds control characters"),
+    ("exchanges", build.exchange("g\0", 1, exchange_id="g"), "Exchange.session_id: contains control characters"),
     ("exchanges", build.exchange("h" * 257, 1, exchange_id="h"), "Exchange.session_id: has 257 characters"),
     ("exchanges", msgspec.structs.replace(build.closing("i", 1), closed_at=LONG_AFTER), "SessionClosed.closed_at: 2099-10-01"),
     ("agent-events", msgspec.structs.replace(build.event("a", 1), payload="no JSON"), "AgentEvent.payload: is not JSON"),

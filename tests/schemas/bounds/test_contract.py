@@ -147,7 +147,7 @@ CASES: list[tuple[Record, str]] = [
     (build.exchange("s", 1, connection="a/b"), "Exchange.connection: 'a/b' is not a valid name"),
     (build.exchange("", 1), "Exchange.session_id: has 0 characters"),
     (build.exchange("s" * 257, 1), "Exchange.session_id: has 257 characters"),
-    (build.exchange("s\0", 1, exchange_id="x"), "Exchange.session_id: holds control characters"),
+    (build.exchange("s\0", 1, exchange_id="x"), "Exchange.session_id: contains control characters"),
     (build.exchange(" ", 1), "Exchange.session_id: is blank"),
     (build.exchange("s", 1, exchange_id=""), "Exchange.exchange_id: has 0 characters"),
     (build.exchange("s", 1, agent=""), "Exchange.agent: has 0 characters"),
@@ -170,11 +170,14 @@ CASES: list[tuple[Record, str]] = [
     (build.judgement("s", 1, cost_usd=-1.0), "Judgement.cost_usd: -1.0 is not from 0"),
     (build.reservation("s", 1, subject_id=""), "Reservation.subject_id: has 0 characters"),
     (build.score("s", 1, project="../etc"), "Score.project: '../etc' is not a valid name"),
-    (request(build.exchange("t", 1, exchange_id="s:1")), "JudgingRequest.exchange: its session_id is not that of the record"),
+    (
+        request(build.exchange("t", 1, exchange_id="s:1")),
+        "JudgingRequest.exchange: its session_id differs from that of the record",
+    ),
     (request(build.exchange("s", 1, outcome="?")), "JudgingRequest.exchange: Exchange.outcome: '?' is none of"),
     (request(build.exchange("s", 1), sampling_probability=1.5), "JudgingRequest.sampling_probability: 1.5 is not from 0 to 1"),
     (anchor(b"no exchange"), "Anchor.exchange: the value starts with"),
-    (anchor(encode(HEARTBEAT)), "Anchor.exchange: is a Heartbeat, no Exchange"),
+    (anchor(encode(HEARTBEAT)), "Anchor.exchange: is a Heartbeat, not an Exchange"),
 ]
 
 
@@ -208,7 +211,7 @@ def test_no_time_lies_after_the_record_came() -> None:
     found = breaches("Heartbeat", frame, pl.Series([AT] * 3))
     assert sorted(found) == [1, 2]
     assert str(found[2]).startswith(
-        "Heartbeat.occurred_at: 2099-01-01T00:00:00+00:00 lies more than a day after the record came"
+        "Heartbeat.occurred_at: 2099-01-01T00:00:00+00:00 is more than a day after the record was received"
     )
     assert breaches("Heartbeat", frame, pl.Series([None] * 3, dtype=pl.Datetime("us", "UTC"))) == {}
 
