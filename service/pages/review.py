@@ -47,11 +47,11 @@ async def review(
     skipped = skip or []
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[ReviewItem | None, list[dict[str, Any]]]:
-        times = services.score_times.of_people(cursor, project, viewer.name)
+        times = services.score_times.read_scored_times(cursor, project, viewer.name)
         waiting = query_rows(cursor, "review_waiting", {"project": project, "rater": viewer.name, "times": times})
         item = None if closed else next_to_review(cursor, project, viewer.name, skipped, blind=blind)
         if item:
-            services.score_times.learn(project, item.score_id, item.exchange_at)
+            services.score_times.store(project, item.score_id, item.exchange_at)
         return item, waiting
 
     item, waiting = await services.ask(read)

@@ -30,9 +30,9 @@ from service.read.sessions import (
     FindingEvents,
     MarkedEvent,
     MarkedTurn,
-    SessionPlace,
+    SessionHeader,
+    find_sessions,
     session_findings,
-    session_places,
 )
 from service.text.links import Links
 from service.text.words import TERMS
@@ -305,18 +305,18 @@ def read_finding_turns(
 ) -> dict[int, list[TurnLink]]:
     """Return links to the turns of each finding of a run, by the finding's number."""
     run = recorded.run
-    for session in session_places(cursor, run.session_id, [run.project], run.connection):
+    for session in find_sessions(cursor, run.session_id, [run.project], run.connection):
         findings = session_findings(cursor, session.bounded_params, recorded, finding_events).findings
         return {finding.number: link_turns(session, finding) for finding in findings}
     return {}
 
 
-def link_turns(session: SessionPlace, finding: Finding) -> list[TurnLink]:
+def link_turns(session: SessionHeader, finding: Finding) -> list[TurnLink]:
     """Return links to the first turns of a finding."""
     return [TurnLink(turn.turn, _link_turn(session, turn), turn.event_count) for turn in finding.turns[:MAX_LINKED_TURNS]]
 
 
-def _link_turn(session: SessionPlace, turn: MarkedTurn) -> str:
+def _link_turn(session: SessionHeader, turn: MarkedTurn) -> str:
     """Return the address of a turn. Events before the first turn have no turn, so the first of them is linked."""
     if not turn.turn:
         return link_event(session, 0, turn.events[0])
@@ -325,10 +325,10 @@ def _link_turn(session: SessionPlace, turn: MarkedTurn) -> str:
     )
 
 
-def link_event(session: SessionPlace, turn: int, event: MarkedEvent) -> str:
+def link_event(session: SessionHeader, turn: int, event: MarkedEvent) -> str:
     """Return the address of an event: in the conversation, or on the page of its turn's events if the turn has too many."""
     params = {"turn": turn or 1} if session.has_turns and event.row <= MAX_STEPS_PER_TURN else {"part": turn, "step": event.row}
-    return _links.session(session.project, session.session_id, session.connection, fragment=f"step-{event.place}", **params)
+    return _links.session(session.project, session.session_id, session.connection, fragment=f"step-{event.offset}", **params)
 
 
 def timeline(events: RunEvents, selection: EventSelection, page_size: int = EVENTS_PER_PAGE) -> Timeline:

@@ -1,4 +1,4 @@
-"""A session as a page: the conversation turn by turn with scores, events and its run. Also the redirect from a bare id."""
+"""The page of a session: the conversation turn by turn, with scores, events and the run. Also the redirect from a session id alone."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from service.pages.run_view import (
 from service.pages.viewing import ShownProject, Viewer
 from service.read.sessions import (
     Row,
-    SessionPlace,
-    SessionRead,
+    SessionDetails,
+    SessionHeader,
     TurnRange,
+    find_sessions,
     read_session,
-    session_places,
     session_steps,
     session_turns,
 )
@@ -43,10 +43,10 @@ from service.web.models import ConnectionName, Id
 
 router = APIRouter(include_in_schema=False)
 SessionId = Annotated[Id, Path()]
-OfConnection = Annotated[ConnectionName | None, Query()]
-Place = Annotated[int, Query(ge=1, le=2**31)]
+ConnectionFilter = Annotated[ConnectionName | None, Query()]
+Number = Annotated[int, Query(ge=1, le=2**31)]
 PartNumber = Annotated[int | None, Query(ge=0, le=2**31)]
-Only = Annotated[str | None, Query(pattern="^(anomalies)?$")]
+TurnFilter = Annotated[str | None, Query(pattern="^(anomalies)?$")]
 _NO_SUCH_SESSION = "There is no session with this id. It may have been erased, or its retention period has passed."
 
 
@@ -58,26 +58,26 @@ async def session(
     project: ShownProject,
     services: Services,
     session_id: SessionId,
-    connection: OfConnection = None,
-    only: Only = None,
-    turn: Place = 1,
+    connection: ConnectionFilter = None,
+    only: TurnFilter = None,
+    turn: Number = 1,
     exchange: Annotated[Id | None, Query()] = None,
     part: PartNumber = None,
-    step: Place = 1,
+    step: Number = 1,
 ) -> HTMLResponse:
-    """Show a session: some of its turns, or the events of one part of it."""
+    """Show a session: a page of its turns, or the events of one part."""
     selection = TurnSelection(only=only or None, turn=turn, exchange=exchange, part=part, step=step)
-    places = await services.ask(lambda cursor: session_places(cursor, session_id, [project], connection))
-    if not places:
+    headers = await services.ask(lambda cursor: find_sessions(cursor, session_id, [project], connection))
+    if not headers:
         raise ApiError(404, "not_found", await _explain_absence(services, project, session_id))
-    if len(places) > 1:
-        return _offer_choice(request, session_id, places)
+    if len(headers) > 1:
+        return _offer_choice(request, session_id, headers)
     # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
-    read, shown = await asyncio.gather(
-        services.ask(lambda cursor: read_session(cursor, places[0])),
-        services.ask(lambda cursor: shown_part(cursor, places[0], selection)),
+    details, shown = await asyncio.gather(
+        services.ask(lambda cursor: read_session(cursor, headers[0])),
+        services.ask(lambda cursor: read_selection(cursor, headers[0], selection)),
     )
-    answer = page(request, "session.html", session_values(read, shown, selection))
+    answer = page(request, "session.html", session_values(details, shown, selection))
     # The page quotes agents' conversations, so no cache may store it.
     answer.headers["Cache-Control"] = "no-store"
     return answer
@@ -85,22 +85,22 @@ async def session(
 
 @router.get("/sessions/{session_id:path}")
 async def session_by_id(request: Request, *, viewer: Viewer, services: Services, session_id: SessionId) -> Response:
-    """Redirect to the session with an id, or offer a choice if several projects of the viewer have one."""
+    """Redirect to the session with an id, or offer a choice if there are several."""
     projects = None if viewer.project is None else [viewer.project]
-    places = await services.ask(lambda cursor: session_places(cursor, session_id, projects))
-    if not places:
+    headers = await services.ask(lambda cursor: find_sessions(cursor, session_id, projects))
+    if not headers:
         raise ApiError(404, "not_found", _NO_SUCH_SESSION)
-    if len(places) > 1:
-        return _offer_choice(request, session_id, places)
-    return RedirectResponse(_links.session(places[0].project, session_id), 303)
+    if len(headers) > 1:
+        return _offer_choice(request, session_id, headers)
+    return RedirectResponse(_links.session(headers[0].project, session_id), 303)
 
 
-def _offer_choice(request: Request, session_id: str, places: list[SessionPlace]) -> HTMLResponse:
-    return page(request, "session_choice.html", {"session_id": session_id, "places": places})
+def _offer_choice(request: Request, session_id: str, headers: list[SessionHeader]) -> HTMLResponse:
+    return page(request, "session_choice.html", {"session_id": session_id, "headers": headers})
 
 
 async def _explain_absence(services: ApiContext, project: str, session_id: str) -> str:
-    """Report that a session was erased, with the time, if a connection of the project had it; otherwise that it does not exist."""
+    """Return the message for a missing session: that it was erased, if a connection of the project had it, or that it does not exist."""
 
     def read_erasures(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, object]]:
         return [row for row in query_rows(cursor, "erasures") if row["session_id"] == session_id]
@@ -112,50 +112,49 @@ async def _explain_absence(services: ApiContext, project: str, session_id: str) 
     return _NO_SUCH_SESSION
 
 
-TURNS = 20
-"""Turns per page."""
+TURNS_PER_PAGE = 20
 STEPS_PER_PAGE = 100
-"""Events per page of a single part."""
-TEXT_SHOWN = 3_000
-"""Characters of a text: the exchange's own page has more."""
-KINDS = 6
-"""Types of events that the summary of a part names."""
+"""Events per page of a part."""
+MAX_TEXT_LENGTH = 3_000
+"""Characters of a text. The page of its exchange shows more."""
+MAX_KINDS = 6
+"""Event types in the summary of a part."""
 TIERS = (
     ("tier1", "tier1_score", None),
     ("tier2", "tier2_score", "tier2_state"),
     ("tier2_5", "tier2_5_alignment", "tier2_5_state"),
     ("tier3", "tier3_score", "tier3_state"),
 )
-"""The tiers: their names, and the columns of their score and of their state."""
+"""The tiers with the columns of their score and state."""
 _links = Links()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSelection:
-    """A request for a part of a session, parsed from an address."""
+    """The turns or events of a session that an address selects."""
 
     only: str | None = None
     turn: int = 1
     exchange: str | None = None
     part: int | None = None
-    """Show only the events of this part; None: show turns."""
+    """Only the events of this part; None for turns."""
     step: int = 1
-    """The first of these events."""
+    """Number of the first event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Events of a part of a session: the events of a turn's exchange, and later ones before the next turn."""
+    """The events of a part of a session: those of a turn, and those between it and the next turn."""
 
     part: int
     events: int
     kinds: str
-    """The number of events by type."""
+    """Number of events by type, in words."""
     shown: Sequence[Row]
 
     @property
     def left_out(self) -> int:
-        """Events that are not shown."""
+        """The number of events that are not shown."""
         return self.events - len(self.shown)
 
 
@@ -165,71 +164,71 @@ class Turn:
 
     row: Row
     tiers: Sequence[tuple[str, float | None, str]]
-    """Name, score, and state of each tier."""
+    """Name, score and state of each tier."""
     user: Excerpt | None
     thinking: Excerpt | None
     agent: Excerpt | None
     steps: Steps | None
 
 
-def session_values(read: SessionRead, shown: Mapping[str, Any], selection: TurnSelection) -> dict[str, Any]:
-    """Return every value of the template; `shown` are the values of `shown_part`."""
+def session_values(details: SessionDetails, shown: Mapping[str, Any], selection: TurnSelection) -> dict[str, Any]:
+    """Return every value of the template. `shown` comes from `read_selection`."""
     return {
-        "project": read.place.project,
-        "place": read.place,
-        "read": read,
-        "session": read.session,
-        "run": read.session.run,
-        "findings": read.findings,
-        "links_of": partial(link_turns, read.place),
-        "link_to_event": partial(link_event, read.place),
+        "project": details.header.project,
+        "header": details.header,
+        "details": details,
+        "session": details.session,
+        "run": details.session.run,
+        "findings": details.findings,
+        "link_turns": partial(link_turns, details.header),
+        "link_event": partial(link_event, details.header),
         "selection": selection,
-        "tokens": _sum_known(read.session.input_tokens, read.session.output_tokens),
+        "tokens": _sum_known(details.session.input_tokens, details.session.output_tokens),
         **shown,
     }
 
 
-def shown_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: TurnSelection) -> dict[str, Any]:
-    """Return the requested part of the session: turns with their events, or only the events of one part.
+def read_selection(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, selection: TurnSelection) -> dict[str, Any]:
+    """Return the selected turns with their events, or the selected events of one part.
 
-    A session without turns has a single part of events.
+    A session without turns has only part 0.
     """
     part = selection.part
-    if part is None and not of_session.has_turns:
+    if part is None and not session.has_turns:
         part = 0
     if part is None:
-        return {"part": None, **_build_turns(cursor, of_session, selection)}
-    return {"part": part, **_build_part(cursor, of_session, part, selection.step)}
+        return {"part": None, **_build_turns(cursor, session, selection)}
+    return {"part": part, **_build_part(cursor, session, part, selection.step)}
 
 
-def _build_turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: TurnSelection) -> dict[str, Any]:
-    part = TurnRange(
-        skip=(selection.turn - 1) // TURNS * TURNS,
+def _build_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, selection: TurnSelection) -> dict[str, Any]:
+    turns = TurnRange(
+        skip=(selection.turn - 1) // TURNS_PER_PAGE * TURNS_PER_PAGE,
         exchange=selection.exchange,
-        limit=TURNS,
+        limit=TURNS_PER_PAGE,
         anomalies=selection.only == "anomalies",
-        longest=TEXT_SHOWN,
+        max_text_length=MAX_TEXT_LENGTH,
     )
-    rows = session_turns(cursor, of_session, part)
+    rows = session_turns(cursor, session, turns)
     parts = {row["place"] for row in rows}
     if rows and rows[0]["place"] == 1:
         parts.add(0)
-    steps = _read_steps(cursor, of_session, parts, (1, MAX_STEPS_PER_TURN))
+    steps = _read_steps(cursor, session, parts, (1, MAX_STEPS_PER_TURN))
     total = rows[0]["places"] if rows else 0
     first = rows[0]["row"] if rows else 1
     return {
         "opening": steps.get(0),
-        "turns": [_build_turn(of_session.project, row, steps.get(row["place"])) for row in rows],
+        "turns": [_build_turn(session.project, row, steps.get(row["place"])) for row in rows],
         "turn_count": total,
         "first_turn": first,
-        "previous_turn": first - TURNS if first > TURNS else None,
-        "next_turn": first + TURNS if first + TURNS <= total else None,
+        "previous_turn": first - TURNS_PER_PAGE if first > TURNS_PER_PAGE else None,
+        "next_turn": first + TURNS_PER_PAGE if first + TURNS_PER_PAGE <= total else None,
     }
 
 
-def _build_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, part: int, step: int) -> dict[str, Any]:
+def _build_part(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, part: int, step: int) -> dict[str, Any]:
     first = (step - 1) // STEPS_PER_PAGE * STEPS_PER_PAGE + 1
-    steps = _read_steps(cursor, of_session, {part}, (first, first + STEPS_PER_PAGE - 1)).get(part)
+    steps = _read_steps(cursor, session, {part}, (first, first + STEPS_PER_PAGE - 1)).get(part)
     events = steps.events if steps else 0
     return {
         "steps": steps,
@@ -240,20 +239,20 @@ def _build_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, par
 
 
 def _read_steps(
-    cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, parts: set[int], rows: tuple[int, int]
+    cursor: duckdb.DuckDBPyConnection, session: SessionHeader, parts: set[int], rows: tuple[int, int]
 ) -> dict[int, Steps]:
-    steps = session_steps(cursor, of_session, parts, rows)
+    steps = session_steps(cursor, session, parts, rows)
     offsets = [step["place"] for row in steps.values() for step in row["steps"]]
-    payloads = read_payloads(cursor, of_session.connection, of_session.session_id, offsets, MAX_PAYLOAD_LENGTH)
+    payloads = read_payloads(cursor, session.connection, session.session_id, offsets, MAX_PAYLOAD_LENGTH)
     return {part: _build_steps(part, row, payloads) for part, row in steps.items()}
 
 
 def _build_steps(part: int, row: Row, payloads: Mapping[int, Row]) -> Steps:
-    kinds = [f"{kind['count']} {kind['event']}" for kind in row["kinds"][:KINDS]]
+    kinds = [f"{kind['count']} {kind['event']}" for kind in row["kinds"][:MAX_KINDS]]
     return Steps(
         part=part,
         events=row["events"],
-        kinds=", ".join(kinds) + (", …" if len(row["kinds"]) > KINDS else ""),
+        kinds=", ".join(kinds) + (", …" if len(row["kinds"]) > MAX_KINDS else ""),
         shown=[_build_step(step, payloads) for step in row["steps"]],
     )
 
@@ -272,24 +271,24 @@ def _build_step(step: Row, payloads: Mapping[int, Row]) -> Row:
 
 
 def _build_turn(project: str, row: Row, steps: Steps | None) -> Turn:
-    def text(name: str) -> Excerpt | None:
+    def build_excerpt(name: str) -> Excerpt | None:
         if row[name] is None:
             return None
-        whole = _links.exchange_text(project, row["score_id"], name, row["said_at"]) if row["score_id"] else ""
-        head = excerpt(row[name], whole)
-        return Excerpt(head.text, row[f"{name}_length"] - len(head.text), whole)
+        address = _links.exchange_text(project, row["score_id"], name, row["said_at"]) if row["score_id"] else ""
+        beginning = excerpt(row[name], address).text
+        return Excerpt(beginning, row[f"{name}_length"] - len(beginning), address)
 
     return Turn(
         row=row,
         tiers=[(name, row[score], SCORED if state is None else row[state]) for name, score, state in TIERS],
-        user=text("user_message"),
-        thinking=text("agent_thinking"),
-        agent=text("agent_response"),
+        user=build_excerpt("user_message"),
+        thinking=build_excerpt("agent_thinking"),
+        agent=build_excerpt("agent_response"),
         steps=steps,
     )
 
 
 def _sum_known(*numbers: int | None) -> int | None:
-    """Return the sum of the known values; None if all are unknown."""
-    known_numbers = [number for number in numbers if number is not None]
-    return sum(known_numbers) if known_numbers else None
+    """Return the sum of the known numbers; None if all are unknown."""
+    summands = [number for number in numbers if number is not None]
+    return sum(summands) if summands else None

@@ -1,8 +1,7 @@
-"""Incidents: the answer about one, people's actions on them, the findings of a check, and the inbox, which has those of all projects.
+"""Incidents: answers about them, people's actions on them, the findings of a check, and the inbox of all projects.
 
-An `IncidentAnswer` is built from the record `Incident` and the evidence in it. The inbox's address contains its filters and
-order, so that people can share and save it. An incident can be assigned to any operator who may see its project and holds a
-live token.
+An `IncidentAnswer` is built from the record `Incident` and its evidence. The filters and the order of the inbox are part of its address,
+so that people can share and save a view. An incident can be assigned to any operator who may see its project and has a live token.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ Decision = Literal["open", "acknowledged", "resolved", "dismissed", "accepted", 
 
 
 class IncidentAnswer(Answer, frozen=True):
-    """A change that needs a person's attention."""
+    """A detected change that may need action."""
 
     record_type = "Incident"
 
@@ -111,13 +110,13 @@ class IncidentEvent(Answer, frozen=True):
     kind: Literal["decision", "assignment", "comment"]
     by: str
     at: Moment
-    status: Annotated[Decision | None, Meta(description="Of a decision.")]
+    status: Annotated[Decision | None, Meta(description="The new status, for a decision.")]
     assignee: Annotated[str | None, Meta(description="The new assignee of an assignment; null: unassigned.")]
     comment: str | None
 
 
 class OneIncident(Answer, frozen=True):
-    """An incident with its decisions and its whole history of people's actions, oldest first."""
+    """An incident with its decisions and the history of people's actions, oldest first."""
 
     incident: IncidentAnswer
     decisions: list[IncidentDecision]
@@ -147,28 +146,32 @@ class DriftCheck(Answer, frozen=True):
 
     project: str
     as_of: Moment
-    exchanges: Annotated[int, Meta(description="Number checked; 0 if the last days had none.")]
-    not_compared: Annotated[list[str], Meta(description="What is not compared, since when and why, one sentence each.")]
-    baseline: Annotated[ProjectBaseline | None, Meta(description="As of `GET /api/audit/{project}/baseline`.")]
+    exchanges: Annotated[int, Meta(description="Number of exchanges checked; 0 if the last days had none.")]
+    not_compared: Annotated[
+        list[str], Meta(description="Traffic that is not compared, since when and why, in one sentence each.")
+    ]
+    baseline: Annotated[ProjectBaseline | None, Meta(description="As in `GET /api/audit/{project}/baseline`.")]
     findings: list[RuleFinding]
     incidents: list[IncidentAnswer]
     opened: list[str]
 
 
 def incident_answer(incident: Incident, *, with_sql: bool = True) -> IncidentAnswer:
-    """Return the answer about an incident; without `with_sql`, queries are named but their texts left out."""
+    """Return the answer about an incident. Without `with_sql`, the texts of its queries are omitted."""
     evidence = evidence_of(incident)
     if not with_sql:
         evidence = replace(evidence, queries=[replace(query, sql="") for query in evidence.queries])
-    # Records of older versions have their first day only in the evidence.
-    first = incident.first_day.date() if incident.first_day else evidence.moved[0].since if evidence.moved else None
+    first_day = incident.first_day.date() if incident.first_day else None
+    if first_day is None and evidence.moved:
+        # Records of earlier versions have the first day only in the evidence.
+        first_day = evidence.moved[0].since
     return IncidentAnswer.of(
         asdict(incident),
         id=incident.incident_id,
         assignee=assignee_of(incident),
         why=why(incident),
         metadata=members_of(evidence),
-        first_day=first,
+        first_day=first_day,
         last_day=incident.last_day and incident.last_day.date(),
         moved=[replace(moved, rules={}) for moved in evidence.moved],
     )
@@ -186,19 +189,19 @@ def incident_records(
     limit: int = 100,
     outlined: bool = False,
 ) -> list[Incident]:
-    """Return a page of incidents of a project (None: all) in some states (empty: any), newest first.
+    """Return a page of incidents of one project or all, in some states or any, newest first.
 
-    `between` selects incidents that were open at some time between two moments; None is no bound. If `outlined`, the evidence
-    contains only the changed series and the rules' observations, which is enough for lists and charts.
+    `between` selects incidents that were open at some time between two moments; None is no bound. With `outlined`, the evidence contains
+    only the changed series and the rules' observations, which is enough for lists and charts.
     """
-    at, identity = before or (None, None)
+    before_at, before_id = before or (None, None)
     values = {
         "project": project,
         "statuses": list(statuses) or None,
         "type": kind,
         "confidence": confidence,
-        "before_at": at,
-        "before_id": identity,
+        "before_at": before_at,
+        "before_id": before_id,
         "from": between[0],
         "to": between[1],
         "limit": limit,
@@ -226,7 +229,7 @@ def one_incident(incident: Incident, history: Sequence[IncidentEvent]) -> OneInc
 
 
 def drift_check(checked: CheckResult, schema_version: str) -> DriftCheck:
-    """Return the findings of a check, and their outcome; `schema_version` is that of the methodology."""
+    """Return the findings of a check and the incidents it opened. `schema_version` is that of the methodology."""
     spots = checked.project_check.blind_spots if checked.project_check else ()
     return DriftCheck(
         project=checked.project,
@@ -260,24 +263,24 @@ def _build_finding(finding: Finding) -> RuleFinding:
 
 Sort = Literal["worst", "newest", "oldest", "since", "project", "state", "assignee"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
-"""The orders of the list. `worst` puts live, confirmed, critical and unacknowledged incidents first, then larger changes before smaller
-ones (`log.incident_worst`, which also orders the fleet)."""
+"""Sort orders of the inbox. `worst` puts live, confirmed, critical and unacknowledged incidents first, then larger changes before smaller ones
+(`log.incident_worst`, which also sorts the fleet)."""
 ME, NOBODY = "me", "nobody"
-"""Special assignees: the caller, and nobody. No person may have these names."""
+"""Special assignees: the caller, and no one. These names are reserved."""
 SEVERITIES = ("critical", "warning")
 TYPES = ("drift", "anomaly_spike")
 ANY = "any"
-"""Selects every state in lists that by default show only undecided incidents."""
+"""Matches every state in lists that by default show only undecided incidents."""
 MAX_TEXT = 200
-"""Maximum length of a search text."""
-LIVE_STATES = tuple(one for one in STATUSES if one in LIVE)
+"""Maximum length of a search text, in characters."""
+LIVE_STATES = tuple(status for status in STATUSES if status in LIVE)
 _SEPARATOR = "\n"
-"""Separates the text of an order from the id in a cursor; names of projects and people cannot contain it."""
+"""Separates the sort text from the id in a cursor. Names of projects and people cannot contain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxFilter:
-    """Filters of a list of incidents; None or an empty filter matches any."""
+    """Filters of the inbox. None or an empty filter matches any incident."""
 
     project: str | None = None
     statuses: Sequence[str] = ()
@@ -289,35 +292,35 @@ class InboxFilter:
     """A person's name, or `nobody`."""
     text: str | None = None
     since: datetime | None = None
-    """Only incidents found at this time or later."""
+    """Only incidents detected at or after this time."""
     until: datetime | None = None
-    """Only incidents found before this time."""
+    """Only incidents detected before this time."""
     sort: Sort = "worst"
 
 
 class ListedIncident(NamedTuple):
-    """An incident in a list, and its place in the order."""
+    """An incident in a list, with its position in the sort order."""
 
     incident: Incident
     place: Place
 
 
 class Inbox(NamedTuple):
-    """A page of incidents, and the length of the whole list."""
+    """A page of incidents, and the number of matching incidents on all pages."""
 
     listed: list[ListedIncident]
     total: int
 
 
 class OpenIncidents(NamedTuple):
-    """The number of open or acknowledged incidents, and of the confirmed ones among them."""
+    """The number of open or acknowledged incidents, and how many of them are confirmed."""
 
     total: int
     confirmed: int
 
 
 class Choices(NamedTuple):
-    """The values of each filter, with the number of undecided incidents."""
+    """The values of each filter, with their numbers of undecided incidents."""
 
     projects: Mapping[str, int]
     agents: Mapping[str, int]
@@ -325,38 +328,38 @@ class Choices(NamedTuple):
 
 
 def inbox(
-    cursor: duckdb.DuckDBPyConnection, wanted: InboxFilter, after: Place | None, limit: int, *, outlined: bool = False
+    cursor: duckdb.DuckDBPyConnection, filters: InboxFilter, after: Place | None, limit: int, *, outlined: bool = False
 ) -> Inbox:
-    """Return up to `limit` matching incidents from a place on; the total is 0 if none is left after the place.
+    """Return up to `limit` matching incidents after a position. The total is 0 if none is left after it.
 
-    If `outlined`, the evidence contains only the changed series and the rules' observations, which is enough for lists and charts.
+    With `outlined`, the evidence contains only the changed series and the rules' observations, which is enough for lists and charts.
     """
-    text, identity = _split(after)
+    after_text, after_id = _split_cursor(after)
     values = {
-        "project": wanted.project,
-        "statuses": list(wanted.statuses) or None,
-        "type": wanted.kind,
-        "confidence": confidence_of(confirmed=wanted.confirmed),
-        "severity": wanted.severity,
-        "agent": wanted.agent,
-        "assignee": "" if wanted.assignee == NOBODY else wanted.assignee,
-        "text": wanted.text.lower() if wanted.text else None,
-        "since": wanted.since,
-        "until": wanted.until,
-        "sort": wanted.sort,
+        "project": filters.project,
+        "statuses": list(filters.statuses) or None,
+        "type": filters.kind,
+        "confidence": confidence_of(confirmed=filters.confirmed),
+        "severity": filters.severity,
+        "agent": filters.agent,
+        "assignee": "" if filters.assignee == NOBODY else filters.assignee,
+        "text": filters.text.lower() if filters.text else None,
+        "since": filters.since,
+        "until": filters.until,
+        "sort": filters.sort,
         "after_number": None if after is None else after.number,
-        "after_text": text,
+        "after_text": after_text,
         "after_at": None if after is None else after.at,
-        "after_id": identity,
+        "after_id": after_id,
         "limit": limit,
         "outlined": outlined,
     }
     rows = query_rows(cursor, "inbox", values)
-    return Inbox([ListedIncident(_record(row), _place(row)) for row in rows], rows[0]["total"] if rows else 0)
+    return Inbox([ListedIncident(_build_record(row), _build_place(row)) for row in rows], rows[0]["total"] if rows else 0)
 
 
 def choices(cursor: duckdb.DuckDBPyConnection, project: str | None) -> Choices:
-    """Return the values by which the incidents of a project (None: all) can be filtered."""
+    """Return the values of each filter that the incidents of one project or all have."""
     counts: dict[str, dict[str, int]] = {"project": {}, "agent": {}, "assignee": {}}
     for row in query_rows(cursor, "inbox_choices", {"project": project}):
         counts[row["kind"]][row["value"]] = row["live"]
@@ -364,30 +367,30 @@ def choices(cursor: duckdb.DuckDBPyConnection, project: str | None) -> Choices:
 
 
 def open_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None) -> OpenIncidents:
-    """Count the incidents of a project (None: all) that are open or acknowledged, as the inbox lists them without filters."""
+    """Return the number of open or acknowledged incidents of one project or all. The inbox lists the same ones by default."""
     rows = query_rows(cursor, "open_incidents", {"project": project})
     return OpenIncidents(sum(row["incidents"] for row in rows), sum(row["confirmed"] for row in rows))
 
 
-def _record(row: Mapping[str, Any]) -> Incident:
+def _build_record(row: Mapping[str, Any]) -> Incident:
     return record_from(Incident, {field["name"]: row[field["name"]] for field in schema_of("Incident").fields})
 
 
-def _place(row: Mapping[str, Any]) -> Place:
+def _build_place(row: Mapping[str, Any]) -> Place:
     return Place(row["detected_at"], f"{row['sort_text']}{_SEPARATOR}{row['incident_id']}", row["sort_number"])
 
 
-def _split(last: Place | None) -> tuple[str | None, str | None]:
-    """Split the text of a place into the order's text and the id."""
-    if last is None:
+def _split_cursor(place: Place | None) -> tuple[str | None, str | None]:
+    """Return the sort text and the incident id of a position."""
+    if place is None:
         return None, None
-    text, _, identity = last.id.rpartition(_SEPARATOR)
-    return text, identity
+    sort_text, _, incident_id = place.id.rpartition(_SEPARATOR)
+    return sort_text, incident_id
 
 
 AddressParams = dict[str, list[str]]
-"""The fields of an address and their values; a field without a value is not among them."""
-_WORDS: Mapping[str, Collection[str]] = {
+"""The fields of an address that have values."""
+_CHOICES: Mapping[str, Collection[str]] = {
     "status": (*STATUSES, ANY),
     "type": TYPES,
     "confirmed": ("true", "false"),
@@ -395,19 +398,25 @@ _WORDS: Mapping[str, Collection[str]] = {
     "sort": SORTS,
     "window": (*LENGTHS, ALL),
 }
-"""The fields with a fixed set of values."""
-_MAX_TIME = 40
-_LONGEST: Mapping[str, int] = {"project": 63, "agent": MAX_ID, "assignee": MAX_ID, "text": MAX_TEXT, "until": _MAX_TIME}
-"""The text fields, with their maximum lengths in characters."""
-FIELDS = (*_WORDS, *_LONGEST)
+"""Fields with a fixed set of values."""
+_MAX_TIME_LENGTH = 40
+_MAX_LENGTHS: Mapping[str, int] = {
+    "project": 63,
+    "agent": MAX_ID,
+    "assignee": MAX_ID,
+    "text": MAX_TEXT,
+    "until": _MAX_TIME_LENGTH,
+}
+"""Text fields with their maximum lengths in characters."""
+FIELDS = (*_CHOICES, *_MAX_LENGTHS)
 MAX_FIELDS = 50
 """Maximum number of parameters in an address."""
 
 
 def read_address(pairs: Iterable[tuple[str, str]]) -> AddressParams:
-    """Return the fields of an address: blank and default ones are left out, unknown ones ignored. InputError names a wrong one.
+    """Return the fields of an address, without blank, default and unknown ones.
 
-    Several states are given as repeated fields or separated by commas.
+    Several states can be repeated fields or a list with commas. Raises InputError with the name of an invalid field.
     """
     params: AddressParams = {}
     for name, value in pairs:
@@ -415,23 +424,21 @@ def read_address(pairs: Iterable[tuple[str, str]]) -> AddressParams:
         if name not in FIELDS or not stripped:
             continue
         if name == "status":
-            params[name] = [
-                *params.get(name, []),
-                *(_check_choice(name, current_status(one.strip())) for one in stripped.split(",")),
-            ]
+            states = [_check_value(name, current_status(state.strip())) for state in stripped.split(",")]
+            params[name] = [*params.get(name, []), *states]
         elif name in params:
             raise InputError(f"{name}: given twice", hint="Give it once.")
         else:
-            params[name] = [_check_choice(name, stripped)]
-    if states := set(params.pop("status", ())):
-        params["status"] = [ANY] if ANY in states else [one for one in STATUSES if one in states]
-    # The list's default state needs no field in the address.
-    usual = {"status": list(LIVE_STATES), "sort": ["worst"], "window": [ALL]}
-    return {name: params[name] for name in FIELDS if name in params and params[name] != usual.get(name)}
+            params[name] = [_check_value(name, stripped)]
+    if "status" in params:
+        selected = params["status"]
+        params["status"] = [ANY] if ANY in selected else [status for status in STATUSES if status in selected]
+    defaults = {"status": list(LIVE_STATES), "sort": ["worst"], "window": [ALL]}
+    return {name: params[name] for name in FIELDS if name in params and params[name] != defaults.get(name)}
 
 
 def read_query(query: str) -> AddressParams:
-    """Return the fields of the part of an address after its question mark; InputError as `read_address`."""
+    """Return the fields of a query string. Raises InputError as `read_address` does."""
     try:
         pairs = parse_qsl(query.removeprefix("?"), max_num_fields=MAX_FIELDS)
     except ValueError:
@@ -440,14 +447,14 @@ def read_query(query: str) -> AddressParams:
 
 
 def query_of(params: Mapping[str, list[str]]) -> str:
-    """Return the fields as the part of an address after its question mark."""
+    """Return the fields as a query string."""
     return urlencode(params, doseq=True, quote_via=quote)
 
 
 def filter_of(params: Mapping[str, list[str]], own_project: str | None, caller: str) -> InboxFilter:
-    """Return the filter of an address; without a state it selects the incidents that wait for a decision.
+    """Return the filter of an address. Without a state it matches undecided incidents.
 
-    `own_project` is the only one that the caller may see, None for all.
+    `own_project` is the only project that the caller may see; None for all.
     """
     single: dict[str, Any] = {name: values[0] for name, values in params.items()}
     statuses = params.get("status") or LIVE_STATES
@@ -464,24 +471,24 @@ def filter_of(params: Mapping[str, list[str]], own_project: str | None, caller: 
     )
 
 
-def _check_choice(name: str, value: str) -> str:
-    if name in _WORDS and value not in _WORDS[name]:
-        raise InputError(f"{name}: must be one of {', '.join(_WORDS[name])}", hint="Choose one in the list.")
-    if name in _LONGEST and len(value) > _LONGEST[name]:
-        raise InputError(f"{name}: has {len(value)} characters; at most {_LONGEST[name]} are taken", hint="Shorten it.")
+def _check_value(name: str, value: str) -> str:
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise InputError(f"{name}: must be one of {', '.join(_CHOICES[name])}", hint="Choose one in the list.")
+    if name in _MAX_LENGTHS and len(value) > _MAX_LENGTHS[name]:
+        raise InputError(f"{name}: has {len(value)} characters; at most {_MAX_LENGTHS[name]} are allowed", hint="Shorten it.")
     if name == "until" and not kept_of({name: value}):
-        raise InputError("until: is no time", hint="Give a day such as 2026-11-26, or a time such as 2026-11-26T14:00Z.")
+        raise InputError("until: is not a time", hint="Give a day such as 2026-11-26, or a time such as 2026-11-26T14:00Z.")
     if name == "project" and not re.fullmatch(NAME, value):
-        raise InputError("project: is no name of a project", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
+        raise InputError("project: is not a valid project name", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
     return value
 
 
-NAMED = 10
-"""Maximum number of people listed in a message."""
+MAX_NAMED_PEOPLE = 10
+"""Maximum number of people in a message."""
 
 
 def people_of(access: AccessStore, project: str | None) -> list[str]:
-    """Return the people who can be assigned incidents of a project, or with None of any project, by name."""
+    """Return the people who can be assigned incidents of a project, or of any project, by name."""
     return [
         operator.name
         for operator, tokens in access.holders("operator")
@@ -492,11 +499,13 @@ def people_of(access: AccessStore, project: str | None) -> list[str]:
 
 
 def assignee_problem(name: str, people: Collection[str], project: str) -> str | None:
-    """Return why an incident of a project cannot be assigned to this person, with the nearest names; None if it can."""
+    """Return why an incident of a project cannot be assigned to a person, with the nearest name; None if it can."""
     if name in people:
         return None
     near = difflib.get_close_matches(name, people, n=1)
-    names = ", ".join(sorted(people)[:NAMED]) + (f" and {len(people) - NAMED} more" if len(people) > NAMED else "")
-    return f"assignee: no operator of this name may see project {project}; " + (
-        f"did you mean {near[0]}?" if near else f"there are {names}"
-    )
+    problem = f"assignee: no operator of this name may see project {project}"
+    if near:
+        return f"{problem}; did you mean {near[0]}?"
+    names = ", ".join(sorted(people)[:MAX_NAMED_PEOPLE])
+    more = f" and {len(people) - MAX_NAMED_PEOPLE} more" if len(people) > MAX_NAMED_PEOPLE else ""
+    return f"{problem}; there are {names}{more}"

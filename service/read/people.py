@@ -1,4 +1,4 @@
-"""Human scores: the scores, the next exchange to review, and the agreement with the judge."""
+"""Human scores, the next exchange to review, and the agreement of people with the judge."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from service.text.answers import Answer, Moment
 
 MAX_SKIPPED = 1000
 """Maximum number of scores that a reviewer can skip."""
-MAX_FOUND = 10_000
-"""Maximum number of cached times of single scores; beyond it the oldest entry is dropped."""
-DAYS_BACK = (None, 1, 4, 16, 64, None)
-"""The bounds of the periods in which a score is searched, one after the other, in days before the newest exchange."""
+MAX_CACHED_TIMES = 10_000
+"""Maximum number of cached times of single scores. Beyond it, the oldest entry is dropped."""
+SEARCH_DAYS = (None, 1, 4, 16, 64, None)
+"""Bounds of the periods that are searched for a score one after the other, in days before the newest exchange."""
 
 
 class HumanScore(Answer, frozen=True):
@@ -35,7 +35,7 @@ class HumanScore(Answer, frozen=True):
     score: int
     comment: str | None
     scored_at: Moment
-    counts: Annotated[bool, Meta(description="Whether it is the reviewer's newest score, which is the one that counts.")]
+    counts: Annotated[bool, Meta(description="Whether it is the person's newest score. Only that one counts.")]
 
 
 class HumanScores(Answer, frozen=True):
@@ -59,10 +59,10 @@ class ReviewItem(Answer, frozen=True):
     agent_thinking: str | None
     pick: Annotated[
         Literal["random", "priority"],
-        Meta(description="drawn from all judged exchanges, or picked for a reason.", examples=["random"]),
+        Meta(description="random: drawn from all judged exchanges; priority: picked for a reason.", examples=["random"]),
     ]
     stratum: Annotated[Literal["anomaly", "unscored", "unsure", "routine"] | None, Meta(description="Reason of the pick.")]
-    seen_by: Annotated[int, Meta(description="People who have scored it.")]
+    seen_by: Annotated[int, Meta(description="Number of people who have scored it.")]
     score: Score | None
 
 
@@ -88,18 +88,18 @@ class Estimate(Answer, frozen=True):
 
     @classmethod
     def measured(cls, estimate: MeasuredEstimate, **others: Any) -> Self:
-        """Return the answer for a measured estimate; `others` are the fields that the estimate lacks."""
+        """Return the answer for an estimate. `others` are the fields that the estimate lacks."""
         return cls.of(dataclasses.asdict(estimate), **others)
 
 
 class RaterEstimate(Estimate, frozen=True):
-    """The judge against one person."""
+    """The agreement of the judge with one person."""
 
     rater: str
 
 
 class Agreement(Answer, frozen=True):
-    """The judge against people, overall and one by one, and people among themselves."""
+    """The agreement of the judge with people, overall and one by one, and of people among themselves."""
 
     project: str
     overall: Estimate
@@ -110,72 +110,71 @@ class Agreement(Answer, frozen=True):
 
 
 class ScoreTimes:
-    """A cache of exchange times by score id. It can be shared between threads.
+    """A cache of exchange times by score id. Threads can share it.
 
-    A score is found among millions by its time, not by its id, and the time of an exchange never changes. With a few hundred cached
-    times a page need not search all ids.
+    The tables are sorted by time, so a score is found quickly by the time of its exchange and slowly by its id. That time never changes.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], datetime] = {}
-        self._found: dict[tuple[str, str], datetime] = {}
+        self._scored: dict[tuple[str, str], datetime] = {}
+        self._searched: dict[tuple[str, str], datetime] = {}
 
-    def of_people(self, cursor: duckdb.DuckDBPyConnection, project: str, rater: str | None = None) -> list[datetime]:
-        """Return the distinct times of a project's exchanges that people, or one person, have scored."""
+    def read_scored_times(self, cursor: duckdb.DuckDBPyConnection, project: str, rater: str | None = None) -> list[datetime]:
+        """Return the distinct times of a project's exchanges that people, or one person, have scored, in order."""
         scored = [row["score_id"] for row in query_rows(cursor, "people_scores", {"project": project, "rater": rater})]
-        unknown = [one for one in scored if (project, one) not in self._known]
-        if unknown:
-            for row in _times_of(cursor, project, unknown, None, None):
-                self.learn(project, row["score_id"], row["exchange_at"])
-        stored_times = (self._known.get((project, one)) for one in scored)
-        return sorted({at for at in stored_times if at is not None})
+        missing = [score_id for score_id in scored if (project, score_id) not in self._scored]
+        if missing:
+            for row in _read_times(cursor, project, missing, None, None):
+                self.store(project, row["score_id"], row["exchange_at"])
+        times = {self._scored.get((project, score_id)) for score_id in scored}
+        return sorted(time for time in times if time is not None)
 
-    def time_of(self, project: str, score_id: str) -> datetime | None:
+    def get(self, project: str, score_id: str) -> datetime | None:
         """Return the cached time of a score's exchange; None if it is not cached."""
-        return self._known.get((project, score_id)) or self._found.get((project, score_id))
+        return self._scored.get((project, score_id)) or self._searched.get((project, score_id))
 
     def find(self, cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:
-        """Return the time of a score's exchange, searching for it once; None if the project has no such score.
-
-        Most scores that people open are new, so the newest exchanges are searched first: searching all takes half a second.
-        """
-        at = self.time_of(project, score_id)
+        """Return the time of a score's exchange, and search for it if it is not cached; None if the project has no such score."""
+        at = self.get(project, score_id)
         if at is None:
-            at = _found_time(cursor, project, score_id)
+            at = _search_time(cursor, project, score_id)
             if at is not None:
-                self._found[project, score_id] = at
-                if len(self._found) > MAX_FOUND:
-                    self._found.pop(next(iter(self._found)), None)
+                self._searched[project, score_id] = at
+                if len(self._searched) > MAX_CACHED_TIMES:
+                    self._searched.pop(next(iter(self._searched)), None)
         return at
 
-    def learn(self, project: str, score_id: str, at: datetime) -> None:
-        """Cache the time of a score that was read anyway."""
-        self._known[project, score_id] = at
+    def store(self, project: str, score_id: str, at: datetime) -> None:
+        """Cache the time of a score's exchange."""
+        self._scored[project, score_id] = at
 
 
-def _found_time(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:
-    """Return the time of a score's exchange; None if the score is unknown."""
+def _search_time(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:
+    """Search for the time of a score's exchange; None if there is no such score.
+
+    People mostly open new scores, so the newest exchanges are searched first. A search through all of them takes half a second.
+    """
     newest = newest_score(cursor, None)
     if newest is None:
         return None
-    bounds = [None if days is None else newest - timedelta(days=days) for days in DAYS_BACK]
+    bounds = [None if days is None else newest - timedelta(days=days) for days in SEARCH_DAYS]
     for until, since in pairwise(bounds):
-        for row in _times_of(cursor, project, [score_id], since, until):
+        for row in _read_times(cursor, project, [score_id], since, until):
             at: datetime = row["exchange_at"]
             return at
     return None
 
 
-def _times_of(
+def _read_times(
     cursor: duckdb.DuckDBPyConnection, project: str, scores: Sequence[str], since: datetime | None, until: datetime | None
 ) -> list[dict[str, Any]]:
-    """Return the times of scores whose exchanges lie between two moments; None is no bound."""
+    """Return the times of scores with exchanges from `since` (inclusive) to `until` (exclusive); None for no bound."""
     return query_rows(cursor, "score_times", {"project": project, "scores": scores, "since": since, "until": until})
 
 
-def known_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, project: str) -> Sequence[datetime] | None:
-    """Return the cached times as a query's parameter; None without a cache, which the query reads as unknown."""
-    return None if times is None else times.of_people(cursor, project)
+def cached_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, project: str) -> Sequence[datetime] | None:
+    """Return the times of scored exchanges as a query parameter; None without a cache."""
+    return None if times is None else times.read_scored_times(cursor, project)
 
 
 def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> list[HumanScore]:
@@ -184,7 +183,7 @@ def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str)
 
 
 def with_human_score(score: Score, review: Review) -> Score:
-    """Return a score with a new human score as its newest, even if that is not in the tables yet."""
+    """Return a score with a new human score, which may not be in the tables yet."""
     return msgspec.structs.replace(
         score, human_score=review.score, human_comment=review.comment, human_scored_at=review.occurred_at
     )
@@ -195,17 +194,17 @@ def next_to_review(
 ) -> ReviewItem | None:
     """Return the exchange most worth reviewing, with its texts; None if nothing is left.
 
-    With `blind` the judge's verdict is left out, so that it cannot bias the score. Texts are None if the exchange was deleted.
+    `blind` omits the judge's verdict, so that it cannot bias the person. Texts are None if the exchange was deleted.
     """
     rows = query_rows(cursor, "review_queue", {"project": project, "rater": rater, "skip": list(skip)})
     if not rows:
         return None
-    (row,) = rows
+    row = rows[0]
     score = score_by_id(cursor, project, row["score_id"], row["exchange_at"])
     if score is None:
         return None
-    wanted = {"connection": row["connection"], "exchange": row["exchange_id"], "at": row["exchange_at"]}
-    exchange = next(query_records(cursor, "exchange_of", Exchange, wanted), None)
+    params = {"connection": row["connection"], "exchange": row["exchange_id"], "at": row["exchange_at"]}
+    exchange = next(query_records(cursor, "exchange_of", Exchange, params), None)
     texts = ("user_message", "agent_response", "agent_thinking")
     return ReviewItem.of(
         row,
@@ -225,7 +224,7 @@ def project_agreement(
     times: ScoreTimes | None = None,
 ) -> Agreement:
     """Return the agreement of people and judge in a project, for exchanges from `start` (inclusive) to `end` (exclusive)."""
-    params = {"project": project, "from": start, "to": end, "times": known_times(times, cursor, project)}
+    params = {"project": project, "from": start, "to": end, "times": cached_times(times, cursor, project)}
     rows = query_days(cursor, "agreement_pairs", params)
     judged = [row for row in rows if row["judge_score"] is not None]
     labels = [

@@ -1,18 +1,18 @@
-"""A whole session: turns with scores, events, the run with its findings, the end, and the incidents that name the session.
+"""A session: its turns with scores, its events, its run with findings, and the incidents that name it.
 
-Reading is bounded for sessions of any size: some turns, and some events of each. The session is looked up once: its times, how
-it ended, and whether it has events and a diagnosis. All other queries read only between these times, and are skipped if there
-is nothing for them to find.
+What is read is bounded for sessions of any size: some turns, and some events of each. The header of the session is read first: its times,
+whether it has ended, and whether it has turns, events and a diagnosis. All other queries read only the time between its first and last
+record, and queries without possible results are skipped.
 
-Findings, with the events and turns that each is about, are marked on the page, in the API and on the command line:
+The page, the API and the command line mark the events and turns that each finding is about:
 
-1. Findings come from the recorded diagnosis, which lists, alerts and gates also use. A record names only the first events of each
-   finding, so the detectors run again over the diagnosed events, with the thresholds of the diagnosis, and the finding is about the
-   events of the matching cause. That also holds for a diagnosis by older rules.
-2. If no cause matches the recorded one (rules have changed since, events were deleted), no event is marked, and `note` says so.
-3. A session of more than EVENTS_FOLDED events is not read again: if its rules are current, the events named in the record are
-   marked.
-4. A turn is marked if an event of the finding lies in it (`log.session_parts`). Events before the first turn are in turn 0.
+1. Findings come from the recorded diagnosis, as in lists, alerts and gates. A record names only the first events of a finding. The detectors
+   therefore run again over the diagnosed events, with the thresholds of the diagnosis, and the events of the matching cause are marked.
+   Diagnoses by older rules are treated in the same way.
+2. If no cause matches the recorded one, because the rules have changed or events were deleted, no event is marked and `note` says so.
+3. For a session of more than MAX_REDIAGNOSED_EVENTS events, the detectors do not run again. If its rules are current, the events named in the
+   record are marked.
+4. A turn is marked if it has an event of the finding (`log.session_parts`). Events before the first turn are in turn 0.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ from service.read.evaluations import EvaluatedRun, evaluation_page
 from service.read.runs import RecordedRun, Run, read_run, with_payloads
 from service.text.answers import Answer, Moment
 
-EVENTS_FOLDED = 100_000
-"""The largest diagnosis, in events, for which the detectors run again."""
-TURNS_NAMED, EVENTS_NAMED = 100, 100
-"""Turns listed per finding in an answer, and events per turn."""
-NOT_MARKED = "No event is marked: the rules have changed since this diagnosis, or its events are no longer kept."
-_PARTLY_MARKED = "{marked} of {count} events are marked: the others are no longer kept, or too many to be named."
-_FOLDED = FOLD_COLUMNS[2:]
+MAX_REDIAGNOSED_EVENTS = 100_000
+"""The detectors run again only for diagnoses of at most this many events."""
+MAX_LISTED_TURNS = 100
+"""Turns of a finding in an answer."""
+MAX_LISTED_EVENTS = 100
+"""Events of a turn in an answer."""
+NOT_MARKED = "No event is marked: the rules have changed since this diagnosis, or its events are no longer stored."
+_PARTLY_MARKED = "{marked} of {count} events are marked. The others are no longer stored, or there are too many of them."
+_FOLD_INPUTS = FOLD_COLUMNS[2:]
 
 
 class FindingEvent(Answer, frozen=True):
@@ -56,38 +58,38 @@ class FindingEvent(Answer, frozen=True):
 
 
 class TurnFinding(Answer, frozen=True):
-    """The part of a finding that lies in a turn."""
+    """A finding with its events in one turn."""
 
     number: Annotated[int, Meta(description="The number of the finding in `session.findings`.")]
     type: Annotated[str, Meta(examples=["infinite_tool_loop"])]
     severity: Annotated[str, Meta(examples=["critical"])]
-    event_count: Annotated[int, Meta(description="Events of the turn that the finding is about.")]
-    events: Annotated[list[FindingEvent], Meta(description=f"The first {EVENTS_NAMED} of them.")]
+    event_count: Annotated[int, Meta(description="Number of the turn's events that the finding is about.")]
+    events: Annotated[list[FindingEvent], Meta(description=f"The first {MAX_LISTED_EVENTS} of them.")]
 
 
 class FindingTurn(Answer, frozen=True):
-    """A turn in which a finding lies."""
+    """A turn with events of a finding."""
 
     turn: Annotated[
         int,
-        Meta(description="Its place in the session, from 1; 0: before the first turn, or in a session without turns."),
+        Meta(description="Number of the turn in the session, from 1; 0 before the first turn or in a session without turns."),
     ]
     event_count: int
-    events: Annotated[list[FindingEvent], Meta(description=f"The first {EVENTS_NAMED} of them.")]
+    events: Annotated[list[FindingEvent], Meta(description=f"The first {MAX_LISTED_EVENTS} of them.")]
 
 
 class SessionFinding(Answer, frozen=True):
-    """A finding of the session's run, and where it lies in the session."""
+    """A finding of the session's run, with the turns that it is about."""
 
     number: Annotated[int, Meta(description="From 1, in the order of the run's diagnosis.")]
     type: Annotated[str, Meta(examples=["infinite_tool_loop"])]
     severity: Annotated[str, Meta(examples=["critical"])]
     description: str
-    event_count: Annotated[int, Meta(description="Events that it is about.")]
-    marked_count: Annotated[int, Meta(description="Events of them that are found in the session.")]
+    event_count: Annotated[int, Meta(description="Number of events that it is about.")]
+    marked_count: Annotated[int, Meta(description="Number of these events that were found in the session.")]
     note: Annotated[str, Meta(description="Why some events are not marked; empty if all are.")]
     turn_count: int
-    turns: Annotated[list[FindingTurn], Meta(description=f"The first {TURNS_NAMED} turns.")]
+    turns: Annotated[list[FindingTurn], Meta(description=f"The first {MAX_LISTED_TURNS} turns.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,27 +101,27 @@ class MarkedEvent:
     tool: str | None
     row: int
     """Its number among the events of its turn, from 1."""
-    place: int
-    """Its place in its topic."""
+    offset: int
+    """Its offset in the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedTurn:
-    """A turn in which events of a finding lie."""
+    """A turn with marked events of a finding."""
 
     turn: int
-    """Its place in the session, from 1; 0: before the first turn."""
+    """Number of the turn in the session, from 1; 0 before the first turn."""
     events: Sequence[MarkedEvent]
 
     @property
     def event_count(self) -> int:
-        """Events of the finding in the turn."""
+        """The number of marked events in the turn."""
         return len(self.events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A recorded finding, and where it lies in the session."""
+    """A recorded finding, with the turns that it is about."""
 
     number: int
     """Number of the finding in the record, from 1."""
@@ -130,7 +132,7 @@ class Finding:
     """Number of events that the finding is about."""
     turns: Sequence[MarkedTurn]
     is_located: bool = True
-    """False if the events it is about are unknown."""
+    """Whether the events that it is about are known."""
 
     @property
     def marked_count(self) -> int:
@@ -153,10 +155,10 @@ class SessionFindings:
     run_id: str | None = None
     findings: Sequence[Finding] = ()
     left_out: int = 0
-    """Findings with smaller penalties that the record does not keep."""
+    """Number of findings with smaller penalties that the record omits."""
     by_turn: Mapping[int, Sequence[tuple[Finding, MarkedTurn]]] = dataclasses.field(default_factory=dict)
-    by_place: Mapping[int, Sequence[Finding]] = dataclasses.field(default_factory=dict)
-    """Findings by the event's place in its topic."""
+    by_offset: Mapping[int, Sequence[Finding]] = dataclasses.field(default_factory=dict)
+    """Findings by the topic offset of an event."""
 
 
 def session_findings(
@@ -165,9 +167,9 @@ def session_findings(
     recorded: RecordedRun | None,
     located: Sequence[FindingEvents | None] | None = None,
 ) -> SessionFindings:
-    """Return the findings of a session from its run; none without a run. `session` has the session's name and times as query parameters.
+    """Return the findings of a session's run; none without a run.
 
-    `located` are the events of the findings, if already known.
+    `session` has the query parameters of the session's name and times. `located` are the events of the findings, if already known.
     """
     if recorded is None or not recorded.diagnosis.failure_cause_count:
         return SessionFindings()
@@ -175,25 +177,26 @@ def session_findings(
     if located is None:
         located = finding_events(cursor, diagnosis)
     ids = sorted({event_id for events in located if events is not None for event_id in events.ids})
-    placed = {row["event_id"]: row for row in query_rows(cursor, "marked_events", {**session, "events": ids})} if ids else {}
+    rows = query_rows(cursor, "marked_events", {**session, "events": ids}) if ids else []
+    rows_by_id = {row["event_id"]: row for row in rows}
     findings = [
-        _build_finding(number, cause, events, placed)
+        _build_finding(number, cause, events, rows_by_id)
         for number, (cause, events) in enumerate(zip(diagnosis.failure_causes, located, strict=True), 1)
     ]
     by_turn: dict[int, list[tuple[Finding, MarkedTurn]]] = {}
-    by_place: dict[int, list[Finding]] = {}
+    by_offset: dict[int, list[Finding]] = {}
     for finding in findings:
         for turn in finding.turns:
             by_turn.setdefault(turn.turn, []).append((finding, turn))
             for event in turn.events:
-                by_place.setdefault(event.place, []).append(finding)
+                by_offset.setdefault(event.offset, []).append(finding)
     left_out = diagnosis.failure_cause_count - len(findings)
-    return SessionFindings(run_id=run.run_id, findings=findings, left_out=left_out, by_turn=by_turn, by_place=by_place)
+    return SessionFindings(run_id=run.run_id, findings=findings, left_out=left_out, by_turn=by_turn, by_offset=by_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingEvents:
-    """The events of a recorded finding: their number, and the known ids among them, in the order of the evidence."""
+    """The events of a recorded finding: their number, and their ids as far as they are known, in the order of the evidence."""
 
     count: int
     ids: Sequence[str]
@@ -202,7 +205,7 @@ class FindingEvents:
 def finding_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) -> list[FindingEvents | None]:
     """Return the events of each recorded finding of a diagnosis; None for a finding whose events are unknown."""
     recorded = diagnosis.failure_causes
-    if diagnosis.event_count > EVENTS_FOLDED:
+    if diagnosis.event_count > MAX_REDIAGNOSED_EVENTS:
         profile = recorded_profile(diagnosis.threshold_profile, diagnosis.threshold_changes)
         is_current = profile is not None and rule_version(profile.thresholds) == diagnosis.rule_version
         return [
@@ -228,37 +231,41 @@ def _detect_findings(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) ->
     evidence = SessionEvidence.held_to(profile.thresholds)
     numbered = frame.with_columns(pl.lit(0, pl.Int64).alias("run"))
     folded = with_payloads(cursor, numbered, [{"run": 0, **session}], wanted=evidence.reads_payloads)
-    # Zip lists: iterating over the frame's rows takes half as long again.
-    fold_columns({None: evidence}, zip(repeat(None), count(), *(folded[name].to_list() for name in _FOLDED), strict=False))
+    # Zipping lists is a third faster than iterating over the rows of the frame.
+    fold_columns({None: evidence}, zip(repeat(None), count(), *(folded[name].to_list() for name in _FOLD_INPUTS), strict=False))
     return diagnose(evidence, profile.thresholds).causes
 
 
 def _match_findings(recorded: Sequence[FailureCause], causes: Iterable[Cause]) -> list[Cause | None]:
-    """Match recorded causes to detected ones: first by type and description, then by type if only one is left on both sides."""
-    left = list(causes)
+    """Match recorded causes to detected ones: by type and description, or by type if only one of that type is unmatched on each side."""
+    unmatched = list(causes)
     matches: list[Cause | None] = []
     for record in recorded:
-        same = next((cause for cause in left if (cause.type, cause.description) == (record.type, record.description)), None)
+        same = next(
+            (cause for cause in unmatched if (cause.type, cause.description) == (record.type, record.description)), None
+        )
         matches.append(same)
         if same is not None:
-            left.remove(same)
+            unmatched.remove(same)
     for number, record in enumerate(recorded):
         if matches[number] is None:
-            of_type = [cause for cause in left if cause.type == record.type]
-            alike = sum(match is None and other.type == record.type for match, other in zip(matches, recorded, strict=True))
-            if len(of_type) == alike == 1:
-                matches[number] = of_type[0]
+            candidates = [cause for cause in unmatched if cause.type == record.type]
+            rivals = [
+                other for match, other in zip(matches, recorded, strict=True) if match is None and other.type == record.type
+            ]
+            if len(candidates) == len(rivals) == 1:
+                matches[number] = candidates[0]
     return matches
 
 
 def _build_finding(
-    number: int, cause: FailureCause, events: FindingEvents | None, placed: Mapping[str, Mapping[str, Any]]
+    number: int, cause: FailureCause, events: FindingEvents | None, rows_by_id: Mapping[str, Mapping[str, Any]]
 ) -> Finding:
     by_turn: dict[int, list[MarkedEvent]] = {}
     for event_id in events.ids if events is not None else ():
-        if event_id in placed:
-            row = placed[event_id]
-            marked = MarkedEvent(event_id=event_id, event=row["event"], tool=row["tool"], row=row["row"], place=row["place"])
+        row = rows_by_id.get(event_id)
+        if row is not None:
+            marked = MarkedEvent(event_id=event_id, event=row["event"], tool=row["tool"], row=row["row"], offset=row["place"])
             by_turn.setdefault(row["part"], []).append(marked)
     return Finding(
         number=number,
@@ -275,7 +282,7 @@ def _build_finding(
 
 
 def finding_answers(findings: SessionFindings) -> list[SessionFinding]:
-    """Return the findings as answers, each with its first turns and their first events."""
+    """Return the findings as answers with their first turns and events."""
     return [
         SessionFinding(
             number=finding.number,
@@ -288,7 +295,7 @@ def finding_answers(findings: SessionFindings) -> list[SessionFinding]:
             turn_count=len(finding.turns),
             turns=[
                 FindingTurn(turn=turn.turn, event_count=turn.event_count, events=_select_first_events(turn))
-                for turn in finding.turns[:TURNS_NAMED]
+                for turn in finding.turns[:MAX_LISTED_TURNS]
             ],
         )
         for finding in findings.findings
@@ -296,7 +303,7 @@ def finding_answers(findings: SessionFindings) -> list[SessionFinding]:
 
 
 def turn_findings(findings: SessionFindings, turn: int) -> list[TurnFinding]:
-    """Return the findings with events in a turn, limited to that turn."""
+    """Return the findings of a turn, with only the events in that turn."""
     return [
         TurnFinding(
             number=finding.number,
@@ -310,13 +317,13 @@ def turn_findings(findings: SessionFindings, turn: int) -> list[TurnFinding]:
 
 
 def _select_first_events(turn: MarkedTurn) -> list[FindingEvent]:
-    return [FindingEvent(event.event_id, event.event, event.tool) for event in turn.events[:EVENTS_NAMED]]
+    return [FindingEvent(event.event_id, event.event, event.tool) for event in turn.events[:MAX_LISTED_EVENTS]]
 
 
 Row = dict[str, Any]
-WHOLE = 2**31 - 1
-"""A text limit that cuts nothing."""
-_EVALUATIONS = 20
+UNLIMITED = 2**31 - 1
+"""A maximum length that no text reaches."""
+_MAX_EVALUATIONS = 20
 _NO_TOTALS: Row = {
     **dict.fromkeys(
         [
@@ -349,11 +356,11 @@ _NO_TOTALS: Row = {
     ),
     **dict.fromkeys(["models", "agents", "labels"], ()),
 }
-"""The totals of a session that only sent heartbeats."""
-_HOURS = (6, 72, 1440)
-"""The search ranges for neighbouring sessions, widened until one is found."""
+"""Totals of a session that sent only heartbeats."""
+_SEARCH_HOURS = (6, 72, 1440)
+"""Search ranges for neighbouring sessions, widened until both are found."""
 _SIDES = {"hours_before": False, "hours_after": True}
-"""The range parameters of `session_beside`, each with whether it finds the later session."""
+"""Range parameters of the query `session_beside`, and whether each finds the later session."""
 
 
 class SessionNamed(Answer, frozen=True):
@@ -388,52 +395,52 @@ class Session(SessionNamed, frozen=True):
     """A session: its scores, its costs, and the names it belongs to."""
 
     project: str
-    state: Annotated[str, Meta(description="open, or ended: nothing came since its last end.", examples=["open", "ended"])]
+    state: Annotated[str, Meta(description="open, or ended: no records since its last end.", examples=["open", "ended"])]
     first_at: Annotated[Moment, Meta(description="Event time of its first record.")]
     last_at: Annotated[Moment, Meta(description="Event time of its last record.")]
     closed_at: Moment | None
     closed_reason: Annotated[str | None, Meta(examples=["explicit", "idle", "session_end"])]
     agents: list[str]
-    models: Annotated[list[str], Meta(description="Models that answered, where the sender tells them.")]
-    labels: Annotated[dict[str, list[str]], Meta(description="The values of each label of its exchanges and events.")]
+    models: Annotated[list[str], Meta(description="Models that answered, if the sender reports them.")]
+    labels: Annotated[dict[str, list[str]], Meta(description="Values of each label of its exchanges and events.")]
     exchanges: int
-    unanswered: Annotated[int, Meta(description="Exchanges without an answer of the agent.")]
-    multi_user: Annotated[bool | None, Meta(description="Whether several users took part; null if no exchange tells.")]
+    unanswered: Annotated[int, Meta(description="Exchanges without an answer from the agent.")]
+    multi_user: Annotated[bool | None, Meta(description="Whether several users took part; null if no exchange reports it.")]
     scores: int
     scored: Annotated[int, Meta(description="Scores of the judge.")]
-    simulated: Annotated[int, Meta(description="Scores that rest on a simulated judge.")]
+    simulated: Annotated[int, Meta(description="Scores by a simulated judge.")]
     anomalies: int
-    flagged: Annotated[int, Meta(description="Exchanges in which Tier 1 found something.")]
+    flagged: Annotated[int, Meta(description="Exchanges that Tier 1 flagged.")]
     events: int
     tool_calls: int
-    tier1: Annotated[float | None, Meta(description="Mean of its turns, as of the other tiers; null if none is scored.")]
+    tier1: Annotated[float | None, Meta(description="Mean of its turns, as for the other tiers; null if none is scored.")]
     tier2: float | None
     tier2_5: float | None
     tier3: float | None
     judge_usd: Annotated[float | None, Meta(description="Known costs of its current scores.")] = field(name="judgeCostUsd")
-    unknown_costs: Annotated[int, Meta(description="Scores whose cost is not known.")]
-    input_tokens: Annotated[int | None, Meta(description="Tokens that the agent read, of the exchanges that tell them.")]
+    unknown_costs: Annotated[int, Meta(description="Scores with unknown cost.")]
+    input_tokens: Annotated[int | None, Meta(description="Input tokens of the agent, from exchanges that report them.")]
     output_tokens: int | None
-    event_tokens: Annotated[int | None, Meta(description="Tokens by its token_usage events.")]
-    agent_usd: Annotated[float | None, Meta(description="What its token_usage events say the agent cost.")] = field(
+    event_tokens: Annotated[int | None, Meta(description="Tokens from its token_usage events.")]
+    agent_usd: Annotated[float | None, Meta(description="Cost of the agent from its token_usage events.")] = field(
         name="agentCostUsd"
     )
     run: SessionRun | None
-    findings: Annotated[list[SessionFinding], Meta(description="What its run found, as of its last end.")]
-    findings_left_out: Annotated[int, Meta(description="Findings with smaller penalties, which are not marked.")]
+    findings: Annotated[list[SessionFinding], Meta(description="Findings of its run, as of its last end.")]
+    findings_left_out: Annotated[int, Meta(description="Number of findings with smaller penalties, which are not marked.")]
     incidents: list[SessionIncident]
-    previous: Annotated[SessionNamed | None, Meta(description="The session of the same agent that began right before it.")]
+    previous: Annotated[SessionNamed | None, Meta(description="The same agent's previous session.")]
     next: SessionNamed | None
 
 
 class SessionTurn(Answer, frozen=True):
     """A turn: its texts and its score."""
 
-    place: Annotated[int, Meta(description="Its place in the session, from 1.")] = field(name="turn")
-    turn_number: Annotated[int | None, Meta(description="The number that its sender or its score gives.")]
+    place: Annotated[int, Meta(description="Number of the turn in the session, from 1.")] = field(name="turn")
+    turn_number: Annotated[int | None, Meta(description="Number given by its sender or its score.")]
     exchange_id: str
     said_at: Moment = field(name="timestamp")
-    score_id: Annotated[str | None, Meta(description="Null until there is a score.")]
+    score_id: Annotated[str | None, Meta(description="Null before there is a score.")]
     user_message: Annotated[str | None, Meta(description="Null if the texts were deleted.")]
     agent_response: str | None
     agent_thinking: str | None
@@ -451,7 +458,7 @@ class SessionTurn(Answer, frozen=True):
     anomaly: bool
     anomaly_reasons: list[str]
     cost_usd: float | None
-    findings: Annotated[list[TurnFinding], Meta(description="What the session's run found in the events of this turn.")]
+    findings: Annotated[list[TurnFinding], Meta(description="Findings of the session's run in the events of this turn.")]
 
 
 class SessionWithTurns(Answer, frozen=True):
@@ -459,30 +466,32 @@ class SessionWithTurns(Answer, frozen=True):
 
     session: Session
     turns: list[SessionTurn]
-    next_turn: Annotated[int | None, Meta(description="The `turn` of the next page; null on the last one.")]
+    next_turn: Annotated[int | None, Meta(description="The `turn` of the next page; null on the last page.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionPlace:
-    """A session's project and connection, its times, and whether it has ended."""
+class SessionHeader:
+    """A session's name, project and times, and what records it has."""
 
     project: str
     connection: str
     session_id: str
     first_at: datetime
+    """Event time of its first record."""
     last_at: datetime
-    """The event times of its first and last record."""
+    """Event time of its last record."""
     has_turns: bool
     """Whether it has exchanges or scores."""
     events: int
-    """The number of its events."""
+    """Number of its events."""
     diagnosis: int | None
-    """The position of its diagnosis in the topic; None without one."""
+    """Topic offset of its diagnosis; None without one."""
     closed_at: datetime | None
+    """Time of its last end; None if it never ended."""
     reason: str | None
-    """The time and reason of its last end; None if it never ended."""
+    """Reason of its last end."""
     is_open: bool
-    """Whether it has received records since."""
+    """Whether it never ended, or has had records since its last end."""
 
     @property
     def name_params(self) -> Row:
@@ -502,7 +511,7 @@ class SessionPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRange:
-    """The turns of a session to read: after `skip` turns, or around an exchange."""
+    """A selection of a session's turns: after `skip` turns, or around an exchange."""
 
     skip: int = 0
     """Number of matching turns to skip."""
@@ -510,38 +519,38 @@ class TurnRange:
     limit: int = 20
     anomalies: bool = False
     """Only turns with an anomaly."""
-    longest: int = WHOLE
+    max_text_length: int = UNLIMITED
     """Maximum length of a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRead:
+class SessionDetails:
     """A session without its turns and events."""
 
-    place: SessionPlace
+    header: SessionHeader
     session: Session
     findings: SessionFindings
     """The findings of its run, each with its turns and events."""
     evaluations: Sequence[EvaluatedRun]
 
 
-def session_places(
+def find_sessions(
     cursor: duckdb.DuckDBPyConnection, session: str, projects: Sequence[str] | None = None, connection: str | None = None
-) -> list[SessionPlace]:
-    """Return the sessions with an id, in some projects or in any, most recently active first.
+) -> list[SessionHeader]:
+    """Return the headers of the sessions with an id, in some projects or in any, most recently active first.
 
-    Ids are only unique within a connection.
+    There can be several, because ids are unique only within a connection.
     """
     params = {"session": session, "projects": None if projects is None else list(projects), "connection": connection}
-    return [SessionPlace(session_id=session, **row) for row in query_rows(cursor, "session_places", params)]
+    return [SessionHeader(session_id=session, **row) for row in query_rows(cursor, "session_places", params)]
 
 
-def read_session(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> SessionRead:
+def read_session(cursor: duckdb.DuckDBPyConnection, session: SessionHeader) -> SessionDetails:
     """Return a session without its turns and events."""
     totals = next(iter(query_rows(cursor, "session_totals", session.bounded_params)), _NO_TOTALS)
-    evaluations = evaluation_page(cursor, session.project, session=session.session_id, limit=_EVALUATIONS)
-    before, after = _read_beside(cursor, session, totals["agents"][0] if totals["agents"] else None)
-    recorded = _run(cursor, session)
+    evaluations = evaluation_page(cursor, session.project, session=session.session_id, limit=_MAX_EVALUATIONS)
+    previous, following = _read_neighbours(cursor, session, totals["agents"][0] if totals["agents"] else None)
+    recorded = _read_recorded_run(cursor, session)
     findings = session_findings(cursor, session.bounded_params, recorded)
     labels: dict[str, list[str]] = {}
     for label in totals["labels"]:
@@ -561,20 +570,20 @@ def read_session(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> Se
         findings=finding_answers(findings),
         findings_left_out=findings.left_out,
         incidents=[SessionIncident.of(row) for row in query_rows(cursor, "session_incidents", session.name_params)],
-        previous=before,
-        next=after,
+        previous=previous,
+        next=following,
     )
-    return SessionRead(
-        place=session,
+    return SessionDetails(
+        header=session,
         session=answer,
         findings=findings,
         evaluations=[run for run in evaluations if run.connection == session.connection],
     )
 
 
-def session_with_turns(cursor: duckdb.DuckDBPyConnection, session: SessionPlace, part: TurnRange) -> SessionWithTurns:
+def session_with_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, turns: TurnRange) -> SessionWithTurns:
     """Return a session with some of its turns."""
-    rows = session_turns(cursor, session, part)
+    rows = session_turns(cursor, session, turns)
     read = read_session(cursor, session)
     return SessionWithTurns(
         session=read.session,
@@ -594,23 +603,23 @@ def _build_turn(row: Row, findings: SessionFindings) -> SessionTurn:
     )
 
 
-def session_turns(cursor: duckdb.DuckDBPyConnection, session: SessionPlace, part: TurnRange) -> list[Row]:
-    """Return some turns of a session, in order, as rows of the query `session_turns`; empty after the last one."""
+def session_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, turns: TurnRange) -> list[Row]:
+    """Return turns of a session in order, as rows of the query `session_turns`; empty after the last one."""
     params = {
         **session.bounded_params,
-        "anomalies": part.anomalies,
-        "exchange": part.exchange,
-        "skip": part.skip,
-        "limit": part.limit,
-        "longest": part.longest,
+        "anomalies": turns.anomalies,
+        "exchange": turns.exchange,
+        "skip": turns.skip,
+        "limit": turns.limit,
+        "longest": turns.max_text_length,
     }
     return query_rows(cursor, "session_turns", params)
 
 
 def session_steps(
-    cursor: duckdb.DuckDBPyConnection, session: SessionPlace, parts: Collection[int], rows: tuple[int, int]
+    cursor: duckdb.DuckDBPyConnection, session: SessionHeader, parts: Collection[int], rows: tuple[int, int]
 ) -> dict[int, Row]:
-    """Return the events of some parts of a session, by part, within a range of rows (first and last inclusive).
+    """Return events of some parts of a session, by part. `rows` are the numbers of the first and last event within a part.
 
     Part 0 has the events before the first turn, or all events of a session without turns.
     """
@@ -621,29 +630,28 @@ def session_steps(
 
 
 def run_findings(cursor: duckdb.DuckDBPyConnection, run: Run) -> SessionFindings:
-    """Return the findings of a run, with their places in the session."""
-    for session in session_places(cursor, run.session_id, [run.project], run.connection):
-        return session_findings(cursor, session.bounded_params, _run(cursor, session))
+    """Return the findings of a run, with the turns that they are about."""
+    for session in find_sessions(cursor, run.session_id, [run.project], run.connection):
+        return session_findings(cursor, session.bounded_params, _read_recorded_run(cursor, session))
     return SessionFindings()
 
 
-def _run(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> RecordedRun | None:
-    return (
-        None
-        if session.diagnosis is None
-        else read_run(cursor, {**session.name_params, "number": None, "place": session.diagnosis})
-    )
+def _read_recorded_run(cursor: duckdb.DuckDBPyConnection, session: SessionHeader) -> RecordedRun | None:
+    if session.diagnosis is None:
+        return None
+    return read_run(cursor, {**session.name_params, "number": None, "place": session.diagnosis})
 
 
-def _read_beside(
-    cursor: duckdb.DuckDBPyConnection, session: SessionPlace, agent: str | None
+def _read_neighbours(
+    cursor: duckdb.DuckDBPyConnection, session: SessionHeader, agent: str | None
 ) -> tuple[SessionNamed | None, SessionNamed | None]:
-    """Return the agent's sessions directly before and after one."""
+    """Return the agent's sessions directly before and after a session."""
     params = {**session.name_params, "agent": agent, "start": session.first_at}
-    sides: dict[bool, SessionNamed] = {}
-    for hours in _HOURS:
-        missing = {name: 0 if is_after in sides else hours for name, is_after in _SIDES.items()}
-        sides |= {row["is_after"]: SessionNamed.of(row) for row in query_rows(cursor, "session_beside", {**params, **missing})}
-        if len(sides) == len(_SIDES):
+    neighbours: dict[bool, SessionNamed] = {}
+    for hours in _SEARCH_HOURS:
+        ranges = {name: 0 if is_after in neighbours else hours for name, is_after in _SIDES.items()}
+        rows = query_rows(cursor, "session_beside", {**params, **ranges})
+        neighbours |= {row["is_after"]: SessionNamed.of(row) for row in rows}
+        if len(neighbours) == len(_SIDES):
             break
-    return sides.get(False), sides.get(True)
+    return neighbours.get(False), neighbours.get(True)

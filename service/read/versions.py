@@ -1,12 +1,12 @@
-"""Deployments and versions of agents: is an agent better with its newest version than with the one before?
+"""Deployments and versions of agents: is the newest version of an agent better than the previous one?
 
-1. The version of an exchange is the value of a label such as agent_version. If an agent's exchanges have no such label, it is the
-   version of the last deployment before them.
-2. Versions are compared, not periods, because two may run side by side. If there are several labels, the one with the newest
-   version counts.
-3. Scores are of Tier 2, or of Tier 1 without a judge. Their interval treats sessions as clusters (`audit.drift.slices`); the
-   interval of unsafe runs is Newcombe's (`audit.comparison`). A difference that chance may explain counts as no difference;
-   with too few sessions there is no verdict.
+1. The version of an exchange is the value of a label such as agent_version. If an agent's exchanges have no version label, it is the version
+   of the last deployment before them.
+2. Versions are compared rather than periods, because two versions may run side by side. If there are several labels, the one whose value
+   changed last is compared.
+3. The scores are those of Tier 2, or of Tier 1 without a judge. Their interval treats sessions as clusters (`audit.drift.slices`). The
+   interval of unsafe runs is Newcombe's (`audit.comparison`). A difference within chance counts as none, and with too few sessions there is
+   no verdict.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DeployedVersion(Answer, frozen=True):
 
 
 class RecordedDeployment(Answer, frozen=True):
-    """A recorded deployment; `known` if it was recorded before."""
+    """A recorded deployment. `known` is true if it had been recorded before."""
 
     deployment: DeployedVersion
     known: bool
@@ -57,7 +57,7 @@ class DeploymentList(Answer, frozen=True):
 
 
 def deployed_version(row: Mapping[str, Any]) -> DeployedVersion:
-    """Return the deployment from a row or the fields of a record."""
+    """Return a deployment from its row or the fields of its record."""
     return DeployedVersion.of(row, id=row["deployment_id"], at=row["occurred_at"], by=row["deployed_by"])
 
 
@@ -75,14 +75,14 @@ def deployed_versions(
 Row = Mapping[str, Any]
 Verdict = Literal["better", "worse", "mixed", "no difference", "too early", "first"]
 BEFORE_DEPLOYMENT = "before the first deployment"
-"""The name of the time before the first deployment, for exchanges without a version label."""
-_KINDS = {"agent_version": "Version", "prompt_version": "Prompt", "tool_version": "Tool"}
-"""The names of the labels on pages."""
-_JUDGED, _BY_RULES = "tier2", "tier1"
-MOST_EXCHANGES = 20_000
-"""The approximate number of exchanges used for a comparison: far more than an interval needs, and read in a fraction of a second."""
-_REACH = 25 * MOST_EXCHANGES
-"""The number of newest exchanges, rounded up to whole days, from which sessions are sampled; it bounds the ids to read."""
+"""Name of the version of exchanges before the first deployment."""
+_LABEL_NAMES = {"agent_version": "Version", "prompt_version": "Prompt", "tool_version": "Tool"}
+"""Display names of the version labels."""
+_JUDGED_TIER, _RULE_TIER = "tier2", "tier1"
+MAX_EXCHANGES = 20_000
+"""Approximate maximum number of exchanges in a comparison. It is far more than an interval needs, and is read in a fraction of a second."""
+_MAX_SAMPLED_EXCHANGES = 25 * MAX_EXCHANGES
+"""Sessions are sampled from this many newest exchanges, rounded up to whole days, so that not all ids are read."""
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,18 @@ class Version:
 
     @property
     def label(self) -> str:
-        """The label that names it."""
+        """The label whose value is the version."""
         return str(self.row["label"])
 
     @property
     def value(self) -> str | None:
-        """The label's value; None for the time before the first deployment."""
+        """The label's value; None before the first deployment."""
         value: str | None = self.row["version"]
         return value
 
     @property
     def name(self) -> str:
-        """The name to show."""
+        """The display name."""
         return self.value if self.value is not None else BEFORE_DEPLOYMENT
 
     @property
@@ -116,17 +116,17 @@ class Version:
 
     @property
     def mean(self) -> float | None:
-        """The weighted mean of its scores; None without scores."""
+        """The weighted mean score; None without scores."""
         return self.row["t"] / self.row["w"] if self.row["w"] else None
 
     @property
     def unsafe(self) -> tuple[int, int]:
-        """The numbers of its unsafe runs and of all its runs."""
+        """The number of unsafe runs and of all runs."""
         return self.row["unsafe_runs"], self.row["runs"]
 
     @property
     def moments(self) -> Moments:
-        """Its scores as sums over sessions."""
+        """The scores as sums over sessions."""
         w, t, ww, wt, tt = (float(self.row[name]) for name in ("w", "t", "ww", "wt", "tt"))
         return Moments(self.row["sessions"], self.row["exchanges"], w, t, ww, wt, tt, ww, wt, wt, tt)
 
@@ -153,12 +153,12 @@ class AgentVersions:
     @property
     def is_scored(self) -> bool:
         """Whether either version has scores of the tier."""
-        return any(one.row["judged"] for one in self.versions[:2])
+        return any(version.row["judged"] for version in self.versions[:2])
 
     @cached_property
     def score_change(self) -> Part | None:
         """The change of the mean score with its interval; None with too few sessions."""
-        if self.previous is None or self._few:
+        if self.previous is None or self._has_few_sessions:
             return None
         explained = explain({}, {}, (self.previous.moments, self.newest.moments))
         return Part(0.0, 0.0, 0.0) if explained is None else explained.change
@@ -173,17 +173,22 @@ class AgentVersions:
         """The verdict in one word."""
         if self.previous is None:
             return "first"
-        ends = [None if self.score_change is None else self.score_change[1:], self.unsafe_change]
-        sides = [_build_side(found, worse) for found, worse in zip(ends, (-1, 1), strict=True) if found is not None]
+        sides = []
+        if self.score_change is not None:
+            sides.append(_find_side(self.score_change[1:]))
+        if self.unsafe_change is not None:
+            sides.append(-_find_side(self.unsafe_change))
         if not any(sides):
             return "too early" if self.score_change is None else "no difference"
-        return "mixed" if {1, -1} <= set(sides) else "worse" if -1 in sides else "better"
+        if 1 in sides and -1 in sides:
+            return "mixed"
+        return "better" if 1 in sides else "worse"
 
     @property
     def sentence(self) -> str:
         """The verdict in a sentence, with its numbers."""
         previous = self.previous
-        newest = f"{_KINDS.get(self.newest.label, self.newest.label)} {self.newest.name}"
+        newest = f"{_LABEL_NAMES.get(self.newest.label, self.newest.label)} {self.newest.name}"
         if previous is None:
             return f"{newest} is the only version so far, so there is nothing to compare it with."
         verdicts = {
@@ -193,30 +198,31 @@ class AgentVersions:
             "no difference": f"{newest} is no different from {previous.name} beyond chance",
             "too early": f"Too early to tell whether {_lower_first(newest)} is better than {previous.name}",
         }
-        parts = "; ".join(part for part in (self._scores(previous), self._runs(previous)) if part)
+        parts = "; ".join(part for part in (self._describe_scores(previous), self._describe_runs(previous)) if part)
         return f"{verdicts[self.verdict]}: {parts}."
 
     @property
-    def _few(self) -> bool:
-        return any(one.row["sessions"] < MIN_SESSIONS for one in self.versions[:2])
+    def _has_few_sessions(self) -> bool:
+        return any(version.row["sessions"] < MIN_SESSIONS for version in self.versions[:2])
 
-    def _scores(self, previous: Version) -> str:
-        newest, name = self.newest, TIERS[self.tier]
-        sizes = f"{_has_scores(newest)}, before {_has_scores(previous)}"
+    def _describe_scores(self, previous: Version) -> str:
+        newest = self.newest
+        name = TIERS[self.tier]
+        sizes = f"{_describe_sample(newest)}, before {_describe_sample(previous)}"
         if newest.mean is None or previous.mean is None or self.score_change is None:
             return f"{name} of {sizes}; it takes {MIN_SESSIONS} sessions of each"
         change = self.score_change
         interval = f"{signed(change.amount, 2)}, 95 %: {signed(change.low, 2)} to {signed(change.high, 2)}"
         return f"{name} {newest.mean:.2f}, before {previous.mean:.2f} ({interval}; {sizes})"
 
-    def _runs(self, previous: Version) -> str:
+    def _describe_runs(self, previous: Version) -> str:
         if not self.newest.unsafe[1] and not previous.unsafe[1]:
             return ""
         sentence = "{} of {} runs unsafe, before {} of {}".format(*self.newest.unsafe, *previous.unsafe)
         if self.unsafe_change is None:
             return sentence
-        low, high = (signed(100 * one) for one in self.unsafe_change)
-        return f"{sentence} (95 %: {low} to {high} points)"
+        low, high = self.unsafe_change
+        return f"{sentence} (95 %: {signed(100 * low)} to {signed(100 * high)} points)"
 
 
 @dataclass(frozen=True)
@@ -227,36 +233,38 @@ class VersionComparison:
     since: datetime | None = None
     """The time from which exchanges were read, if later than requested."""
     one_in: int = 1
-    """One in this many sessions was read."""
+    """The sample: one in this many sessions was read."""
 
 
 def agent_versions(
     cursor: duckdb.DuckDBPyConnection, project: str, since: datetime, until: datetime, agent: str | None = None
 ) -> VersionComparison:
-    """Return the versions of a project's agents in a period, by agent; of one agent ('' for exchanges without one) or all.
+    """Return the versions of a project's agents in a period, for all agents or one ('' for exchanges without an agent).
 
-    With more than MOST_EXCHANGES in the period, only some sessions are read; with more than _REACH, only sessions of the newest
-    days.
+    With more than MAX_EXCHANGES in the period, only a sample of sessions is read; with more than _MAX_SAMPLED_EXCHANGES, only sessions of
+    the newest days.
     """
     params = {"project": project, "labels": list(VERSIONS), "until": until}
-    rows = query_rows(cursor, "version_days", {**params, "since": since, "most": MOST_EXCHANGES, "reach": _REACH})
+    rows = query_rows(
+        cursor, "version_days", {**params, "since": since, "most": MAX_EXCHANGES, "reach": _MAX_SAMPLED_EXCHANGES}
+    )
     if not rows or not rows[0]["is_versioned"]:
         return VersionComparison([])
     start, one_in = rows[0]["since"], rows[0]["one_in"]
     params |= {"since": start, "one_in": one_in, "agent": agent}
 
-    def of_tier(tier: str) -> list[AgentVersions]:
-        return versions_of(query_rows(cursor, "agent_versions", {**params, "tier": tier}), tier)
+    def read_versions(tier: str) -> list[AgentVersions]:
+        return group_versions(query_rows(cursor, "agent_versions", {**params, "tier": tier}), tier)
 
-    judged = of_tier(_JUDGED)
-    if not all(one.is_scored for one in judged):
-        by_rules = {one.agent: one for one in of_tier(_BY_RULES)}
-        judged = [one if one.is_scored else by_rules[one.agent] for one in judged]
-    return VersionComparison(judged, start if start > since else None, one_in)
+    agents = read_versions(_JUDGED_TIER)
+    if not all(versions.is_scored for versions in agents):
+        by_rules = {versions.agent: versions for versions in read_versions(_RULE_TIER)}
+        agents = [versions if versions.is_scored else by_rules[versions.agent] for versions in agents]
+    return VersionComparison(agents, start if start > since else None, one_in)
 
 
-def versions_of(rows: Iterable[Row], tier: str) -> list[AgentVersions]:
-    """Group rows of the query `agent_versions` by agent, keeping for each agent the label with the newest version."""
+def group_versions(rows: Iterable[Row], tier: str) -> list[AgentVersions]:
+    """Group rows of the query `agent_versions` by agent, with the versions of the label that changed last."""
     labels: dict[str, dict[str, list[Version]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         labels[row["agent"]][row["label"]].append(Version(row))
@@ -266,14 +274,15 @@ def versions_of(rows: Iterable[Row], tier: str) -> list[AgentVersions]:
     ]
 
 
-def _build_side(ends: Iterable[float], worse: int) -> int:
-    """Return 1 if an interval lies on the better side of 0, -1 on the worse side, 0 if it contains 0; `worse` is the sign of the worse side."""
-    low, high = ends
-    side = 1 if low > 0 else -1 if high < 0 else 0
-    return -worse * side
+def _find_side(interval: Iterable[float]) -> int:
+    """Return the sign of an interval; 0 if it contains 0."""
+    low, high = interval
+    if low > 0:
+        return 1
+    return -1 if high < 0 else 0
 
 
-def _has_scores(version: Version) -> str:
+def _describe_sample(version: Version) -> str:
     return f"{grouped_count(version.row['judged'], 'score')} of {grouped_count(version.row['sessions'], 'session')}"
 
 

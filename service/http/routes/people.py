@@ -101,7 +101,7 @@ def _require_human_scores(services: ApiContext, project: str) -> None:
 
 async def _require_score(services: ApiContext, project: str, score_id: str) -> Score:
     """Return the score; 404 if the project has no score of this id."""
-    at = services.score_times.time_of(project, score_id)
+    at = services.score_times.get(project, score_id)
     score = await services.ask(lambda cursor: score_by_id(cursor, project, score_id, at))
     if score is None:
         raise ApiError(404, "not_found", "the project has no score with this id")

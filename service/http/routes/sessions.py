@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from schemas.lazy import duckdb
 from schemas.records import Heartbeat
 from service.http.routes.ingest import require_audit
-from service.read.sessions import SessionWithTurns, TurnRange, session_places, session_with_turns
+from service.read.sessions import SessionWithTurns, TurnRange, find_sessions, session_with_turns
 from service.setup.access import Holder
 from service.text.links import API
 from service.web.authentication import Caller, Reader, VisibleProject
@@ -76,13 +76,13 @@ async def session(
     """Return a session with some of its turns: texts, scores, costs, its run, and the incidents that name it."""
 
     def read(cursor: duckdb.DuckDBPyConnection) -> SessionWithTurns:
-        places = session_places(cursor, session_id, [project], connection)
-        if not places:
+        headers = find_sessions(cursor, session_id, [project], connection)
+        if not headers:
             raise ApiError(404, "not_found", "the project has no session with this id")
-        if len(places) > 1:
-            names = ", ".join(place.connection for place in places[:5])
+        if len(headers) > 1:
+            names = ", ".join(place.connection for place in headers[:5])
             raise ApiError(409, "ambiguous", f"connection: is missing; several have a session with this id: {names}")
-        return session_with_turns(cursor, places[0], TurnRange(skip=turn - 1, limit=limit))
+        return session_with_turns(cursor, headers[0], TurnRange(skip=turn - 1, limit=limit))
 
     answer = await services.ask(read)
     response.headers["Cache-Control"] = "no-store"

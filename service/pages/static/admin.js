@@ -1,22 +1,22 @@
 "use strict";
-// The administration: shows a made token once, tries and saves the policy, and asks for a typed name.
+// Administration: shows a new token once, tries and saves the policy, and confirms irreversible actions by a typed name.
 
-/** The fields of a form as JSON: empty ones are left out; numbers and lists are what data-number and data-list say. */
-function fieldsOf(form) {
+/** Returns the non-empty fields of a form. Attributes tell their types: data-number, data-list, and data-small for lower case. */
+function readFields(form) {
   const body = {};
   for (const field of form.elements) {
     if (!field.name || field.value === "" || (field.type === "radio" && !field.checked)) continue;
     body[field.name] = "number" in field.dataset ? Number(field.value) : "list" in field.dataset ? field.value.split(" ") : "small" in field.dataset ? field.value.toLowerCase() : field.value;
   }
-  // SQL reads every project: who administers one of them does without.
+  // SQL reads every project, so the admin of a single project does not get the scope.
   if (body.project && body.scopes?.includes("admin")) body.scopes = body.scopes.filter((scope) => scope !== "query");
   return body;
 }
 
-/** What was chosen in a field, in the words that the page has for it. */
-function chosenIn(form, name) {
+/** Describes the value of a field in the words of the page. */
+function describeField(form, name) {
   const field = form.elements[name];
-  if (field instanceof RadioNodeList) return [...field].find((one) => one.checked)?.dataset.words ?? field.value;
+  if (field instanceof RadioNodeList) return [...field].find((radio) => radio.checked)?.dataset.words ?? field.value;
   const option = field?.selectedOptions?.[0];
   if (option) return option.dataset.words ?? option.textContent;
   const { small, words, none } = field?.dataset ?? {};
@@ -24,35 +24,35 @@ function chosenIn(form, name) {
   return words === undefined ? value : value ? words.replace("{value}", value) : none;
 }
 
-// A field with a list of names takes one of them: access to a misspelt project would be access to nothing.
+// A field with a list accepts only its names. Access to a misspelt project would be useless.
 document.addEventListener("input", (event) => {
   const field = event.target;
   if (!("known" in (field.dataset ?? {}))) return;
   const name = field.value.toLowerCase();
-  const isKnown = !name || [...field.list.options].some((one) => one.value === name);
+  const isKnown = !name || [...field.list.options].some((option) => option.value === name);
   field.setCustomValidity(isKnown ? "" : field.dataset.known);
 });
 
-/** Says until which UTC day a token lasts that is made now, in the words that the page has for that. */
-function untilOf(form, { until, forever }) {
+/** Describes the UTC day on which a new token expires. */
+function describeExpiry(form, { until, forever }) {
   const days = Number(form.elements.expiresInDays?.value);
   return days ? until.replace("{day}", new Date(Date.now() + days * 86_400_000).toISOString().slice(0, 10)) : forever;
 }
 
-/** Makes a token and shows it, this once. */
+/** Issues a token and shows it once. */
 function issue(form, button) {
-  attempt(button, problemBeside(form), async () => {
-    const response = await send("POST", form.getAttribute("action"), fieldsOf(form));
-    if (!response.ok) return problemOf(response);
-    const made = document.querySelector("[data-made]");
+  attempt(button, findProblemElement(form), async () => {
+    const response = await send("POST", form.getAttribute("action"), readFields(form));
+    if (!response.ok) return readProblem(response);
+    const panel = document.querySelector("[data-made]");
     document.getElementById("made").textContent = (await response.json()).token;
-    for (const here of document.querySelectorAll("[data-here]")) here.textContent = location.origin;
-    for (const chosen of document.querySelectorAll("[data-chosen]")) chosen.textContent = chosenIn(form, chosen.dataset.chosen);
-    for (const place of document.querySelectorAll("[data-may]")) place.textContent = chosenIn(form, "scopes").replace("{where}", chosenIn(form, "project"));
-    for (const place of document.querySelectorAll("[data-until]")) place.textContent = untilOf(form, place.dataset);
-    made.hidden = false;
+    for (const element of document.querySelectorAll("[data-here]")) element.textContent = location.origin;
+    for (const element of document.querySelectorAll("[data-chosen]")) element.textContent = describeField(form, element.dataset.chosen);
+    for (const element of document.querySelectorAll("[data-may]")) element.textContent = describeField(form, "scopes").replace("{where}", describeField(form, "project"));
+    for (const element of document.querySelectorAll("[data-until]")) element.textContent = describeExpiry(form, element.dataset);
+    panel.hidden = false;
     form.hidden = true;
-    made.focus();
+    panel.focus();
     refresh(true);
   });
 }
@@ -64,22 +64,22 @@ document.addEventListener("submit", (event) => {
     issue(form, event.submitter || form.querySelector("button"));
   } else if (form.matches("[data-goto]")) {
     event.preventDefault();
-    const asked = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
-    location.assign(`${form.getAttribute("action")}${asked.size ? `?${asked}` : ""}`);
+    const params = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
+    location.assign(`${form.getAttribute("action")}${params.size ? `?${params}` : ""}`);
   }
 });
 
-// What cannot be taken back is confirmed by its name.
+// Irreversible actions are confirmed by typing a name.
 document.addEventListener("input", (event) => {
   const form = event.target.closest("form[data-typed]");
   if (!form || !event.target.matches("[data-typing]")) return;
   form.querySelector('button[type="submit"]').disabled = event.target.value !== form.dataset.typed;
 });
 
-/** Puts a part of the server's pages at a place. */
-async function place(where, response) {
+/** Replaces the content of an element by a part of a page. */
+async function showPart(element, response) {
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  where.replaceChildren(...page.body.childNodes);
+  element.replaceChildren(...page.body.childNodes);
 }
 
 const editor = document.querySelector("[data-policy]");
@@ -90,33 +90,33 @@ if (editor) {
   const problem = editor.querySelector("[data-problem]");
   let checked = null;
 
-  const usable = () => {
-    const same = checked !== null && checked === text.value;
-    if (save) save.disabled = !same || checked === text.defaultValue;
-    download.disabled = !same;
+  const updateButtons = () => {
+    const isChecked = checked !== null && checked === text.value;
+    if (save) save.disabled = !isChecked || checked === text.defaultValue;
+    download.disabled = !isChecked;
   };
-  text.addEventListener("input", usable);
+  text.addEventListener("input", updateButtons);
 
   editor.addEventListener("submit", (event) => {
     event.preventDefault();
-    const tried = text.value;
+    const triedText = text.value;
     attempt(event.submitter, problem, async () => {
-      const response = await send("POST", editor.dataset.trial, { text: tried });
-      if (!response.ok) return problemOf(response);
-      const where = document.getElementById("trial");
-      await place(where, response);
-      checked = where.querySelector("[data-valid]").dataset.valid === "true" ? tried : null;
-      usable();
+      const response = await send("POST", editor.dataset.trial, { text: triedText });
+      if (!response.ok) return readProblem(response);
+      const trial = document.getElementById("trial");
+      await showPart(trial, response);
+      checked = trial.querySelector("[data-valid]").dataset.valid === "true" ? triedText : null;
+      updateButtons();
     });
   });
 
   save?.addEventListener("click", () => {
     attempt(save, problem, async () => {
       const response = await send("PUT", editor.getAttribute("action"), { text: checked, base: editor.dataset.base });
-      if (!response.ok) return problemOf(response);
+      if (!response.ok) return readProblem(response);
       text.defaultValue = text.value;
       location.reload();
-    }).finally(usable);
+    }).finally(updateButtons);
   });
 
   download.addEventListener("click", () => {
@@ -130,14 +130,14 @@ if (editor) {
   editor.querySelector("[data-upload]").addEventListener("change", async (event) => {
     const [file] = event.target.files;
     if (!file) return;
-    if (file.size > text.maxLength) { show(problem, "The file is too large for a policy."); return; }
+    if (file.size > text.maxLength) { showText(problem, "The file is too large for a policy."); return; }
     text.value = await file.text();
     event.target.value = "";
-    usable();
+    updateButtons();
     text.focus();
   });
 
-  // A problem leads to its line.
+  // The button of a problem selects its line.
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-line]");
     if (!button) return;
@@ -149,8 +149,8 @@ if (editor) {
   });
 }
 
-/** Waits until the server has gone and come back, then loads the page again. */
-async function backAgain(status) {
+/** Waits until the server has restarted, then reloads the page. */
+async function waitForRestart(status) {
   const wait = () => new Promise((resolve) => { setTimeout(resolve, 500); });
   status.textContent = "Restarting …";
   for (;;) {
@@ -165,9 +165,9 @@ async function backAgain(status) {
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-apply]");
   if (!button) return;
-  attempt(button, problemBeside(button), async () => {
+  attempt(button, findProblemElement(button), async () => {
     const response = await send("POST", button.dataset.apply, {});
-    if (!response.ok) return problemOf(response);
-    await backAgain(document.querySelector("[data-applying]"));
+    if (!response.ok) return readProblem(response);
+    await waitForRestart(document.querySelector("[data-applying]"));
   });
 });

@@ -1,20 +1,20 @@
 "use strict";
-// The page that connects an agent: makes a token, shows it once, and puts it into the lines below. It is kept in this page alone.
+// The page that connects an agent: issues a token, shows it once, and inserts it into the lines below. Only this page keeps the token.
 
 let token = "";
 
-/** Puts the token into the lines, where the server has only a place for it. */
-function fill() {
+/** Replaces the placeholder in the lines by the token. */
+function insertToken() {
   if (!token) return;
   for (const lines of document.querySelectorAll("#lines-of-stack pre")) {
     lines.textContent = lines.textContent.replaceAll("dl_…", token);
   }
 }
 
-/** Has the address name a connection or stack from now on, so that what is asked of the server is of that one. */
-function name(what, value) {
+/** Sets a parameter of the address, so that a refresh keeps the connection and stack. */
+function setParameter(name, value) {
   const address = new URL(location.href);
-  address.searchParams.set(what, value);
+  address.searchParams.set(name, value);
   history.replaceState(null, "", address);
 }
 
@@ -23,19 +23,19 @@ document.addEventListener("submit", (event) => {
   if (!form.matches("[data-connect]")) return;
   event.preventDefault();
   const body = { name: form.elements.name.value, project: form.elements.project.value };
-  attempt(form.querySelector("button"), problemBeside(form), async () => {
+  attempt(form.querySelector("button"), findProblemElement(form), async () => {
     const response = await send("POST", "/api/audit/connections", body);
-    if (!response.ok) return problemOf(response);
+    if (!response.ok) return readProblem(response);
     ({ token } = await response.json());
     document.getElementById("made").textContent = token;
     document.querySelector("[data-made]").hidden = false;
-    fill();
-    name("connection", body.name);
+    insertToken();
+    setParameter("connection", body.name);
     await refresh(true);
   });
 });
 
-// Another stack's lines come without leaving the page: the token would be gone with it.
+// Load another stack's lines without leaving the page, because that would lose the token.
 document.addEventListener("click", async (event) => {
   const link = event.target.closest("a[data-stack]");
   if (!link || !token) return;
@@ -44,7 +44,7 @@ document.addEventListener("click", async (event) => {
   if (!response.ok) { location.assign(link.href); return; }
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   document.getElementById("lines-of-stack").replaceChildren(...page.getElementById("lines-of-stack").childNodes);
-  name("stack", new URL(link.href).searchParams.get("stack"));
-  fill();
+  setParameter("stack", new URL(link.href).searchParams.get("stack"));
+  insertToken();
   document.querySelector("a[data-stack][aria-current]").focus();
 });

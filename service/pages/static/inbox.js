@@ -1,48 +1,47 @@
 "use strict";
-// The inbox: all incidents of the page are selected at once, and what to do with them is at hand once some are.
+// The inbox: a checkbox that selects all incidents of the page, and the number of selected ones.
 
-const PICKS = '[data-bulk] input[name="incident"]';
+const CHECKBOXES = '[data-bulk] input[name="incident"]';
 
-/** Puts a box above the boxes of the list, which selects them all; without a script there is none. */
-function addPickAll() {
-  const place = document.querySelector("[data-pick-all]");
-  if (!place || place.querySelector("input")) return;
+/** Adds the checkbox that selects all incidents. */
+function addSelectAll() {
+  const cell = document.querySelector("[data-pick-all]");
+  if (!cell || cell.querySelector("input")) return;
   const all = document.createElement("input");
   all.type = "checkbox";
   all.setAttribute("aria-label", "Select all on this page");
-  // What it shows follows from the others: by itself it is nothing that somebody has selected.
   all.addEventListener("change", () => {
-    for (const one of document.querySelectorAll(PICKS)) one.checked = all.checked;
-    showPicked();
+    for (const box of document.querySelectorAll(CHECKBOXES)) box.checked = all.checked;
+    showSelection();
   });
-  place.append(all);
-  showPicked();
+  cell.append(all);
+  showSelection();
 }
 
-/** Says how many are selected. */
-function showPicked() {
-  const picks = [...document.querySelectorAll(PICKS)];
-  const count = picks.filter((one) => one.checked).length;
+/** Shows the number of selected incidents. */
+function showSelection() {
+  const boxes = [...document.querySelectorAll(CHECKBOXES)];
+  const count = boxes.filter((box) => box.checked).length;
   const all = document.querySelector("[data-pick-all] input");
   if (all) {
-    all.checked = count > 0 && count === picks.length;
-    all.indeterminate = count > 0 && count < picks.length;
+    all.checked = count > 0 && count === boxes.length;
+    all.indeterminate = count > 0 && count < boxes.length;
   }
-  const words = document.querySelector("[data-picked]");
-  if (!words) return;
-  words.dataset.words ||= words.textContent;
-  words.textContent = count ? words.dataset.picked.replace("{count}", String(count)) : words.dataset.words;
+  const label = document.querySelector("[data-picked]");
+  if (!label) return;
+  label.dataset.label ||= label.textContent;
+  label.textContent = count ? label.dataset.picked.replace("{count}", String(count)) : label.dataset.label;
   const bar = document.getElementById("bulk");
   bar.classList.toggle("picked", count > 0);
 }
 
 document.addEventListener("change", (event) => {
-  if (event.target.matches(PICKS)) showPicked();
+  if (event.target.matches(CHECKBOXES)) showSelection();
 });
-document.addEventListener("driftline:part", addPickAll);
-addPickAll();
+document.addEventListener("driftline:part", addSelectAll);
+addSelectAll();
 
-// After a form was sent, a reload shows the list and does not send it again; and who cannot see the page hears what was done.
+// After a form was sent, a reload must not send it again, and screen readers must announce the result.
 const result = document.getElementById("result");
 if (result) {
   history.replaceState(null, "", location.href);

@@ -1,27 +1,27 @@
 "use strict";
-// The page of an incident: usual reasons are a tap away, and one of blanks alone is none; links open the part they lead to.
+// The page of an incident: buttons fill in common reasons, blank reasons are refused, and links unfold their target.
 
 document.addEventListener("click", (event) => {
-  const usual = event.target.closest("[data-reason]");
-  if (!usual) return;
-  const field = usual.form.elements.comment;
-  const said = field.value.trim();
-  // What somebody wrote stays: a usual reason is put behind it.
-  field.value = said && !said.includes(usual.textContent) ? `${said} ${usual.textContent}` : usual.textContent;
+  const button = event.target.closest("[data-reason]");
+  if (!button) return;
+  const field = button.form.elements.comment;
+  const text = field.value.trim();
+  // A common reason is appended to text that was already written.
+  field.value = text && !text.includes(button.textContent) ? `${text} ${button.textContent}` : button.textContent;
   field.dispatchEvent(new Event("input", { bubbles: true }));
   field.focus();
 });
 
-// Evidence is folded: a link to a part of it opens that part.
-const unfold = () => {
+// The evidence is folded. A link to a section unfolds it.
+const unfoldTarget = () => {
   const part = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   const fold = part && part.querySelector(":scope > details");
   if (!fold) return;
   fold.open = true;
   part.scrollIntoView();
 };
-addEventListener("hashchange", unfold);
-unfold();
+addEventListener("hashchange", unfoldTarget);
+unfoldTarget();
 
 document.addEventListener("input", (event) => {
   const field = event.target;

@@ -1,19 +1,19 @@
 "use strict";
-// Filters of a list: what the fields say goes into the address, which the server reads.
+// Filters of a list: the values of the fields become parameters of the address.
 
-const PAUSE = 200; // milliseconds without a key after which a list is asked for
+const TYPING_PAUSE_MS = 200; // a live list is filtered after this pause
 
-/** The address that the fields of a form ask for, from the first page on. */
-function asking(form) {
+/** Returns the address of the first page with the filters of a form. */
+function buildAddress(form) {
   const address = new URL(location.href);
-  const asked = address.searchParams;
-  asked.delete("cursor");
-  // Which way round it goes belongs to an order.
-  if (form.elements.sort && form.elements.sort.value !== (asked.get("sort") ?? "")) asked.delete("down");
+  const params = address.searchParams;
+  params.delete("cursor");
+  // The direction belongs to the previous order.
+  if (form.elements.sort && form.elements.sort.value !== (params.get("sort") ?? "")) params.delete("down");
   for (const field of form.elements) {
     if (!field.name) continue;
-    if (field.value.trim()) asked.set(field.name, field.value.trim());
-    else asked.delete(field.name);
+    if (field.value.trim()) params.set(field.name, field.value.trim());
+    else params.delete(field.name);
   }
   return address;
 }
@@ -21,54 +21,54 @@ function asking(form) {
 document.addEventListener("submit", (event) => {
   if (!event.target.matches("[data-filters]")) return;
   event.preventDefault();
-  if (event.target.dataset.filters === "live") narrow(event.target);
-  else location.assign(asking(event.target));
+  if (event.target.dataset.filters === "live") filterList(event.target);
+  else location.assign(buildAddress(event.target));
 });
 
-// A list that is narrowed while one types: its parts come anew, and the form stays as it is, with its focus and its caret.
-let pause = 0;
-let narrowed = 0;
+// A live list is filtered while typing. Only its parts are replaced, so the form keeps its focus and caret.
+let typingTimer = 0;
+let lastRequest = 0;
 
-function narrow(form) {
-  clearTimeout(pause);
-  const address = asking(form);
-  const turned = (one) => new URLSearchParams(one.search).get("down");
-  // What an order is called depends on which way round it goes, and that is said in the form.
-  if (turned(address) !== turned(location)) location.assign(address);
+function filterList(form) {
+  clearTimeout(typingTimer);
+  const address = buildAddress(form);
+  const readDirection = (place) => new URLSearchParams(place.search).get("down");
+  // The labels of the orders depend on the direction, so a new direction reloads the form.
+  if (readDirection(address) !== readDirection(location)) location.assign(address);
   else if (address.href !== location.href) {
     history.replaceState(null, "", address);
     showBusy(form, true);
-    const mine = ++narrowed;
-    refresh(true, false).finally(() => { if (mine === narrowed) showBusy(form, false); });
+    const request = ++lastRequest;
+    refresh(true, false).finally(() => { if (request === lastRequest) showBusy(form, false); });
   } else showBusy(form, false);
 }
 
-/** Says that what is shown is not yet what the form asks for: a spinner beside the field, and the list is busy. */
+/** Marks the form and the list as busy or not. */
 function showBusy(form, isBusy) {
-  for (const one of [form, document.getElementById("projects")]) {
-    if (isBusy) one?.setAttribute("aria-busy", "true");
-    else one?.removeAttribute("aria-busy");
+  for (const element of [form, document.getElementById("projects")]) {
+    if (isBusy) element?.setAttribute("aria-busy", "true");
+    else element?.removeAttribute("aria-busy");
   }
 }
 
 document.addEventListener("input", (event) => {
   const form = event.target.closest('[data-filters="live"]');
   if (!form) return;
-  clearTimeout(pause);
+  clearTimeout(typingTimer);
   showBusy(form, true);
-  pause = setTimeout(narrow, event.target.matches("select") ? 0 : PAUSE, form);
+  typingTimer = setTimeout(filterList, event.target.matches("select") ? 0 : TYPING_PAUSE_MS, form);
 });
 
-/** Whether a field says something else than the page that came with it. */
+/** Returns whether a field differs from its value in the loaded page. */
 function isChanged(field) {
   if (!field.matches("select")) return field.value !== field.defaultValue;
   const initial = [...field.options].find((option) => option.defaultSelected) ?? field.options[0];
   return !initial.selected;
 }
 
-// Nobody heard what was typed before this script was there.
+// Apply input that was typed before this script was loaded.
 const live = document.querySelector('[data-filters="live"]');
-if (live && [...live.elements].some(isChanged)) narrow(live);
+if (live && [...live.elements].some(isChanged)) filterList(live);
 
 document.addEventListener("keydown", (event) => {
   const field = document.querySelector('[data-filters="live"] input[type="search"]');

@@ -1,9 +1,9 @@
 "use strict";
-// What every page does: keeps itself fresh without a reload, sends what people decide, and signs in and out.
+// Shared by all pages: refresh without a reload, send forms, sign in and out, and copy texts.
 
 const meta = document.querySelector('meta[name="driftline-page"]');
 
-/** Sends JSON as this page; answers the response. */
+/** Sends a JSON request with the mark of this page, and returns the response. */
 async function send(method, address, body, headers = {}, signal = undefined) {
   const mark = meta ? { [meta.dataset.header]: meta.content } : {};
   return fetch(address, {
@@ -16,79 +16,80 @@ async function send(method, address, body, headers = {}, signal = undefined) {
   });
 }
 
-/** An error as a sentence: programs get it in lower case, or with the name of a field first. `sentence` in rendering.py does the same. */
-function sentenceOf(error) {
+/** Formats an error message of the API as a sentence. `sentence` in rendering.py does the same. */
+function toSentence(error) {
   const text = /^[^\s:]+:\s/.test(error) ? `Not valid: ${error}` : error.slice(0, 1).toUpperCase() + error.slice(1);
   return /\n|[.!?…]$/.test(text) ? text : `${text}.`;
 }
 
-/** What went wrong, in the server's words where it has any. */
-async function problemOf(response) {
+/** Returns the error message of a response as a sentence. */
+async function readProblem(response) {
   try {
-    return sentenceOf((await response.json()).error);
+    return toSentence((await response.json()).error);
   } catch {
     return `The server answered ${response.status}.`;
   }
 }
 
-function show(element, words) {
-  element.textContent = words;
-  element.hidden = !words;
+function showText(element, text) {
+  element.textContent = text;
+  element.hidden = !text;
 }
 
-// Says what was done, wherever on the page one is: whatever it was about may have been exchanged by then.
-const news = document.createElement("p");
-news.className = "news";
-news.setAttribute("role", "status");
-document.body.append(news);
-let silence = 0;
+// Announces the result of an action. It is outside the parts of the page, because a refresh may replace the part with the button.
+const announcement = document.createElement("p");
+announcement.className = "news";
+announcement.setAttribute("role", "status");
+document.body.append(announcement);
+let announcementTimer = 0;
 
-/** A number as pages write it, with a thin space between thousands. */
-function figures(number) {
+/** Formats a number as pages do, with a thin space between thousands. */
+function formatNumber(number) {
   return number.toLocaleString("en").replaceAll(",", "\u202f");
 }
 
-/** Says it for a while; `{name}` in the words is a field of what the server answered, of a list how many it has. */
-function say(words, answer = {}) {
-  const told = (_, name) => figures(Array.isArray(answer[name]) ? answer[name].length : answer[name] ?? 0);
-  news.textContent = words.replace(/\{(\w+)\}/g, told);
-  clearTimeout(silence);
-  silence = setTimeout(() => { news.textContent = ""; }, 10_000);
+/** Shows an announcement for ten seconds. `{name}` stands for a field of the server's answer, or for the length of a list. */
+function announce(text, answer = {}) {
+  const formatField = (_, name) => formatNumber(Array.isArray(answer[name]) ? answer[name].length : answer[name] ?? 0);
+  announcement.textContent = text.replace(/\{(\w+)\}/g, formatField);
+  clearTimeout(announcementTimer);
+  announcementTimer = setTimeout(() => { announcement.textContent = ""; }, 10_000);
 }
 
-/** After something was done: elsewhere, or here with what is new, and said. */
-async function done(element, response, form) {
-  const words = element?.dataset.done || form?.dataset.done;
-  const answer = words && response.status !== 204 ? await response.json() : {};
-  const then = element?.dataset.then || form?.dataset.then;
-  if (then) { location.assign(then); return; }
+/** Finishes an action: opens the next page, or refreshes this one and announces the result. */
+async function finish(element, response, form) {
+  const text = element?.dataset.done || form?.dataset.done;
+  const answer = text && response.status !== 204 ? await response.json() : {};
+  const next = element?.dataset.then || form?.dataset.then;
+  if (next) { location.assign(next); return; }
   await refresh(true);
-  if (words) say(words, answer);
+  if (text) announce(text, answer);
 }
 
-/** Does something while a button is out of use; says beside it what went wrong. */
+/** Runs an action with its button disabled. A message that the action returns is shown as the problem. */
 async function attempt(button, problem, action) {
   button.disabled = true;
-  show(problem, "");
+  showText(problem, "");
   try {
-    const words = await action();
-    if (words) show(problem, words);
+    const message = await action();
+    if (message) showText(problem, message);
   } catch {
-    show(problem, "Server unreachable. Nothing was changed; try again.");
+    showText(problem, "Server unreachable. Nothing was changed. Try again.");
   } finally {
     button.disabled = false;
   }
 }
 
-function problemBeside(element) {
-  const place = element.closest("form, section, .panel, .card") || element.parentElement;
-  let problem = place.querySelector("[data-problem]");
+/** Returns the element for error messages near an element, and creates it if necessary. */
+function findProblemElement(element) {
+  const container = element.closest("form, section, .panel, .card") || element.parentElement;
+  let problem = container.querySelector("[data-problem]");
   if (!problem) {
     problem = document.createElement("p");
     problem.className = "problem";
     problem.setAttribute("role", "alert");
     problem.dataset.problem = "";
-    place.append(problem);
+    container.append(problem);
   }
   return problem;
 }
@@ -98,26 +99,26 @@ document.addEventListener("submit", (event) => {
   if (form.matches("[data-sign-in]")) {
     event.preventDefault();
     const token = form.elements.token.value.trim();
-    attempt(form.querySelector("button"), problemBeside(form), async () => {
+    attempt(form.querySelector("button"), findProblemElement(form), async () => {
       const response = await send("POST", "/api/audit/sign-in", {}, { Authorization: `Bearer ${token}` });
-      if (!response.ok) return problemOf(response);
+      if (!response.ok) return readProblem(response);
       location.assign(form.dataset.then || "/");
     });
   } else if (form.matches("[data-send]")) {
-    // A form whose fields are sent as one JSON object; empty fields are left out, those marked data-number are numbers.
+    // The fields are sent as a JSON object without empty ones. Fields with data-number are sent as numbers.
     event.preventDefault();
     const body = {};
     for (const field of form.elements) {
-      // A button counts if it is the one that was pressed.
+      // Of the buttons, only the pressed one is sent, below.
       if (!field.name || field.value === "" || field.type === "submit" || (field.type === "radio" && !field.checked)) continue;
       body[field.name] = "number" in field.dataset ? Number(field.value) : field.value;
     }
     if (event.submitter?.name) body[event.submitter.name] = event.submitter.value;
-    attempt(event.submitter || form.querySelector("button"), problemBeside(form), async () => {
+    attempt(event.submitter || form.querySelector("button"), findProblemElement(form), async () => {
       const response = await send(form.dataset.send, form.getAttribute("action"), body);
-      if (!response.ok) return problemOf(response);
+      if (!response.ok) return readProblem(response);
       form.reset();
-      await done(event.submitter, response, form);
+      await finish(event.submitter, response, form);
     });
   }
 });
@@ -126,22 +127,22 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-post], button[data-copy]");
   if (!button) return;
   if (button.dataset.post) {
-    attempt(button, problemBeside(button), async () => {
+    attempt(button, findProblemElement(button), async () => {
       const response = await send("POST", button.dataset.post, {});
-      if (!response.ok && response.status !== 401) return problemOf(response);
-      await done(button, response);
+      if (!response.ok && response.status !== 401) return readProblem(response);
+      await finish(button, response);
     });
   } else {
     copy(document.querySelector(button.dataset.copy)).then((copied) => {
-      button.dataset.words ||= button.textContent;
+      button.dataset.label ||= button.textContent;
       button.setAttribute("aria-live", "polite");
       button.textContent = copied ? "Copied" : "Press Ctrl+C";
-      setTimeout(() => { button.textContent = button.dataset.words; }, 2500);
+      setTimeout(() => { button.textContent = button.dataset.label; }, 2500);
     });
   }
 });
 
-/** Copies the text of an element; where a browser does not allow that (without HTTPS, say), it selects it and answers false. */
+/** Copies the text of an element. If the browser forbids it, for example without HTTPS, selects the text and tries the old API. */
 async function copy(element) {
   try {
     await navigator.clipboard.writeText(element.textContent.trim());
@@ -152,99 +153,100 @@ async function copy(element) {
   }
 }
 
-/** Brings the chosen link of each row of links into view where the row is wider than a phone. */
-function bringIntoView(within) {
-  for (const nav of within.querySelectorAll("nav")) {
-    const chosen = nav.scrollWidth > nav.clientWidth && nav.querySelector("[aria-current]");
-    if (chosen) nav.scrollLeft += chosen.getBoundingClientRect().left - nav.getBoundingClientRect().left - 12;
+/** Scrolls rows of links that are wider than the screen to their current link. */
+function scrollToCurrent(container) {
+  for (const nav of container.querySelectorAll("nav")) {
+    const current = nav.scrollWidth > nav.clientWidth && nav.querySelector("[aria-current]");
+    if (current) nav.scrollLeft += current.getBoundingClientRect().left - nav.getBoundingClientRect().left - 12;
   }
 }
-bringIntoView(document);
-document.addEventListener("driftline:part", (event) => bringIntoView(event.detail));
+scrollToCurrent(document);
+document.addEventListener("driftline:part", (event) => scrollToCurrent(event.detail));
 
-// Live pages: parts with an id inside main[data-live] are replaced where the server says something new, and nothing else moves.
+// Live pages: a refresh replaces only those parts of main[data-live] that have changed.
 const main = document.querySelector("main[data-live]");
-const fresh = document.querySelector("[data-fresh]");
+const freshness = document.querySelector("[data-fresh]");
 let tag = null;
 
-/** Whether somebody is writing in a part, or has written or selected there what is not sent yet. */
-function busy(part) {
+/** Returns whether a part has the focus in a field, or input that has not been sent. */
+function hasInput(part) {
   if (part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) return true;
-  return [...part.querySelectorAll("textarea")].some((one) => one.value !== one.defaultValue)
-    || [...part.querySelectorAll('input[type="checkbox"]')].some((one) => one.checked !== one.defaultChecked);
+  return [...part.querySelectorAll("textarea")].some((field) => field.value !== field.defaultValue)
+    || [...part.querySelectorAll('input[type="checkbox"]')].some((box) => box.checked !== box.defaultChecked);
 }
 
-function keepOpen(before, after) {
+/** Opens the same details in a replacement as before. */
+function copyOpenState(before, after) {
   for (const details of before.querySelectorAll("details[id]")) {
-    const twin = after.querySelector(`#${CSS.escape(details.id)}`);
-    if (twin) twin.open = details.open;
+    const replacement = after.querySelector(`#${CSS.escape(details.id)}`);
+    if (replacement) replacement.open = details.open;
   }
 }
 
-/** Finds in a part what stands there for an element of it now or later: the same kind with the same id, address or name; else the part. */
-function finder(part, element) {
+/** Returns a function that finds the replacement of an element after its part was replaced; the part itself if there is none. */
+function createFinder(part, element) {
   const names = ["id", "href", "name", "value", "data-post", "data-copy"];
-  const alike = () => [...part.querySelectorAll(element.localName)].filter((one) =>
-    names.every((name) => one.getAttribute(name) === element.getAttribute(name)));
-  const place = alike().indexOf(element);
-  return () => alike()[place] || alike()[0] || part;
+  const findMatches = () => [...part.querySelectorAll(element.localName)].filter((candidate) =>
+    names.every((name) => candidate.getAttribute(name) === element.getAttribute(name)));
+  const index = findMatches().indexOf(element);
+  return () => findMatches()[index] || findMatches()[0] || part;
 }
 
-let questions = 0;
-let answered = 0;
+let lastRequest = 0;
+let lastAnswered = 0;
 
-/** The address without the place on the page. */
-const here = () => location.pathname + location.search;
+/** Returns the address without its fragment. */
+const pageAddress = () => location.pathname + location.search;
 
-/** Looks for what is new at the address of the page; `isNews`: whether it is shown as such, and not as what somebody has asked for. */
-async function refresh(always = false, isNews = true) {
+/** Refreshes the changed parts of the page. `always` ignores the ETag and runs on a hidden page, too; `isHighlighted` marks the changed parts. */
+async function refresh(always = false, isHighlighted = true) {
   if (!main || (document.hidden && !always)) return;
-  const address = here();
-  const mine = ++questions;
+  const address = pageAddress();
+  const request = ++lastRequest;
   let response;
   let text;
   try {
     response = await fetch(address, { headers: tag && !always ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
     text = await response.text();
   } catch {
-    fresh.textContent = "Server unreachable; this page may be out of date";
+    freshness.textContent = "Server unreachable; this page may be out of date";
     return;
   }
-  // The address may be another one by now, or the answer to a later question has come already.
-  if (address !== here() || mine < answered) return;
-  answered = mine;
+  // Ignore the answer if the address has changed, or if a later request was answered first.
+  if (address !== pageAddress() || request < lastAnswered) return;
+  lastAnswered = request;
   if (response.redirected) { location.assign(response.url); return; }
-  if (response.status === 304) { fresh.textContent = ""; borrow(); return; }
-  if (!response.ok) { fresh.textContent = `The server answered ${response.status}; this page may be out of date`; return; }
+  if (response.status === 304) { freshness.textContent = ""; loadSlots(); return; }
+  if (!response.ok) { freshness.textContent = `The server answered ${response.status}; this page may be out of date`; return; }
   tag = response.headers.get("ETag");
   const page = new DOMParser().parseFromString(text, "text/html");
   for (const part of main.querySelectorAll("[data-part]")) {
-    const now = page.getElementById(part.id);
-    if (!now || busy(part) || now.innerHTML === part.dataset.seen) continue;
-    const seen = now.innerHTML;
-    if (part.dataset.seen !== undefined || seen !== part.innerHTML) {
-      keepOpen(part, now);
-      const focused = part.contains(document.activeElement) && part !== document.activeElement ? finder(part, document.activeElement) : null;
-      if (isNews) part.classList.add("changed");
-      part.replaceChildren(...now.childNodes);
+    const newPart = page.getElementById(part.id);
+    if (!newPart || hasInput(part) || newPart.innerHTML === part.dataset.seen) continue;
+    const content = newPart.innerHTML;
+    if (part.dataset.seen !== undefined || content !== part.innerHTML) {
+      copyOpenState(part, newPart);
+      const findFocused = part.contains(document.activeElement) && part !== document.activeElement ? createFinder(part, document.activeElement) : null;
+      if (isHighlighted) part.classList.add("changed");
+      part.replaceChildren(...newPart.childNodes);
       part.addEventListener("animationend", () => part.classList.remove("changed"), { once: true });
       document.dispatchEvent(new CustomEvent("driftline:part", { detail: part }));
-      // Who goes by keyboard would begin at the top of the page again.
-      if (focused) {
-        const twin = focused();
-        if (twin === part) part.tabIndex = -1;
-        twin.focus({ preventScroll: true });
+      // Without this, keyboard users would start at the top of the page again.
+      if (findFocused) {
+        const target = findFocused();
+        if (target === part) part.tabIndex = -1;
+        target.focus({ preventScroll: true });
       }
     }
-    part.dataset.seen = seen;
+    part.dataset.seen = content;
   }
-  fresh.textContent = "";
-  borrow(always);
+  freshness.textContent = "";
+  loadSlots(always);
 }
 
 const tags = new Map();
 
-/** Another page; null if it says nothing new. Throws if it cannot be loaded. */
+/** Loads another page; null if it has not changed. Throws if it cannot be loaded. */
 async function loadPage(address, always) {
   const tag = always ? null : tags.get(address);
   const response = await fetch(address, { headers: tag ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
@@ -254,9 +256,9 @@ async function loadPage(address, always) {
   return new DOMParser().parseFromString(await response.text(), "text/html");
 }
 
-/** Says below what a slot shows that it could not be loaded, with the way to the page. */
-function reportUnloaded(slot) {
-  // With its tag, the page would answer next time that it says nothing new.
+/** Reports in a slot that its content could not be loaded, with a link to the other page. */
+function reportLoadFailure(slot) {
+  // Forget the ETag, or the next request would find the page unchanged.
   tags.delete(slot.dataset.load);
   if (slot.querySelector("[data-unloaded]")) return;
   const report = document.createElement("p");
@@ -269,8 +271,8 @@ function reportUnloaded(slot) {
   slot.append(report);
 }
 
-/** Fills the slots that show a part of another page, which would take this one too long: with the element of that id. */
-async function borrow(always = false) {
+/** Fills the slots of the page, each with an element of another page that takes longer to build. */
+async function loadSlots(always = false) {
   const slots = [...document.querySelectorAll("main [data-load]")];
   const pages = new Map(slots.map((slot) => [slot.dataset.load, null]));
   for (const slot of slots) if (!tags.has(slot.dataset.load)) slot.setAttribute("aria-busy", "true");
@@ -279,24 +281,24 @@ async function borrow(always = false) {
     const page = await pages.get(slot.dataset.load);
     slot.removeAttribute("aria-busy");
     const part = page?.getElementById(slot.dataset.take);
-    if (page !== null && !part) reportUnloaded(slot);
-    else if (page && busy(slot)) tags.delete(slot.dataset.load);
+    if (page !== null && !part) reportLoadFailure(slot);
+    else if (page && hasInput(slot)) tags.delete(slot.dataset.load);
     else if (page && part.outerHTML !== slot.innerHTML) fillSlot(slot, part);
-    slot.dataset.came = "true";
+    slot.dataset.loaded = "true";
   }));
 }
 
 function fillSlot(slot, part) {
-  const focused = slot.contains(document.activeElement) ? finder(slot, document.activeElement) : null;
-  const aim = location.hash.length > 1 && !slot.dataset.came ? location.hash : "";
-  keepOpen(slot, part);
+  const findFocused = slot.contains(document.activeElement) ? createFinder(slot, document.activeElement) : null;
+  const target = location.hash.length > 1 && !slot.dataset.loaded ? location.hash : "";
+  copyOpenState(slot, part);
   slot.replaceChildren(part);
-  if (focused) focused().focus({ preventScroll: true });
-  // An address that names what is in here found nothing when the page came.
-  if (aim && slot.querySelector(`#${CSS.escape(decodeURIComponent(aim.slice(1)))}`)) location.replace(aim);
+  if (findFocused) findFocused().focus({ preventScroll: true });
+  // The target of the address was missing until the slot was filled.
+  if (target && slot.querySelector(`#${CSS.escape(decodeURIComponent(target.slice(1)))}`)) location.replace(target);
 }
 
-borrow();
+loadSlots();
 if (main) {
   for (const part of main.querySelectorAll("[data-part]")) part.dataset.seen = part.innerHTML;
   setInterval(refresh, 1000 * Number(main.dataset.live));

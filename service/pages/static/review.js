@@ -1,27 +1,28 @@
 "use strict";
-// The review queue: scores by key or button, skips, and brings the next exchange without loading the page again.
+// The review queue: scores exchanges by key or button, skips them, and loads the next one without reloading the page.
 
 const queue = document.getElementById("queue");
-const said = document.querySelector("[data-said]");
-const scored = []; // ids scored here: where what was said takes a moment to land, they are passed over meanwhile
-const JUST_SCORED = 20;
+const status = document.querySelector("[data-said]");
+const scored = []; // recently scored ids, skipped because their records may not be stored yet
+const MAX_SCORED = 20;
 
-/** Puts the page at an address in place of what is shown; keeps the address, so that it can be shared. */
-async function move(address, remember) {
-  const asked = new URL(address, location.href);
-  for (const id of scored) asked.searchParams.append("skip", id);
-  const response = await fetch(asked, { credentials: "same-origin" });
+/** Shows the queue of another address. `remember` adds that address to the history. Returns an error message, or an empty text. */
+async function showQueue(address, remember) {
+  const request = new URL(address, location.href);
+  for (const id of scored) request.searchParams.append("skip", id);
+  const response = await fetch(request, { credentials: "same-origin" });
   if (response.redirected) { location.assign(response.url); return ""; }
   if (!response.ok) return `The server answered ${response.status}. Reload the page.`;
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   if (remember) history.pushState(null, "", address);
-  const [item, words] = [queue.querySelector("[data-item]")?.dataset.item, queue.querySelector("#comment")?.value];
+  const item = queue.querySelector("[data-item]")?.dataset.item;
+  const comment = queue.querySelector("#comment")?.value;
   queue.replaceChildren(...page.getElementById("queue").childNodes);
-  // What was written about an exchange stays while it is looked at in another way.
-  if (words && item === queue.querySelector("[data-item]")?.dataset.item) queue.querySelector("#comment").value = words;
-  const other = document.getElementById("blind");
-  const twin = page.getElementById("blind");
-  if (other && twin) other.replaceWith(twin);
+  // Keep the comment if the same exchange is shown with or without the verdict.
+  if (comment && item === queue.querySelector("[data-item]")?.dataset.item) queue.querySelector("#comment").value = comment;
+  const blindLink = document.getElementById("blind");
+  const newBlindLink = page.getElementById("blind");
+  if (blindLink && newBlindLink) blindLink.replaceWith(newBlindLink);
   const heading = document.getElementById("item");
   if (heading) {
     heading.focus({ preventScroll: true });
@@ -39,22 +40,22 @@ async function score(form, button) {
   const body = { score: Number(button.value), ...(comment && { comment }) };
   await attempt(button, form.querySelector("[data-problem]"), async () => {
     const response = await send("POST", form.getAttribute("action"), body);
-    if (!response.ok) return problemOf(response);
+    if (!response.ok) return readProblem(response);
     scored.push(id);
-    scored.splice(0, scored.length - JUST_SCORED);
-    said.textContent = `Scored ${body.score}. To change it, score again; the newest score counts. `;
-    const back = document.createElement("a");
-    back.href = `${location.pathname.replace(/review$/, "exchanges/")}${encodeURIComponent(id)}`;
-    back.textContent = "View it";
-    said.append(back);
-    borrow();
-    return move(location.href, false);
+    scored.splice(0, scored.length - MAX_SCORED);
+    status.textContent = `Scored ${body.score}. To change it, score again; the newest score counts. `;
+    const link = document.createElement("a");
+    link.href = `${location.pathname.replace(/review$/, "exchanges/")}${encodeURIComponent(id)}`;
+    link.textContent = "View it";
+    status.append(link);
+    loadSlots();
+    return showQueue(location.href, false);
   });
 }
 
 function skip(link) {
-  said.textContent = "Skipped; it will come up again later.";
-  move(link.href, true).catch(() => location.assign(link.href));
+  status.textContent = "Skipped. It will come up again later.";
+  showQueue(link.href, true).catch(() => location.assign(link.href));
 }
 
 document.addEventListener("submit", (event) => {
@@ -70,12 +71,12 @@ document.addEventListener("click", (event) => {
   skip(link);
 });
 
-addEventListener("popstate", () => { move(location.href, false).catch(() => location.reload()); });
+addEventListener("popstate", () => { showQueue(location.href, false).catch(() => location.reload()); });
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-  const writing = event.target.matches("input, textarea, select");
-  if (writing) {
+  const isTyping = event.target.matches("input, textarea, select");
+  if (isTyping) {
     if (event.key === "Escape") document.getElementById("item")?.focus({ preventScroll: true });
     return;
   }
@@ -88,5 +89,5 @@ document.addEventListener("keydown", (event) => {
   if (button && !queue.querySelector("[data-review] button:disabled")) button.click();
   if (link) skip(link);
   if (comment) comment.focus();
-  if (blind) move(blind.href, true).catch(() => location.assign(blind.href));
+  if (blind) showQueue(blind.href, true).catch(() => location.assign(blind.href));
 });

@@ -1,24 +1,24 @@
 "use strict";
-// The parameters of a statement: a field for each $name in it, outside of its texts, names and comments. Values are kept in the address.
+// The parameters of a statement: a field for each $name outside of strings, quoted names and comments. The address keeps the values.
 
 const PREFIX = "p.";
 const TOKEN = /[eE]'(?:[^'\\]|\\[^]|'')*(?:'|$)|'(?:[^']|'')*(?:'|$)|"(?:[^"]|"")*"|--[^\n]*|\/\*[^]*?(?:\*\/|$)|(\$(?:[A-Za-z_]\w*)?\$)[^]*?(?:\1|$)|\$([A-Za-z_]\w{0,62})(?![\w$])|[A-Za-z_][\w$]*/g;
-const PLAIN = /^-?(0|[1-9]\d{0,14})(\.\d{1,12})?$/; // what a number is written as, whichever way one goes
-const values = new Map(); // by name, also of what is not in the statement at the moment
+const PLAIN_NUMBER = /^-?(0|[1-9]\d{0,14})(\.\d{1,12})?$/; // a number that converts to text and back unchanged
+const values = new Map(); // by name; values of parameters that are currently not in the statement are kept
 
-/** The names that a statement has parameters of, each once: DuckDB does not tell $A from $a. */
+/** Returns the distinct parameter names of a statement. DuckDB ignores their case. */
 function parameterNames(text) {
-  const found = new Map();
-  for (const [, , name] of text.matchAll(TOKEN)) if (name && !found.has(name.toLowerCase())) found.set(name.toLowerCase(), name);
-  return [...found.values()];
+  const names = new Map();
+  for (const [, , name] of text.matchAll(TOKEN)) if (name && !names.has(name.toLowerCase())) names.set(name.toLowerCase(), name);
+  return [...names.values()];
 }
 
-/** Shows the fields of a statement, in a place of the page; what has been filled in stays. */
-function showParameters(place, text) {
-  const fields = place.querySelector("[data-fields]");
+/** Shows a field for each parameter of a statement, with the values kept so far. */
+function showParameters(container, text) {
+  const fields = container.querySelector("[data-fields]");
   const names = parameterNames(text);
-  const shown = [...fields.querySelectorAll("input")].map((one) => one.name.slice(PREFIX.length));
-  place.hidden = !names.length;
+  const shown = [...fields.querySelectorAll("input")].map((input) => input.name.slice(PREFIX.length));
+  container.hidden = !names.length;
   if (names.join() === shown.join()) return;
   fields.replaceChildren(...names.map((name) => {
     const field = document.createElement("div");
@@ -38,18 +38,18 @@ function showParameters(place, text) {
   }));
 }
 
-/** The values of a statement's parameters, as the API takes them: texts, and NULL where a field is empty. */
-function parametersOf(text) {
+/** Returns the values of a statement's parameters for the API: texts, or null for empty fields. */
+function readParameters(text) {
   return Object.fromEntries(parameterNames(text).map((name) => [name, values.get(name) || null]));
 }
 
-/** The same values with plain numbers as numbers, and not as texts; nothing where there are none. */
-function withNumbers(given) {
-  const numbers = Object.entries(given).filter(([, value]) => PLAIN.test(value ?? ""));
-  return numbers.length ? { ...given, ...Object.fromEntries(numbers.map(([name, value]) => [name, Number(value)])) } : null;
+/** Returns the parameters with plain numbers as numbers instead of texts; null if none is a number. */
+function withNumbers(parameters) {
+  const numbers = Object.entries(parameters).filter(([, value]) => PLAIN_NUMBER.test(value ?? ""));
+  return numbers.length ? { ...parameters, ...Object.fromEntries(numbers.map(([name, value]) => [name, Number(value)])) } : null;
 }
 
-/** Takes over values from an address. */
+/** Reads the values from an address. */
 function takeParameters(query) {
   for (const [key, value] of query) if (key.startsWith(PREFIX)) values.set(key.slice(PREFIX.length), value);
 }

@@ -21,7 +21,7 @@ def test_of_many_exchanges_complete_sessions_of_both_versions_are_read(
     store: Store, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """The newest exchanges alone would contain only the newest version of a large project."""
-    monkeypatch.setattr(versions, "MOST_EXCHANGES", most)
+    monkeypatch.setattr(versions, "MAX_EXCHANGES", most)
     exchanges, scores = [], []
     for session in range(SESSIONS):
         name, version = f"s{session}", "6" if session < SESSIONS // 2 else "7"

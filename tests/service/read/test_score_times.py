@@ -42,20 +42,20 @@ def test_the_times_of_scored_exchanges_are_loaded_once(store: Store) -> None:
     """Loading them reads every id of a project, so it is done only for unknown ids."""
     times = ScoreTimes()
     expected = [AT, AT + timedelta(days=2)]
-    assert times.of_people(store.cursor(), "ops") == expected
+    assert times.read_scored_times(store.cursor(), "ops") == expected
     with store.transaction() as transaction:
         transaction.connection.execute("DELETE FROM log.scores")
-    assert times.of_people(store.cursor(), "ops") == expected
-    assert times.of_people(store.cursor(), "web") == []
+    assert times.read_scored_times(store.cursor(), "ops") == expected
+    assert times.read_scored_times(store.cursor(), "web") == []
 
 
 def test_a_time_from_a_page_is_cached() -> None:
     """The page of an exchange knows its time, so scoring it needs no search."""
     times = ScoreTimes()
-    assert None is times.time_of("ops", "b")
-    times.learn("ops", "b", AT)
-    assert times.time_of("ops", "b") == AT
-    assert None is times.time_of("web", "b")
+    assert None is times.get("ops", "b")
+    times.store("ops", "b", AT)
+    assert times.get("ops", "b") == AT
+    assert None is times.get("web", "b")
 
 
 def test_a_score_is_found_by_its_id_whatever_its_age(store: Store) -> None:
@@ -73,7 +73,7 @@ def test_a_score_is_found_by_its_id_whatever_its_age(store: Store) -> None:
 
 def test_cached_times_are_reused_and_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search reads the ids of a project, and a program that walks through all scores must not fill the memory."""
-    monkeypatch.setattr(people, "MAX_FOUND", 2)
+    monkeypatch.setattr(people, "MAX_CACHED_TIMES", 2)
     times = ScoreTimes()
     expected = [times.find(store.cursor(), "ops", name) for name in "abc"]
     assert [AT + timedelta(days=day) for day in range(3)] == expected

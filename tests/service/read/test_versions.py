@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.read.versions import AgentVersions, versions_of
+from service.read.versions import AgentVersions, group_versions
 
 OCTOBER = datetime(2026, 10, 1, tzinfo=UTC)
 
@@ -24,7 +24,7 @@ def row(version: str | None, day: int, scores: list[float] | None = None, **fiel
 
 def only(*rows: dict[str, Any]) -> AgentVersions:
     """The versions of the only agent."""
-    (versions,) = versions_of(rows, "tier2")
+    (versions,) = group_versions(rows, "tier2")
     return versions
 
 

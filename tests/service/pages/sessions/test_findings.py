@@ -267,7 +267,7 @@ def test_a_very_long_session_is_marked_by_its_record(
     *, rules: str | None, marked: int, store: Store, call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page cannot read a million events, so it marks those that the record names and says that there are more."""
-    monkeypatch.setattr(module, "EVENTS_FOLDED", 100)
+    monkeypatch.setattr(module, "MAX_REDIAGNOSED_EVENTS", 100)
     raw = dict.fromkeys(range(121, 271), REFUND)
     filled(store, *session_of(raw, **({"rule_version": rules} if rules else {})))
     findings = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]

@@ -17,7 +17,7 @@ from support.watch_histories import put
 from analytics.store.store import Store
 from schemas.records import DimensionScore, Erasure, Heartbeat, Label, Redaction
 from service.pages.run_view import MAX_STEPS_PER_TURN
-from service.pages.session import STEPS_PER_PAGE, TEXT_SHOWN, TURNS
+from service.pages.session import MAX_TEXT_LENGTH, STEPS_PER_PAGE, TURNS_PER_PAGE
 from service.setup.access import AccessStore, Holder
 from service.text.links import Links
 from streams.engine.engine import Engine
@@ -122,23 +122,23 @@ def test_an_event_that_names_its_exchange_is_shown_there(store: Store, look: Loo
 
 def test_long_sessions_are_paged_and_each_turn_has_a_link(store: Store, look: Look) -> None:
     """A page of five thousand turns would never load, but a link to a turn must still work."""
-    talk(store, turns=2 * TURNS + 1)
+    talk(store, turns=2 * TURNS_PER_PAGE + 1)
     first = look(LINKS.session("ops", "s"))
-    assert f"Turns 1 to {TURNS} of {2 * TURNS + 1}" in first
-    assert f"Question {TURNS}?" in first
-    assert f"Question {TURNS + 1}?" not in first
-    assert LINKS.session("ops", "s", "local", fragment="turns", turn=TURNS + 1).replace("&", "&amp;") in first
-    last = look(LINKS.session("ops", "s", turn=2 * TURNS + 1))
-    assert f"Question {2 * TURNS + 1}?" in last
-    assert f"Question {TURNS}?" not in last
-    around = look(LINKS.session("ops", "s", exchange=f"s:{TURNS + 5}"))
-    assert f"Turns {TURNS + 1} to {2 * TURNS} of" in around
+    assert f"Turns 1 to {TURNS_PER_PAGE} of {2 * TURNS_PER_PAGE + 1}" in first
+    assert f"Question {TURNS_PER_PAGE}?" in first
+    assert f"Question {TURNS_PER_PAGE + 1}?" not in first
+    assert LINKS.session("ops", "s", "local", fragment="turns", turn=TURNS_PER_PAGE + 1).replace("&", "&amp;") in first
+    last = look(LINKS.session("ops", "s", turn=2 * TURNS_PER_PAGE + 1))
+    assert f"Question {2 * TURNS_PER_PAGE + 1}?" in last
+    assert f"Question {TURNS_PER_PAGE}?" not in last
+    around = look(LINKS.session("ops", "s", exchange=f"s:{TURNS_PER_PAGE + 5}"))
+    assert f"Turns {TURNS_PER_PAGE + 1} to {2 * TURNS_PER_PAGE} of" in around
     assert "No such turn" in look(LINKS.session("ops", "s", turn=5000))
 
 
 def test_a_session_can_be_filtered_for_anomalies(store: Store, look: Look) -> None:
     """In a long session, users want to see only the turns with anomalies."""
-    talk(store, turns=TURNS + 2)
+    talk(store, turns=TURNS_PER_PAGE + 2)
     page = look(LINKS.session("ops", "s", only="anomalies"))
     assert "Turns 1 to 1 of 1 with an anomaly" in page
     assert "Question 2?" in page
@@ -190,20 +190,20 @@ def test_deleted_texts_leave_the_findings(store: Store, look: Look) -> None:
     """Retention deletes texts earlier than scores."""
     put(store, "scores", [score("s", 1, **JUDGED)])
     page = look(LINKS.session("ops", "s"))
-    told(page, "Turn 1", "0.52", "The texts were deleted; the findings remain.")
+    told(page, "Turn 1", "0.52", "The texts were deleted.")
 
 
 def test_omitted_text_is_counted_and_linked(store: Store, look: Look) -> None:
     """Omitted text is counted and linked."""
     redacted_exchange = exchange(
-        "s", 1, "x" * (TEXT_SHOWN + 7), redactions=(Redaction(kind="token", count=2),), user_message="The key is [redacted]."
+        "s", 1, "x" * (MAX_TEXT_LENGTH + 7), redactions=(Redaction(kind="token", count=2),), user_message="The key is [redacted]."
     )
     put(store, "exchanges", [redacted_exchange])
     put(store, "scores", [score("s", 1)])
     page = look(LINKS.session("ops", "s"))
     told(
         page,
-        f"Cut after {TEXT_SHOWN // 1000}\u202f{TEXT_SHOWN % 1000:03} of",
+        f"Cut after {MAX_TEXT_LENGTH // 1000}\u202f{MAX_TEXT_LENGTH % 1000:03} of",
         "Download the full text",
         "<bdi>token</bdi> removed",
     )
@@ -334,7 +334,7 @@ def test_no_foreign_text_is_markup(store: Store, look: Look) -> None:
 
 def test_the_api_answer_is_complete_and_paged(call: Call, tokens: Tokens, store: Store) -> None:
     """A script that analyses a session gets the content of the page without truncation."""
-    long = "x" * (TEXT_SHOWN + 1)
+    long = "x" * (MAX_TEXT_LENGTH + 1)
     talk(store, turns=3, agent_thinking=long)
     put(store, "judgements", [judgement("s", 2)])
     first = call("GET", "/api/audit/ops/sessions/s?limit=2", tokens.root).json()
