@@ -1,4 +1,4 @@
-"""Charts: their numbers as a table, the same numbers for the script that draws them (`static/charts.js`), and marks of what changed."""
+"""Charts: a table of their numbers, the data for the script that draws them (`static/charts.js`), and marks of changes."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from streams.watch.lifecycle import DISMISSED
 Form = Callable[[float | None], str]
 Limits = tuple[float | None, float | None]
 FORMS: Mapping[Form | None, str] = {None: "number", usd: "usd", share: "share"}
-"""The number formats of charts, by their names in the script."""
-_SERIES = 7
-"""Colours of the parts of bars; the last one is for all remaining parts together."""
+"""Number formats of charts, with their names in the script."""
+MAX_SERIES = 7
+"""Maximum number of drawn parts of a bar, which is the number of colours. The last part stands for all remaining ones."""
 _OTHER = "Other"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A number and its label."""
+    """A number with its label."""
 
     label: str
     value: float | None
-    """None for an unknown value, which is a gap and never 0."""
-    short: str = ""
-    """The label on the axis."""
+    """None for an unknown value, which is drawn as a gap."""
+    axis_label: str = ""
+    """The shorter label on the axis."""
     at: datetime | None = None
-    """The beginning of the point, to place marks."""
+    """The start of the point, which places marks."""
     count: int | None = None
-    """The number of values behind the mean; None if the number is not a mean."""
+    """Number of values behind a mean; None for other numbers."""
     half: float | None = None
-    """Half the width of the 95 % interval."""
+    """Half of the width of the 95 % interval."""
     link: str = ""
     """The address opened by a click."""
     records_link: str = ""
@@ -55,7 +55,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The normal range: the mean, and one sigma on either side."""
+    """The normal range: the mean, and one sigma on either side of it."""
 
     mean: float
     sigma: float
@@ -66,7 +66,7 @@ class Chart:
     """The description of a chart."""
 
     key: str
-    """Id on its page."""
+    """Id of the chart on its page."""
     title: str
     words: str = ""
     """A summary of the chart in a sentence."""
@@ -80,18 +80,18 @@ class Chart:
     """The number format; without it, numbers have `digits` digits."""
     digits: int = 2
     limits: Limits = (None, None)
-    """The bounds of the measure itself."""
+    """The bounds of the measure."""
     reaches: tuple[float, ...] = ()
-    """Numbers that the axis always includes, so that small changes look small."""
+    """Values that the axis always includes, so that small changes look small."""
     marked: str = "marked"
-    """The meaning of a marked point, such as drift."""
+    """What a marked point means, such as drift."""
     marks: Sequence[Mark] = ()
     step: timedelta | None = None
-    """The length of a point; None where points are moments."""
+    """The duration of a point; None if points are moments."""
     group: str = ""
-    """Charts of one group on a page have the same points and share their crosshair."""
+    """Charts of a group have the same points and share the crosshair."""
 
-    def written(self, value: float | None) -> str:
+    def format(self, value: float | None) -> str:
         """Format a number of the chart."""
         if value is None:
             return NOTHING
@@ -111,41 +111,44 @@ def line(
     before: Sequence[float | None] = (),
     previous: Sequence[float | None] | None = None,
 ) -> Markup:
-    """Draw a line of numbers, with gaps for unknown ones, over the normal band, which is one for all points or one per point.
+    """Draw a line of numbers, with gaps for unknown ones, over a band for all points or one band per point.
 
-    `marked` are the labels of points that stand out, such as days of drift; they get their own shape and a remark in the table.
-    `before` is the level before a change, for each point at which to show it. `previous` are the numbers of the preceding period.
+    `marked` are the labels of points that stand out, such as days of drift. They get their own shape and a remark in the table.
+    `before` has the level before a change at each point that shows it. `previous` are the numbers of the preceding period.
     """
     values = [drawable(point.value) for point in points]
     if not any(value is not None for value in (*values, *(previous or ()))):
         return _draw_empty(chart)
     bands = band if isinstance(band, Sequence) else [band] * len(points)
-    stands_out = [point.label in marked for point in points]
+    is_marked = [point.label in marked for point in points]
     columns = [
-        (chart.column, [chart.written(value) for value in values]),
+        (chart.column, [chart.format(value) for value in values]),
         *_count_columns(chart, points),
         *_previous_column(chart, previous),
-        *([(chart.marked.capitalize(), [chart.marked if out else "" for out in stands_out])] if any(stands_out) else []),
+        *_mark_column(chart, is_marked),
     ]
     drawn = {
         "kind": "line",
-        "series": [[short(value) for value in values]],
+        "series": [[round_value(value) for value in values]],
         "band": list(_band_levels(bands)),
-        "before": [short(level) for level in before] if any(level is not None for level in before) else [],
+        "before": [round_value(level) for level in before] if any(level is not None for level in before) else [],
     }
-    legend = [("line", chart.column)] * (previous is not None)
-    legend += [("previous", "The period before")] * (previous is not None)
-    legend += [("band", "Baseline ± one sigma")] * bool(drawn["band"]) + [("before", "Before the change")] * bool(
-        drawn["before"]
-    )
-    legend += [("marked", chart.marked.capitalize())] * any(stands_out)
-    return _build_figure(chart, points, drawn, columns, legend, marked=stands_out, previous=previous)
+    legend = []
+    if previous is not None:
+        legend += [("line", chart.column), ("previous", "The period before")]
+    if drawn["band"]:
+        legend.append(("band", "Baseline ± one sigma"))
+    if drawn["before"]:
+        legend.append(("before", "Before the change"))
+    if any(is_marked):
+        legend.append(("marked", chart.marked.capitalize()))
+    return _build_figure(chart, points, drawn, columns, legend, marked=is_marked, previous=previous)
 
 
 def bars(
     chart: Chart, points: Sequence[Point], *, marked: Collection[str] = (), previous: Sequence[float | None] | None = None
 ) -> Markup:
-    """Draw a bar for each number, starting at 0; labels in `marked` get the colour of bad values."""
+    """Draw a bar for each number. Bars whose labels are in `marked` get the colour of bad values."""
     series = {chart.column: [point.value for point in points]}
     return stacked_bars(chart, points, series, marked=marked, previous=previous)
 
@@ -158,28 +161,31 @@ def stacked_bars(
     marked: Collection[str] = (),
     previous: Sequence[float | None] | None = None,
 ) -> Markup:
-    """Draw stacked bars of `series` by name; the values of `points` are ignored.
+    """Draw stacked bars of `series` by name. The values of `points` are ignored.
 
-    Beyond seven parts the last ones are drawn as one, but the table has all of them. `previous` are the sums of the preceding
-    period.
+    If there are more than MAX_SERIES parts, the last ones are drawn as one, but the table has all of them. `previous` are the sums of the
+    preceding period.
     """
     exact = {name: [drawable(value) for value in values] for name, values in series.items()}
     parts = _merge_parts(exact)
     if not any(value is not None for values in (*exact.values(), previous or ()) for value in values):
         return _draw_empty(chart)
-    columns: list[Column] = [(name, [chart.written(value) for value in values]) for name, values in exact.items()]
-    stands_out = [point.label in marked for point in points]
-    columns += [*_previous_column(chart, previous)]
-    columns += [(chart.marked.capitalize(), [chart.marked if out else "" for out in stands_out])] if any(stands_out) else []
-    drawn = {"kind": "bars", "series": [[short(value) for value in values] for values in parts.values()]}
-    legend = [(f"part-{place}", name) for place, name in enumerate(parts)] if len(parts) > 1 or previous is not None else []
-    legend += [("previous", "The period before")] * (previous is not None)
-    legend += [("bad", chart.marked.capitalize())] * any(stands_out)
-    return _build_figure(chart, points, drawn, columns, legend, marked=stands_out, previous=previous)
+    columns: list[Column] = [(name, [chart.format(value) for value in values]) for name, values in exact.items()]
+    is_marked = [point.label in marked for point in points]
+    columns += [*_previous_column(chart, previous), *_mark_column(chart, is_marked)]
+    drawn = {"kind": "bars", "series": [[round_value(value) for value in values] for values in parts.values()]}
+    legend = []
+    if len(parts) > 1 or previous is not None:
+        legend += [(f"part-{number}", name) for number, name in enumerate(parts)]
+    if previous is not None:
+        legend.append(("previous", "The period before"))
+    if any(is_marked):
+        legend.append(("bad", chart.marked.capitalize()))
+    return _build_figure(chart, points, drawn, columns, legend, marked=is_marked, previous=previous)
 
 
 def _count_columns(chart: Chart, points: Sequence[Point]) -> Iterator[Column]:
-    """Yield the columns with the number behind each mean and with its interval, if any point has them."""
+    """Yield columns for the number of values behind each mean and its interval, if any point has them."""
     if any(point.count is not None for point in points):
         yield chart.counted, [NOTHING if point.count is None else number(point.count) for point in points]
     if any(point.half is not None for point in points):
@@ -189,42 +195,49 @@ def _count_columns(chart: Chart, points: Sequence[Point]) -> Iterator[Column]:
 def _format_interval(chart: Chart, point: Point) -> str:
     if point.half is None or point.value is None:
         return NOTHING
-    low, high = (
-        end if limit is None else limit if (end - limit) * side < 0 else end
-        for end, limit, side in (
-            (point.value - point.half, chart.limits[0], 1),
-            (point.value + point.half, chart.limits[1], -1),
-        )
-    )
-    return f"{chart.written(low)} to {chart.written(high)}"
+    minimum, maximum = chart.limits
+    low = point.value - point.half
+    high = point.value + point.half
+    if minimum is not None:
+        low = max(low, minimum)
+    if maximum is not None:
+        high = min(high, maximum)
+    return f"{chart.format(low)} to {chart.format(high)}"
+
+
+def _mark_column(chart: Chart, is_marked: Sequence[bool]) -> Iterator[Column]:
+    if any(is_marked):
+        yield chart.marked.capitalize(), [chart.marked if marked else "" for marked in is_marked]
 
 
 def _previous_column(chart: Chart, previous: Sequence[float | None] | None) -> Iterator[Column]:
     if previous is not None:
-        yield "Period before", [chart.written(drawable(value)) for value in previous]
+        yield "Period before", [chart.format(drawable(value)) for value in previous]
 
 
 def _band_levels(bands: Sequence[Band | None]) -> Iterator[list[float]]:
-    """Yield the bands: first and last point, lower end, middle and upper end; there is a step where the band changes."""
+    """Yield each stretch of points with the same band: its first and last point, and the lower, middle and upper level."""
     position = 0
     for band, run in groupby(bands):
         count = len(list(run))
         if band is not None:
-            levels = (short(level) for level in (band.mean - band.sigma, band.mean, band.mean + band.sigma))
+            levels = (round_value(level) for level in (band.mean - band.sigma, band.mean, band.mean + band.sigma))
             yield [position, position + count - 1, *(level or 0.0 for level in levels)]
         position += count
 
 
 def _merge_parts(series: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
-    """Return the parts to draw; if there are too many, the last ones are merged."""
+    """Return the parts to draw. If there are too many, the last ones are merged."""
     names = list(series)
-    if len(names) <= _SERIES:
+    if len(names) <= MAX_SERIES:
         return {name: list(series[name]) for name in names}
-    own, rest = names[: _SERIES - 1], [series[name] for name in names[_SERIES - 1 :]]
-    others = [
-        None if all(one is None for one in stack) else sum(one or 0.0 for one in stack) for stack in zip(*rest, strict=True)
+    separate = names[: MAX_SERIES - 1]
+    merged = [series[name] for name in names[MAX_SERIES - 1 :]]
+    sums = [
+        None if all(value is None for value in values) else sum(value or 0.0 for value in values)
+        for values in zip(*merged, strict=True)
     ]
-    return {name: list(series[name]) for name in own} | {f"{_OTHER} ({len(rest)})": others}
+    return {name: list(series[name]) for name in separate} | {f"{_OTHER} ({len(merged)})": sums}
 
 
 def _draw_empty(chart: Chart) -> Markup:
@@ -243,28 +256,28 @@ def _build_figure(
     marked: Sequence[bool],
     previous: Sequence[float | None] | None,
 ) -> Markup:
-    """Return the figure: the data for the script, the legend and the table."""
+    """Build the figure with the data for the script, the legend and the table."""
     placed = _place_marks(chart, points)
-    drawn_values = {
+    data = {
         **drawn,
         "title": visible(chart.title),
-        "labels": [visible(point.short or point.label) for point in points],
-        "marked": [place for place, out in enumerate(marked) if out],
-        "marks": [[round(place, 3), mark.kind] for mark, place in placed],
-        "previous": None if previous is None else [short(value) for value in previous],
+        "labels": [visible(point.axis_label or point.label) for point in points],
+        "marked": [index for index, is_out in enumerate(marked) if is_out],
+        "marks": [[round(position, 3), mark.kind] for mark, position in placed],
+        "previous": None if previous is None else [round_value(value) for value in previous],
         "limits": chart.limits,
         "reaches": chart.reaches,
         "form": FORMS[chart.form],
         "digits": chart.digits,
         "group": chart.group,
     }
-    kept = {name: value for name, value in drawn_values.items() if value not in (None, [], "", ())}
-    kinds = [(f"mark {kind}", name) for kind, name in KINDS.items() if any(mark.kind == kind for mark, _ in placed)]
+    compact = {name: value for name, value in data.items() if value not in (None, [], "", ())}
+    kinds = [(f"mark {kind}", name) for kind, name in MARK_KINDS.items() if any(mark.kind == kind for mark, _ in placed)]
     return Markup(
         '<figure class="drawn" id="{}-chart" data-chart="{}" aria-label="{}"><p class="visually-hidden">{}</p>{}{}</figure>'
     ).format(
         chart.key,
-        json.dumps(kept, separators=(",", ":"), ensure_ascii=False),
+        json.dumps(compact, separators=(",", ":"), ensure_ascii=False),
         visible(chart.title),
         visible(chart.words),
         _build_legend([*legend, *kinds]),
@@ -273,22 +286,21 @@ def _build_figure(
 
 
 def _place_marks(chart: Chart, points: Sequence[Point]) -> list[tuple[Mark, float]]:
-    """Return the marks of a chart with their places among its points."""
+    """Return the marks of a chart with their positions among its points."""
     times = [point.at for point in points if point.at is not None]
     if len(times) < len(points):
         return []
-    positions = [(mark, place_of(mark, times, chart.step)) for mark in chart.marks]
-    return [(mark, place) for mark, place in positions if place is not None]
+    positions = [(mark, locate_mark(mark, times, chart.step)) for mark in chart.marks]
+    return [(mark, position) for mark, position in positions if position is not None]
 
 
 def _build_change_columns(points: Sequence[Point], placed: Sequence[tuple[Mark, float]]) -> Iterator[Column]:
-    """Yield the column with the marks at each point, the earliest first."""
+    """Yield a column with the marks at each point, earliest first."""
     if placed:
-        at = [(int(place + 0.5), mark) for mark, place in placed]
-        yield (
-            "Changes",
-            ["; ".join(visible(mark.words) for place, mark in at if place == point) for point in range(len(points))],
-        )
+        marks: dict[int, list[str]] = defaultdict(list)
+        for mark, position in placed:
+            marks[int(position + 0.5)].append(visible(mark.words))
+        yield "Changes", ["; ".join(marks[index]) for index in range(len(points))]
 
 
 def _build_legend(entries: Sequence[tuple[str, str]]) -> Markup:
@@ -297,27 +309,27 @@ def _build_legend(entries: Sequence[tuple[str, str]]) -> Markup:
     return Markup('<ul class="legend">{}</ul>').format(items) if entries else Markup("")
 
 
-def _label(point: Point) -> str:
+def _build_label(point: Point) -> str:
     return f'<a href="{escape(point.link)}">{shown(point.label)}</a>' if point.link else shown(point.label)
 
 
-def _build_cells(points: Sequence[Point], written: Sequence[str], *, is_first: bool) -> list[str]:
-    """Return the cells of a column as markup."""
+def _build_cells(points: Sequence[Point], texts: Sequence[str], *, is_first: bool) -> list[str]:
+    """Return the cells of a column as markup. Only cells of the first column link to their records."""
     return [
         f'<td class="number"><a href="{escape(point.records_link)}">{escape(text)}</a></td>'
         if is_first and point.records_link and point.value
         else f'<td class="number">{escape(text)}</td>'
-        for point, text in zip(points, written, strict=True)
+        for point, text in zip(points, texts, strict=True)
     ]
 
 
 def _build_table(chart: Chart, points: Sequence[Point], columns: Sequence[Column]) -> Markup:
-    """Return the numbers of a chart as a table, one point per row."""
-    # Build plain text from escaped parts: a table has hundreds of cells, and Markup.format is slow.
+    """Build the table of a chart, one row per point."""
+    # A table has hundreds of cells and Markup.format is slow, so plain text is built from escaped parts.
     head = "".join(f'<th scope="col" class="number">{shown(name)}</th>' for name, _ in columns)
-    cells = [_build_cells(points, written, is_first=place == 0) for place, (_, written) in enumerate(columns)]
+    cells = [_build_cells(points, texts, is_first=number == 0) for number, (_, texts) in enumerate(columns)]
     rows = zip(points, zip(*cells, strict=True), strict=True)
-    body = "".join(f'<tr><th scope="row">{_label(point)}</th>{"".join(row)}</tr>' for point, row in rows)
+    body = "".join(f'<tr><th scope="row">{_build_label(point)}</th>{"".join(row)}</tr>' for point, row in rows)
     return Markup(
         '<details class="table" id="{}-table" open><summary>As a table<span class="visually-hidden">: {}</span></summary>'
         '<div class="scroll" tabindex="0" role="group" aria-label="{}"><table><thead><tr><th scope="col">{}</th>{}</tr></thead>'
@@ -326,19 +338,16 @@ def _build_table(chart: Chart, points: Sequence[Point], columns: Sequence[Column
 
 
 def spark(values: Sequence[float | None], description: str) -> Markup:
-    """Return the element in which a script draws a small line without axes; `description` is its label.
-
-    Empty for fewer than two numbers.
-    """
+    """Return the element of a sparkline with `description` as its label; empty for fewer than two numbers."""
     if sum(drawable(value) is not None for value in values) < 2:
         return Markup("")
     return Markup('<span class="spark" data-spark="{}" role="img" aria-label="{}"></span>').format(
-        json.dumps([short(value) for value in values], separators=(",", ":")), visible(description)
+        json.dumps([round_value(value) for value in values], separators=(",", ":")), visible(description)
     )
 
 
 def share_bar(value: float | None, kind: str = "") -> Markup:
-    """Return a share as a bar beside its number, which screen readers read; `kind` is a class such as bad or left."""
+    """Return a share as a bar. It is hidden from screen readers, which read the number beside it. `kind` is a CSS class."""
     if value is None:
         return Markup("")
     return Markup('<progress class="share {}" max="1" value="{}" aria-hidden="true"></progress>').format(
@@ -346,37 +355,37 @@ def share_bar(value: float | None, kind: str = "") -> Markup:
     )
 
 
-_LARGEST, _SMALLEST = 1e300, 1e-300
-_DIGITS = 7
-"""Significant digits of a drawn number: a screen shows four."""
+_MAX_MAGNITUDE, _MIN_MAGNITUDE = 1e300, 1e-300
+_SIGNIFICANT_DIGITS = 7
+"""Significant digits of a drawn number, more than a screen can show."""
 
 
 def drawable(value: float | None) -> float | None:
-    """Return a number that can be drawn; None for one that is not finite or far too large."""
-    if value is None or not math.isfinite(value) or abs(value) > _LARGEST:
+    """Return a number that can be drawn; None for one that is not finite or too large."""
+    if value is None or not math.isfinite(value) or abs(value) > _MAX_MAGNITUDE:
         return None
-    return float(value) if abs(value) > _SMALLEST else 0.0
+    return float(value) if abs(value) > _MIN_MAGNITUDE else 0.0
 
 
-def short(value: float | None) -> float | None:
+def round_value(value: float | None) -> float | None:
     """Round a number to the digits that a chart can show, the same on every machine."""
     finite = drawable(value)
-    return None if finite is None else float(f"{finite:.{_DIGITS}g}")
+    return None if finite is None else float(f"{finite:.{_SIGNIFICANT_DIGITS}g}")
 
 
 def visible(text: str) -> str:
-    """Return a text without markup; invisible characters become their codes."""
+    """Return a text as plain text, with invisible characters as their codes."""
     parts = ((seen, f"U+{ord(hidden):04X}" if hidden else "") for seen, hidden in hidden_parts(text))
     return " ".join("".join(part for pair in parts for part in pair).split())
 
 
-KINDS = {"deployment": "Deployment", "policy": "Policy changed", "judge": "Judge changed"}
-"""The kinds of marks, as a legend names them."""
-_BACK = timedelta(days=14)
-"""The time before a chart that is searched for the last scores made with an earlier version."""
-_LONGEST = timedelta(days=365)
-_DIGEST = 8
-"""Characters of a digest: enough to tell two policies apart."""
+MARK_KINDS = {"deployment": "Deployment", "policy": "Policy changed", "judge": "Judge changed"}
+"""Labels of the kinds of marks."""
+_LOOKBACK = timedelta(days=14)
+"""Time before a chart that is searched for scores by an earlier judge or policy."""
+_MAX_MARKS_PERIOD = timedelta(days=365)
+_DIGEST_LENGTH = 8
+"""Shown characters of a policy digest, enough to tell policies apart."""
 Row = Mapping[str, Any]
 
 
@@ -392,56 +401,60 @@ class Mark:
 def marks_within(
     cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime, step: timedelta
 ) -> list[Mark]:
-    """Return the marks in a period, oldest first; `step` is the length of a chart's points, an hour or a day."""
+    """Return the marks in a period, oldest first. `step` is the duration of a chart's points, an hour or a day."""
     marks = [_mark_deployment(deployed) for deployed in deployed_versions(cursor, project, start, end)]
-    rows = _read_scoring_versions(cursor, project, start - _BACK, end)
-    for kind, name in _MADE_WITH.items():
-        marks += [one for one in _find_changes(kind, rows, name, step) if start <= one.at < end]
-    return sorted(marks, key=lambda one: (one.at, one.kind, one.words))
+    rows = _read_scoring_versions(cursor, project, start - _LOOKBACK, end)
+    for kind, name in _SCORING_PARTS.items():
+        marks += [mark for mark in _find_changes(kind, rows, name, step) if start <= mark.at < end]
+    return sorted(marks, key=lambda mark: (mark.at, mark.kind, mark.words))
 
 
 def _read_scoring_versions(
     cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime
 ) -> list[dict[str, Any]]:
-    """Return, by hour within a period, the versions that scores were made with; empty if they never changed."""
-    # Cutting the last day would mean adding up its single scores, which is not needed if the whole day has the same versions.
+    """Return the judge and policy of scores by hour within a period; empty if neither changed."""
+    # Sums of whole days are stored, but part of a day is added up from single scores. So try whole days first.
     night = datetime.combine(end.astimezone(UTC).date() + timedelta(days=1), time(), UTC)
     for until in (night, end):
         hours = read_hours(cursor, [project], start.date(), until, _COLUMNS)
         rows = [] if hours is None else hours.to_dicts()
-        if not any(_is_changed(rows, name) for name in _MADE_WITH.values()):
+        if not any(_is_changed(rows, name) for name in _SCORING_PARTS.values()):
             return []
     return rows
 
 
-def run_policies(cursor: duckdb.DuckDBPyConnection, project: str, agent: str, start: datetime, end: datetime) -> list[Mark]:
-    """Return the changes of policy among an agent's runs in a period; runs depend on no other part of the scoring."""
-    params = {"project": project, "agent": agent, "since": start - _BACK, "until": end}
+def find_run_policy_changes(
+    cursor: duckdb.DuckDBPyConnection, project: str, agent: str, start: datetime, end: datetime
+) -> list[Mark]:
+    """Return the changes of the policy among an agent's runs in a period. Runs depend on the policy only, not on a judge."""
+    params = {"project": project, "agent": agent, "since": start - _LOOKBACK, "until": end}
     rows = [{**row, "exchanges": row["runs"]} for row in query_rows(cursor, "run_policies", params)]
-    changes = _find_changes("policy", rows, lambda row: row["policy_digest"][:_DIGEST], timedelta(days=1))
-    return [one for one in changes if start <= one.at < end]
+    changes = _find_changes("policy", rows, lambda row: row["policy_digest"][:_DIGEST_LENGTH], timedelta(days=1))
+    return [mark for mark in changes if start <= mark.at < end]
 
 
-def judge_moves(incidents: Iterable[Incident], start: datetime, end: datetime) -> list[Mark]:
-    """Return the marks of judge changes found by anchors in a period, one per day, without dismissed incidents."""
+def find_judge_changes(incidents: Iterable[Incident], start: datetime, end: datetime) -> list[Mark]:
+    """Return the judge changes that incidents report in a period, one mark per day. Dismissed incidents do not count."""
     days = {
-        one.first_day for one in incidents if one.cause == "judge" and one.first_day is not None and one.status != DISMISSED
+        incident.first_day
+        for incident in incidents
+        if incident.cause == "judge" and incident.first_day is not None and incident.status != DISMISSED
     }
-    return [Mark(day, "judge", "judge answers anchors differently") for day in sorted(days) if start <= day < end]
+    return [Mark(day, "judge", "the judge rates anchors differently") for day in sorted(days) if start <= day < end]
 
 
 def marks_between(cursor: duckdb.DuckDBPyConnection, project: str, moments: Sequence[datetime]) -> list[Mark]:
-    """Return the marks between the first and the last of some moments, over at most a year; empty for fewer than two moments."""
+    """Return the marks between the earliest and latest of some moments, over at most a year; empty for fewer than two moments."""
     if len(moments) < 2:
         return []
     last = max(moments)
-    return marks_within(cursor, project, max(min(moments), last - _LONGEST), last, timedelta(days=1))
+    return marks_within(cursor, project, max(min(moments), last - _MAX_MARKS_PERIOD), last, timedelta(days=1))
 
 
-def place_of(mark: Mark, times: Sequence[datetime], step: timedelta | None) -> float | None:
-    """Return the position of a mark among points with these start times; 0 is the middle of the first point, None is outside.
+def locate_mark(mark: Mark, times: Sequence[datetime], step: timedelta | None) -> float | None:
+    """Return the position of a mark among points that start at `times`; None if it is outside. 0 is the middle of the first point.
 
-    With `step` the points are periods. Without it they are moments, and a mark is placed before the next one.
+    With `step`, points are periods. Without it they are moments, and the mark is placed halfway to the next one.
     """
     point = bisect_right(times, mark.at) - 1
     if step is None:
@@ -452,8 +465,8 @@ def place_of(mark: Mark, times: Sequence[datetime], step: timedelta | None) -> f
 
 
 def _mark_deployment(deployed: DeployedVersion) -> Mark:
-    of = f" of {deployed.agent}" if deployed.agent else ""
-    return Mark(deployed.at, "deployment", f"deployed {deployed.label} {deployed.version}{of}")
+    agent = f" of {deployed.agent}" if deployed.agent else ""
+    return Mark(deployed.at, "deployment", f"deployed {deployed.label} {deployed.version}{agent}")
 
 
 def _is_changed(rows: Sequence[Row], name: Callable[[Row], str]) -> bool:
@@ -461,23 +474,24 @@ def _is_changed(rows: Sequence[Row], name: Callable[[Row], str]) -> bool:
 
 
 def _find_changes(kind: str, rows: Sequence[Row], name: Callable[[Row], str], step: timedelta) -> Iterator[Mark]:
-    """Yield the changes of one part of the scoring."""
+    """Yield the changes of the judge or the policy: the points where another one scored most exchanges."""
     if not _is_changed(rows, name):
         return
     counts: dict[datetime, Counter[str]] = defaultdict(Counter)
     first: dict[tuple[datetime, str], datetime] = {}
     for row in rows:
         hour = row["hour"].replace(tzinfo=UTC)
-        if value := name(row):
+        value = name(row)
+        if value:
             period = datetime.fromtimestamp(hour.timestamp() // step.total_seconds() * step.total_seconds(), UTC)
             counts[period][value] += row["exchanges"]
             first.setdefault((period, value), hour)
             first[period, value] = min(hour, first[period, value])
-    most = [(period, max(sorted(found), key=found.__getitem__)) for period, found in sorted(counts.items())]
-    for (period, was), (following, now) in pairwise(most):
-        if was != now:
-            begun = first.get((period, now), first[following, now])
-            yield Mark(begun, kind, f"{kind} changed from {was} to {now}")
+    dominant = [(period, max(sorted(by_value), key=by_value.__getitem__)) for period, by_value in sorted(counts.items())]
+    for (period, old), (next_period, new) in pairwise(dominant):
+        if old != new:
+            changed_at = first.get((period, new), first[next_period, new])
+            yield Mark(changed_at, kind, f"{kind} changed from {old} to {new}")
 
 
 def _name_judge(row: Row) -> str:
@@ -487,9 +501,9 @@ def _name_judge(row: Row) -> str:
 
 def _name_policy(row: Row) -> str:
     methodology = f"{row['methodology']} {row['methodology_version']}".strip()
-    digest = row["policy_digest"][:_DIGEST]
+    digest = row["policy_digest"][:_DIGEST_LENGTH]
     return f"{digest} ({methodology})" if methodology else digest
 
 
 _COLUMNS = ("hour", "judge_model", "simulated", "policy_digest", "methodology", "methodology_version", "exchanges")
-_MADE_WITH: Mapping[str, Callable[[Row], str]] = {"policy": _name_policy, "judge": _name_judge}
+_SCORING_PARTS: Mapping[str, Callable[[Row], str]] = {"policy": _name_policy, "judge": _name_judge}

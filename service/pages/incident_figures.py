@@ -24,7 +24,7 @@ from audit.drift.incident_evidence import ALSO_CHANGED, ChangedSeries, Evidence,
 from audit.drift.watched_series import DOWN, SPREAD, TIERS, UP
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.pages.charts import Band, Chart, Mark, Point, judge_moves, line, marks_within, run_policies
+from service.pages.charts import Band, Chart, Mark, Point, find_judge_changes, find_run_policy_changes, line, marks_within
 from service.pages.rendering import NOTHING, number, share
 from service.text.links import Links
 from service.text.window import Window
@@ -388,10 +388,10 @@ def _read_marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, days: lis
         return []
     start = datetime.combine(days[0], datetime.min.time(), UTC)
     end = datetime.combine(days[-1] + _DAY, datetime.min.time(), UTC)
-    marks = [*marks_within(cursor, incident.project, start, end, _DAY), *judge_moves([incident], start, end)]
+    marks = [*marks_within(cursor, incident.project, start, end, _DAY), *find_judge_changes([incident], start, end)]
     # Scored exchanges already show a change of the policy.
     if incident.rule == RUNS and not any(mark.kind == "policy" for mark in marks):
-        marks += run_policies(cursor, incident.project, incident.agent or "", start, end)
+        marks += find_run_policy_changes(cursor, incident.project, incident.agent or "", start, end)
     return marks
 
 

@@ -1,6 +1,6 @@
-"""The period that pages show: its parameters, its control, and figures beside the preceding period's.
+"""The period that a page shows: its parameters, its control, and comparisons with the preceding period.
 
-The control is built from a page's address and keeps the address's other parameters.
+The links of the control keep the other parameters of the page's address.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from service.text.window import ALL, BEFORE, LENGTHS, NAMES, USUAL, Length, Rang
 _Until = Annotated[
     date | datetime | None, BeforeValidator(read_until), Query(description="The last day, or the end; now by default.")
 ]
-_Compare = Annotated[Literal["before"] | None, Query(description="before: beside the period before.")]
+_Compare = Annotated[Literal["before"] | None, Query(description="before: compare with the preceding period.")]
 
 
 def _read_range(
@@ -52,13 +52,13 @@ ListPeriod = Annotated[RangeRequest, Depends(_read_list_range)]
 
 
 _UNITS = {"h": "hours", "d": "days"}
-_REPLACED = frozenset({*NAMES, "since", "cursor"})
-"""Parameters that a new period drops: a page of the old list is not a page of the new one."""
+_PERIOD_PARAMS = frozenset({*NAMES, "since", "cursor"})
+"""Parameters that a new period removes. The cursor of one period is not valid in another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A length, or all time, and the address that shows it."""
+    """An option of the control, with its link."""
 
     words: str
     name: str
@@ -69,19 +69,19 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeControl:
-    """The values of the control."""
+    """The values of the period control."""
 
     choices: list[Choice]
     earlier: str | None
     later: str | None
     compare: Choice | None
-    """None if there is no period to compare with."""
+    """None if the page does not compare periods."""
     words: str
-    """The shown period; empty for all time."""
+    """The shown period in words; empty for all time."""
     is_part: bool
-    """Whether other periods may have data; False for an empty period that ends now and has no data before it."""
+    """Whether other periods may have data."""
     offer: Choice | None
-    """The last period of this length with data, if the shown one has none."""
+    """The last period of the same length with data, if the shown one has none."""
 
 
 def range_control(
@@ -93,23 +93,28 @@ def range_control(
     has_comparison: bool = True,
     last: Window | None = None,
 ) -> RangeControl:
-    """Return the control of a page: `window` is the shown period, None for all time.
+    """Return the period control of a page. `window` is the shown period; None for all time.
 
-    Lists also offer all time; a page without figures has no comparison. `last` is the last period with data, if the shown one
-    has none.
+    `has_all` adds all time to the choices, as in lists. `last` is the last period with data, if the shown one has none.
     """
     shown = window or window_of(RangeRequest(), now)
     choices = [
-        Choice(*_name_length(one), _build_address(request, shown.asked_of(one)), window is not None and one == window.length)
-        for one in LENGTHS
+        Choice(
+            *_name_length(length),
+            _build_address(request, shown.asked_of(length)),
+            window is not None and length == window.length,
+        )
+        for length in LENGTHS
     ]
     if has_all:
         choices.insert(0, Choice("All", "All time", _build_address(request, {"window": ALL}), window is None))
     if window is None:
         return RangeControl(choices=choices, earlier=None, later=None, compare=None, words="", is_part=False, offer=None)
-    turned = {name: value for name, value in window.asked.items() if name != "compare"}
-    turned |= {} if window.compare else {"compare": BEFORE}
-    earlier, later = window.earlier(), window.later(now)
+    toggled = {name: value for name, value in window.asked.items() if name != "compare"}
+    if not window.compare:
+        toggled["compare"] = BEFORE
+    earlier = window.earlier()
+    later = window.later(now)
     return RangeControl(
         choices=choices,
         earlier=_build_address(request, earlier) if earlier else None,
@@ -117,7 +122,7 @@ def range_control(
         compare=Choice(
             "Compare with before",
             f"Compare with before: {window.before.words}",
-            _build_address(request, turned),
+            _build_address(request, toggled),
             window.compare,
         )
         if has_comparison
@@ -131,7 +136,7 @@ def range_control(
 
 
 def _name_length(length: str) -> tuple[str, str]:
-    """Name a length such as 24h, short and in full."""
+    """Return the short and the full name of a length such as 24h."""
     number, unit = length[:-1], length[-1]
     return f"{number} {unit}", f"{number} {_UNITS[unit]}"
 
@@ -139,20 +144,17 @@ def _name_length(length: str) -> tuple[str, str]:
 def _build_address(request: Request, time: Mapping[str, str]) -> str:
     """Return the address of the page with another period."""
     others: Iterable[tuple[str, str]] = request.query_params.multi_items()
-    params = [(name, value) for name, value in others if name not in _REPLACED] + list(time.items())
+    params = [(name, value) for name, value in others if name not in _PERIOD_PARAMS] + list(time.items())
     return f"{request.url.path}?{urlencode(params)}" if params else request.url.path
 
 
-def compared(value: float | None, before: float | None, written: Callable[[float | None], str]) -> str:
-    """Describe a figure's previous value and its change: in percent for a count, in points for a mean.
-
-    From 0 there is no percentage, only a change.
-    """
+def compared(value: float | None, before: float | None, form: Callable[[float | None], str]) -> str:
+    """Describe the previous value of a count and its change in percent. A change from 0 has no percentage."""
     if before is None:
         return f"before {NOTHING}"
     if value is None:
-        return f"before {written(before)}"
-    return f"before {written(before)}, {_format_percent(value, before)}"
+        return f"before {form(before)}"
+    return f"before {form(before)}, {_format_percent(value, before)}"
 
 
 def compared_means(value: float | None, before: float | None, digits: int = 2) -> str:

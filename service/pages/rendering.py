@@ -1,7 +1,7 @@
-"""Rendering of pages: templates, excerpts of long texts, and errors as pages.
+"""Rendering of pages: templates, excerpts of long texts, and error pages.
 
-The pages show texts written by agents. So templates escape by default, invisible and direction characters are shown as their codes,
-and the content security policy allows no inline scripts or styles.
+Pages show untrusted texts of agents. Templates therefore escape by default, invisible and direction characters are shown as their codes, and
+the content security policy forbids inline scripts and styles.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ POLICY = (
 )
 FORMS_HEADERS = {
     "Content-Security-Policy": POLICY.replace("form-action 'none'", "form-action 'self'"),
-    # With no-referrer, a browser submits a form without an origin, and the server refuses it.
+    # With no-referrer, browsers submit forms without an origin, which the server refuses.
     "Referrer-Policy": "same-origin",
 }
-"""The headers of a page whose forms work without a script: they may send to this server, and nowhere else."""
+"""Headers of a page whose forms work without a script. Forms may only be sent to this server."""
 _TEMPLATES = Path(__file__).parent / "templates"
 _MARK = "page mark"
-"""Stands for the mark until the page is complete, because the mark depends on the page."""
+"""Placeholder of the mark. The mark depends on the page, so it is inserted last."""
 MARK_FIELD = "mark"
 """Name of the hidden field in which a form repeats the mark of its page."""
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
-"""Units of time with their seconds, the largest first."""
+"""Units of time with their seconds, largest first."""
 _FIELD_FIRST = re.compile(r"[^\s:]+:\s")
 NOTHING = "\u2013"
 """Shown for an unknown value."""
 
 
 def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200, *, forms: bool = False) -> HTMLResponse:
-    """Render a page; `values` are plain values, and foreign texts. With `forms`, its forms work without a script."""
+    """Render a page. `forms` allows its forms to be sent without a script."""
     caller: Holder | None = getattr(request.state, "caller", None)
     cookie: bytes = getattr(request.state, "cookie", b"")
     text = (
@@ -77,7 +77,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
         )
     )
     if cookie:
-        # Quotes in texts are escaped, so these matches are always placeholders in templates.
+        # Quotes in texts are escaped, so these strings occur only in templates.
         mark = mark_of(cookie, text)
         text = text.replace(f'content="{_MARK}"', f'content="{mark}"', 1)
         if forms:
@@ -86,9 +86,9 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
 
 
 def links_of(request: Request) -> Links:
-    """Return the links of a page, which keep the period in its address.
+    """Return the links of a page, which keep its period.
 
-    Links of the inbox do not: its period is when incidents were found, and an incident may be about any other time.
+    Links of the inbox do not, because its period is when incidents were detected, and their pages show other times.
     """
     return Links() if request.url.path == INBOX_PAGE else Links(kept_of(request.query_params))
 
@@ -96,10 +96,10 @@ def links_of(request: Request) -> Links:
 @cache
 def environment() -> Environment:
     """Return the template environment with the common functions."""
-    made = Environment(
+    env = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {
+    env.filters |= {
         "moment": moment,
         "number": number,
         "share": share,
@@ -109,8 +109,8 @@ def environment() -> Environment:
         "ago": ago,
         "sentence": sentence,
     }
-    made.filters |= {"counted": grouped_count, "recovered_since": recovered_since}
-    made.globals |= {
+    env.filters |= {"counted": grouped_count, "recovered_since": recovered_since}
+    env.globals |= {
         "links": Links(),
         "terms": TERMS,
         "closings": WORDS["closings"],
@@ -119,7 +119,7 @@ def environment() -> Environment:
         "nothing": NOTHING,
         "exchanges_only": EXCHANGES_ONLY,
     }
-    return made
+    return env
 
 
 _CODE = Markup('<span class="code-point">U+{}</span>')
@@ -132,17 +132,19 @@ def sentence(error: str) -> str:
 
 
 def shown(text: object) -> Markup:
-    """Escape a foreign text, replacing every invisible or direction character by its code."""
+    """Escape an untrusted text, with its code in place of every invisible or direction character."""
     parts = hidden_parts(str(text))
     if len(parts) == 1:
         return escape(parts[0][0])
     return Markup("").join(
-        part for seen, hidden in parts for part in (escape(seen), _CODE.format(f"{ord(hidden):04X}") if hidden else "")
+        part
+        for text_part, hidden in parts
+        for part in (escape(text_part), _CODE.format(f"{ord(hidden):04X}") if hidden else "")
     )
 
 
 def moment(at: datetime | None) -> Markup:
-    """Format a time: exact for machines, and in UTC to the minute for people."""
+    """Format a time as an element with the exact time, which shows UTC to the minute."""
     if at is None:
         return escape(NOTHING)
     utc = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -155,7 +157,7 @@ def day(at: datetime | None) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Format a duration for people, in whole units of the largest that fits."""
+    """Format a duration in whole units of the largest that fits."""
     for unit, length in _UNITS:
         count = int(seconds // length)
         if count:
@@ -174,7 +176,7 @@ def share(value: float | None) -> str:
 
 
 def usd(value: float | None) -> str:
-    """Format an amount of money: to the cent, or for less than a cent with just enough digits to be seen."""
+    """Format an amount in US dollars: to the cent from 1 dollar on, otherwise to a hundredth of a cent."""
     if value is None:
         return NOTHING
     return f"${value:,.2f}" if value >= 1 or not value else f"${value:.4f}"
@@ -192,27 +194,31 @@ class Excerpt:
 
     text: str
     left_out: int
-    """The number of remaining characters; 0 if the excerpt is the whole text."""
+    """Number of characters after the excerpt; 0 if it is the whole text."""
     whole: str
-    """Address of the whole text."""
+    """Address of the full text."""
 
     @property
     def length(self) -> int:
-        """The number of characters of the whole text."""
+        """The length of the full text, in characters."""
         return len(self.text) + self.left_out
 
 
 def excerpt(text: str, whole: str) -> Excerpt:
-    """Return the part of a text that fits on a page, which is less if many characters are shown as codes."""
+    """Return the beginning of a text that fits on a page. `whole` is the address of the full text.
+
+    Characters that are shown as codes take more space.
+    """
     head = text[:MAX_SHOWN]
-    room, kept = MAX_SHOWN, 0
-    for seen, hidden in hidden_parts(head):
-        kept += min(len(seen), room)
-        room -= len(seen) + (_CODE_LENGTH if hidden else 0)
+    room = MAX_SHOWN
+    length = 0
+    for part, hidden in hidden_parts(head):
+        length += min(len(part), room)
+        room -= len(part) + (_CODE_LENGTH if hidden else 0)
         if room < 0:
             break
-        kept += len(hidden)
-    return Excerpt(head[:kept], len(text) - kept, whole)
+        length += len(hidden)
+    return Excerpt(head[:length], len(text) - length, whole)
 
 
 _TITLES = {
@@ -226,16 +232,16 @@ _ERRORS: tuple[type[Exception], ...] = (HTTPException, RequestValidationError)
 
 
 def add_problem_pages(app: FastAPI) -> None:
-    """Answer errors of pages with pages. The handlers for other answers must already be installed."""
+    """Answer errors of pages with error pages. The error handlers of the API must already be installed."""
     for kind in _ERRORS:
-        app.add_exception_handler(kind, _as_page(app.exception_handlers[kind]))
+        app.add_exception_handler(kind, _answer_with_page(app.exception_handlers[kind]))
 
 
-def _as_page(otherwise: Any) -> Answers:
-    """Return the handler's answer, or a page if a browser wants one."""
+def _answer_with_page(handler: Any) -> Answers:
+    """Wrap an error handler so that browsers get a page."""
 
     async def answer_with_page(request: Request, error: Exception) -> Response:
-        answer: Response = await otherwise(request, error)
+        answer: Response = await handler(request, error)
         if not _wants_page(request) or answer.status_code < HTTPStatus.BAD_REQUEST:
             return answer
         message = json.loads(bytes(answer.body))["error"]

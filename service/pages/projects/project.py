@@ -15,7 +15,7 @@ from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident
-from service.pages.charts import Mark, judge_moves, marks_within, share_bar
+from service.pages.charts import Mark, find_judge_changes, marks_within, share_bar
 from service.pages.incident_figures import find_shown_incidents, merge_labels
 from service.pages.incidents import find_first_day
 from service.pages.periods import Period, compared, compared_means, range_control
@@ -93,7 +93,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
     settings = services.engine.policy.for_project(project).settings
     has_data = bool(summary.exchanges or summary.scores) or await _has_costs(services, project, data.window)
     incidents = list({incident.incident_id: incident for incident in [*open_incidents, *latest]}.values())
-    marks = [*data.marks, *judge_moves(incidents, data.window.start, data.window.end)]
+    marks = [*data.marks, *find_judge_changes(incidents, data.window.start, data.window.end)]
     values = {
         "project": project,
         "enabled": settings.enabled,

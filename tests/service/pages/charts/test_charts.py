@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 from support.pages import drawn_charts
 
-from service.pages.charts import Band, Chart, Mark, Point, bars, line, place_of, share_bar, spark, stacked_bars
+from service.pages.charts import Band, Chart, Mark, Point, bars, line, locate_mark, share_bar, spark, stacked_bars
 from service.pages.rendering import NOTHING, share, usd
 
 CHART = Chart(key="tier2", title="Tier 2", words="Means day by day.", limits=(1, 5))
@@ -132,7 +132,7 @@ def test_marks_are_drawn_at_their_time_and_listed_in_the_row_of_their_point() ->
 def test_a_mark_between_two_moments_is_drawn_between_them() -> None:
     """A deployment between two runs is between them."""
     times = [FIRST, FIRST + 3 * DAY]
-    places = [place_of(Mark(FIRST + hours * DAY / 24, "deployment", ""), times, None) for hours in (-1, 1, 71, 73)]
+    places = [locate_mark(Mark(FIRST + hours * DAY / 24, "deployment", ""), times, None) for hours in (-1, 1, 71, 73)]
     assert places == [None, 0.5, 0.5, None]
 
 

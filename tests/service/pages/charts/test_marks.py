@@ -12,7 +12,7 @@ from support.watch_histories import put
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from schemas.records import Deployment
-from service.pages.charts import marks_between, marks_within, run_policies
+from service.pages.charts import find_run_policy_changes, marks_between, marks_within
 
 START, DAY, HOUR = datetime(2026, 10, 1, tzinfo=UTC), timedelta(days=1), timedelta(hours=1)
 OLD = {"judge_model": "judge-1", "policy_digest": "aaaaaaaa00000000"}
@@ -90,9 +90,9 @@ def test_a_policy_change_is_marked_among_runs_without_a_judge(store: Store) -> N
         diagnosed(f"{agent}-{day}", agent=agent, ended_at=ended[day], closed_at=ended[day], policy_digest=digest)
         for day, digest in digests.items() for agent in ("scout", "other")[: 1 + (day < 2)]
     ])  # fmt: skip
-    (mark,) = run_policies(store.cursor(), "ops", "scout", START, START + 10 * DAY)
+    (mark,) = find_run_policy_changes(store.cursor(), "ops", "scout", START, START + 10 * DAY)
     assert mark.at == ended[2]
     assert mark.kind == "policy"
     assert mark.words == "policy changed from aaaaaaaa to bbbbbbbb"
-    assert run_policies(store.cursor(), "ops", "other", START, START + 10 * DAY) == []
-    assert run_policies(store.cursor(), "ops", "scout", START, ended[2]) == []
+    assert find_run_policy_changes(store.cursor(), "ops", "other", START, START + 10 * DAY) == []
+    assert find_run_policy_changes(store.cursor(), "ops", "scout", START, ended[2]) == []

@@ -196,7 +196,11 @@ def test_deleted_texts_leave_the_findings(store: Store, look: Look) -> None:
 def test_omitted_text_is_counted_and_linked(store: Store, look: Look) -> None:
     """Omitted text is counted and linked."""
     redacted_exchange = exchange(
-        "s", 1, "x" * (MAX_TEXT_LENGTH + 7), redactions=(Redaction(kind="token", count=2),), user_message="The key is [redacted]."
+        "s",
+        1,
+        "x" * (MAX_TEXT_LENGTH + 7),
+        redactions=(Redaction(kind="token", count=2),),
+        user_message="The key is [redacted].",
     )
     put(store, "exchanges", [redacted_exchange])
     put(store, "scores", [score("s", 1)])
