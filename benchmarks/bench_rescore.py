@@ -22,7 +22,7 @@ from schemas.codec.single_object import decode_fields, encode
 from service.setup.settings import Settings
 from service.write.replays import PartJob, ReplayRequest, Task, prepare_replay
 from streams.process import collect_rarely
-from streams.replay.plan import Asking, Scope, read_digests
+from streams.replay.plan import JudgeMode, Scope, read_digests
 
 ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "5"))
 READ = ("exchanges", "judgements", "scores")
@@ -39,7 +39,7 @@ def messages_in(database: Path) -> list[bytes]:
 def rescore(database: Path, label: str) -> None:
     """Score the history again as a replay's process does; RuntimeError when the scores are others."""
     settings = Settings(database=database)
-    replay = prepare_replay(settings, ReplayRequest("tables", Scope(), Asking.RECORDED, label, 1))
+    replay = prepare_replay(settings, ReplayRequest("tables", Scope(), JudgeMode.RECORDED, label, 1))
     replay.files.write_plan(replay.plan)
     PartJob(settings, replay.plan, Task.REPLAY, 1)(0, lambda _heard: None)
     made, live = read_digests([replay.files.digests(0)], only_made=False)

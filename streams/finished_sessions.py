@@ -61,17 +61,19 @@ class FinishedSession:
 
 
 def finished_sessions(cursor: duckdb.DuckDBPyConnection, wanted: Wanted) -> list[FinishedSession]:
-    """The finished sessions that are wanted, the one that ended last first. A session is finished once its end is recorded.
+    """Return the selected finished sessions, the last one to end first. A session is finished once its end is recorded.
 
-    InputError for a named session that is not there, is not finished or is in several connections, and for other filters beside names.
+    Raises InputError for a named session that does not exist, is not finished or is in several connections, and for filters beside names.
     """
     if wanted.sessions and (wanted.tags or wanted.since or wanted.until):
-        raise InputError("sessions are named and also chosen by tag or time", hint="Name sessions, or choose them; not both.")
+        raise InputError(
+            "sessions are named and also selected by tag or time", hint="Name sessions, or select them by tag or time."
+        )
     named = list(dict.fromkeys(wanted.sessions))
     if len(named) > MOST or wanted.limit > MOST:
-        raise InputError(f"more than {MOST} sessions are chosen", hint="Evaluate them in parts, by tag, project or time.")
+        raise InputError(f"more than {MOST} sessions are selected", hint="Evaluate them in parts, by tag, project or time.")
     values = {
-        # What may be connection/id may be an id with a slash, too.
+        # A name with a slash is either connection/id or an id that contains a slash.
         "sessions": [part for name in named for part in (name, name.partition("/")[2]) if part] or None,
         "tags": list(wanted.tags) or None,
         "project": wanted.project,
@@ -79,36 +81,36 @@ def finished_sessions(cursor: duckdb.DuckDBPyConnection, wanted: Wanted) -> list
         "until": wanted.until,
         "limit": _ALL if named else wanted.limit,
     }
-    found = [FinishedSession(**row) for row in query_rows(cursor, "evaluable_sessions", values)]
+    sessions = [FinishedSession(**row) for row in query_rows(cursor, "evaluable_sessions", values)]
     if named:
-        found = [one for one in found if one.session_id in named or _full(one) in named]
-        _check_named(cursor, named, wanted, found)
-    return found
+        sessions = [session for session in sessions if session.session_id in named or _qualified_name(session) in named]
+        _check_named(cursor, named, wanted, sessions)
+    return sessions
 
 
 def _check_named(
-    cursor: duckdb.DuckDBPyConnection, named: Sequence[str], wanted: Wanted, found: Sequence[FinishedSession]
+    cursor: duckdb.DuckDBPyConnection, named: Sequence[str], wanted: Wanted, sessions: Sequence[FinishedSession]
 ) -> None:
-    """InputError for the first name that does not stand for exactly one session."""
+    """Raise InputError for the first name that does not identify exactly one session."""
     by_name: dict[str, list[str]] = defaultdict(list)
-    for one in found:
-        by_name[one.session_id].append(_full(one))
-        by_name[_full(one)].append(_full(one))
+    for session in sessions:
+        by_name[session.session_id].append(_qualified_name(session))
+        by_name[_qualified_name(session)].append(_qualified_name(session))
     for name in named:
-        full = by_name.get(name, [])
-        if not full:
-            raise _why_not(cursor, name, wanted)
-        if len(full) > 1:
-            raise InputError(f"session {_shown(name)} is in several connections", hint=f"Name one: {', '.join(full)}.")
+        matches = by_name.get(name, [])
+        if not matches:
+            raise _unavailable_error(cursor, name, wanted)
+        if len(matches) > 1:
+            raise InputError(f"session {_shown(name)} is in several connections", hint=f"Name one: {', '.join(matches)}.")
 
 
-def _why_not(cursor: duckdb.DuckDBPyConnection, name: str, wanted: Wanted) -> InputError:
+def _unavailable_error(cursor: duckdb.DuckDBPyConnection, name: str, wanted: Wanted) -> InputError:
     """Return the error that says why a named session cannot be evaluated."""
     connection, _, session = name.partition("/")
-    asked = [(None, name), (connection, session)]
+    candidates = [(None, name), (connection, session)]
     rows = [
         row
-        for connection, session in asked
+        for connection, session in candidates
         for row in query_rows(cursor, "open_topics", {"sessions": [session], "connection": connection, "as_of": _LONG_AGO})
         if not wanted.is_confined or row["project"] == wanted.project
     ]
@@ -125,31 +127,31 @@ def _why_not(cursor: duckdb.DuckDBPyConnection, name: str, wanted: Wanted) -> In
     return InputError(f"session {_shown(name)} has not ended yet", hint=hint)
 
 
-def _full(one: FinishedSession) -> str:
-    return f"{one.connection}/{one.session_id}"
+def _qualified_name(session: FinishedSession) -> str:
+    return f"{session.connection}/{session.session_id}"
 
 
 def _shown(name: str) -> str:
     return repr(name[:_SHOWN])
 
 
-AT_ONCE = 50
-"""Sessions that are read together, at most,"""
-AT_ONCE_BYTES = 16_000_000
-"""and about so many bytes of them."""
+BATCH_SESSIONS = 50
+"""Sessions that are read together."""
+BATCH_BYTES = 16_000_000
+"""Approximate bytes of the sessions that are read together."""
 Key = tuple[str, str]
 """Connection and id of a session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The part of one session that is read: half of each limit at either end."""
+    """The limits of what is read of a session: half of each limit at its start, half at its end."""
 
     exchange_bytes: int = 16_000_000
-    """Of texts."""
+    """Bytes of texts."""
     exchanges: int = 20_000
     event_bytes: int = 16_000_000
-    """Of payloads."""
+    """Bytes of payloads."""
     events: int = 100_000
 
 
@@ -157,7 +159,7 @@ LIMITS = Limits()
 
 
 class ReadRun(NamedTuple):
-    """A run, and what the reader of a result should know of how it was read."""
+    """A run, and warnings about the parts that were not read."""
 
     run: Run
     warnings: tuple[str, ...]
@@ -166,100 +168,105 @@ class ReadRun(NamedTuple):
 def read_runs(
     cursor: duckdb.DuckDBPyConnection, sessions: Sequence[FinishedSession], policy: Policy, limits: Limits = LIMITS
 ) -> Iterator[ReadRun]:
-    """The runs of the sessions, in their order, read as they are asked for."""
-    for start in range(0, len(sessions), AT_ONCE):
-        part = sessions[start : start + AT_ONCE]
-        sizes = {_key(row): row for row in query_rows(cursor, "session_sizes", _asked(part))}
-        for few in _within(part, sizes):
-            yield from _read(cursor, few, sizes, policy, limits)
+    """Yield the runs of the sessions, in their order. Runs are read in batches as the caller iterates."""
+    for start in range(0, len(sessions), BATCH_SESSIONS):
+        selected = sessions[start : start + BATCH_SESSIONS]
+        sizes = {_key(row): row for row in query_rows(cursor, "session_sizes", _session_values(selected))}
+        for batch in _split_by_size(selected, sizes):
+            yield from _read_batch(cursor, batch, sizes, policy, limits)
 
 
-def _within(part: Sequence[FinishedSession], sizes: Mapping[Key, Mapping[str, int]]) -> Iterator[list[FinishedSession]]:
-    """The sessions in parts of about AT_ONCE_BYTES."""
-    few: list[FinishedSession] = []
-    size = 0
-    for one in part:
-        found = sizes.get((one.connection, one.session_id), {})
-        added = found.get("exchange_bytes", 0) + found.get("event_bytes", 0)
-        if few and size + added > AT_ONCE_BYTES:
-            yield few
-            few, size = [], 0
-        few.append(one)
-        size += added
-    yield few
+def _split_by_size(
+    sessions: Sequence[FinishedSession], sizes: Mapping[Key, Mapping[str, int]]
+) -> Iterator[list[FinishedSession]]:
+    """Yield the sessions in batches of about BATCH_BYTES."""
+    batch: list[FinishedSession] = []
+    batch_bytes = 0
+    for session in sessions:
+        size = sizes.get((session.connection, session.session_id), {})
+        session_bytes = size.get("exchange_bytes", 0) + size.get("event_bytes", 0)
+        if batch and batch_bytes + session_bytes > BATCH_BYTES:
+            yield batch
+            batch = []
+            batch_bytes = 0
+        batch.append(session)
+        batch_bytes += session_bytes
+    yield batch
 
 
-def _read(
+def _read_batch(
     cursor: duckdb.DuckDBPyConnection,
-    few: Sequence[FinishedSession],
+    sessions: Sequence[FinishedSession],
     sizes: Mapping[Key, Mapping[str, int]],
     policy: Policy,
     limits: Limits,
 ) -> Iterator[ReadRun]:
-    asked = _asked(few)
-    texts = asked | {"bytes": limits.exchange_bytes, "rows": limits.exchanges}
-    exchanges = _by_session(query_records(cursor, "session_exchanges", Exchange, texts))
-    payloads = asked | {"bytes": limits.event_bytes, "rows": limits.events}
-    events = _by_session(query_rows(cursor, "session_evidence", payloads))
-    diagnoses = _by_session(query_records(cursor, "session_diagnoses", Diagnosis, asked))
-    for one in few:
-        key = one.connection, one.session_id
+    values = _session_values(sessions)
+    texts = values | {"bytes": limits.exchange_bytes, "rows": limits.exchanges}
+    exchanges = _group_by_session(query_records(cursor, "session_exchanges", Exchange, texts))
+    payloads = values | {"bytes": limits.event_bytes, "rows": limits.events}
+    events = _group_by_session(query_rows(cursor, "session_evidence", payloads))
+    diagnoses = _group_by_session(query_records(cursor, "session_diagnoses", Diagnosis, values))
+    for session in sessions:
+        key = (session.connection, session.session_id)
         diagnosis = next(iter(diagnoses.get(key, ())), None)
-        read = [_event(row) for row in events.pop(key, ())]
-        left_out = list(_left_out(sizes.get(key, {}), limits))
+        parsed = [_parse_event(row) for row in events.pop(key, ())]
+        warnings = list(_describe_omissions(sizes.get(key, {}), limits))
         records = SessionRecords(
-            connection=one.connection,
-            project=one.project,
-            session_id=one.session_id,
+            connection=session.connection,
+            project=session.project,
+            session_id=session.session_id,
             exchanges=exchanges.pop(key, ()),
-            events=[event for event, _ in read],
+            events=[event for event, _ in parsed],
             trust=diagnosis.trust_score if diagnosis else None,
             failure_causes=diagnosis.failure_causes if diagnosis else (),
-            closed_at=one.ended_at,
-            is_whole=not left_out,
+            closed_at=session.ended_at,
+            is_whole=not warnings,
         )
-        broken = sum(is_broken for _, is_broken in read)
-        words = f"{broken} of the run's events hold no JSON object as their payload: only their columns were read."
-        yield ReadRun(run_of(records, policy.prices), (*left_out, words) if broken else tuple(left_out))
+        broken = sum(is_broken for _, is_broken in parsed)
+        if broken:
+            warnings.append(f"{broken} of the run's events hold no JSON object as their payload: only their columns were read.")
+        yield ReadRun(run_of(records, policy.prices), tuple(warnings))
 
 
-def _event(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """The raw event of a row; what its columns tell where the payload was left out, or is none. And whether it is none."""
+def _parse_event(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """Return the raw event of a row, or its columns if the payload was not read or is broken; and whether the payload is broken."""
     is_broken = False
     if row["payload"] is not None:
         try:
             return raw_event(row["payload"]), False
         except InputError:
             is_broken = True
-    told = {name: row[name] for name in ("event_id", "event", "tool", "status") if row[name] is not None}
+    columns = {name: row[name] for name in ("event_id", "event", "tool", "status") if row[name] is not None}
     usage = {} if row["tokens"] is None else {"usage": {"total": row["tokens"]}}
-    return told | usage, is_broken
+    return columns | usage, is_broken
 
 
-def _left_out(size: Mapping[str, int], limits: Limits) -> Iterator[str]:
+def _describe_omissions(size: Mapping[str, int], limits: Limits) -> Iterator[str]:
     """Yield a sentence for each part of a session that was not read."""
-    for name, texts, most, most_bytes in (
+    for name, texts, max_count, max_bytes in (
         ("exchanges", "texts", limits.exchanges, limits.exchange_bytes),
         ("events", "payloads", limits.events, limits.event_bytes),
     ):
-        count, size_bytes = size.get(name, 0), size.get(f"{name[:-1]}_bytes", 0)
-        if count > most:
-            yield f"The run has {count} {name}: {count - most} in its middle were not read."
-        if size_bytes > most_bytes:
+        count = size.get(name, 0)
+        size_bytes = size.get(f"{name[:-1]}_bytes", 0)
+        if count > max_count:
+            yield f"The run has {count} {name}: {count - max_count} in its middle were not read."
+        if size_bytes > max_bytes:
             yield f"The {name} of the run hold {size_bytes} bytes: in its middle, {texts} were not read."
 
 
-def _asked(sessions: Sequence[FinishedSession]) -> dict[str, Any]:
-    return {"sessions": [{"connection": one.connection, "session_id": one.session_id} for one in sessions]}
+def _session_values(sessions: Sequence[FinishedSession]) -> dict[str, Any]:
+    return {"sessions": [{"connection": session.connection, "session_id": session.session_id} for session in sessions]}
 
 
-def _by_session(rows: Any) -> dict[Key, list[Any]]:
-    found: dict[Key, list[Any]] = defaultdict(list)
+def _group_by_session(rows: Any) -> dict[Key, list[Any]]:
+    grouped: dict[Key, list[Any]] = defaultdict(list)
     for row in rows:
-        found[_key(row)].append(row)
-    return found
+        grouped[_key(row)].append(row)
+    return grouped
 
 
 def _key(row: Any) -> Key:
-    """Of a record or a row."""
+    """Return the session of a record or a row."""
     return (row["connection"], row["session_id"]) if isinstance(row, Mapping) else (row.connection, row.session_id)

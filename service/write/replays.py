@@ -42,12 +42,12 @@ from streams.replay.history import (
 from streams.replay.part import Heard, PartWork, in_processes
 from streams.replay.part import Tell as PartTell
 from streams.replay.plan import (
-    Asking,
+    JudgeMode,
     Origin,
     Outcome,
     Part,
-    Plan,
     ReplayFiles,
+    ReplayPlan,
     Scope,
     default_label,
     folder_of,
@@ -69,7 +69,7 @@ class PartJob:
     """Estimates or replays parts of a plan. It can be pickled; the worker opens policy, judge and history."""
 
     settings: Settings
-    plan: Plan
+    plan: ReplayPlan
     task: Task
     workers: int
 
@@ -112,11 +112,11 @@ class PartJob:
     async def _open_judges(self, policy: Policy, files: ReplayFiles, number: int) -> AsyncIterator[dict[str, Any]]:
         """Return the judges by their parameter of `PartWork`; empty if no judge is called."""
         judges: dict[str, Any] = {}
-        if self.task is Task.REPLAY and self.plan.asking is Asking.LIVE:
+        if self.task is Task.REPLAY and self.plan.asking is JudgeMode.LIVE:
             concurrency = max(1, self.settings.judge_concurrency // self.workers)
             opened = await open_judge(msgspec.structs.replace(self.settings, judge_concurrency=concurrency), policy, os.environ)
             judges["judge"] = opened.judge
-        elif self.task is Task.REPLAY and self.plan.asking is Asking.BATCH:
+        elif self.task is Task.REPLAY and self.plan.asking is JudgeMode.BATCH:
             # Imported late, because the API's client takes a second to load.
             from streams.judges.batch_judge import BatchJournal, open_batch_judge  # noqa: PLC0415
 
@@ -152,7 +152,7 @@ class ReplayRequest:
 
     source: str
     scope: Scope
-    asking: Asking
+    asking: JudgeMode
     label: str | None
     workers: int
     offsets: OffsetRange = OffsetRange()
@@ -163,7 +163,7 @@ class Replay:
     """A new, begun or complete replay. A complete one has an outcome."""
 
     settings: Settings
-    plan: Plan
+    plan: ReplayPlan
     files: ReplayFiles
     workers: int
     is_begun: bool = False
@@ -220,7 +220,7 @@ def prepare_replay(settings: Settings, request: ReplayRequest) -> Replay:
     """
     policy = policy_of(settings)
     origin = _find_origin(settings, request)
-    options = Plan(
+    options = ReplayPlan(
         label="",
         origin=origin,
         scope=request.scope,
@@ -245,7 +245,7 @@ def prepare_replay(settings: Settings, request: ReplayRequest) -> Replay:
     return Replay(settings, plan, files, request.workers, note=note)
 
 
-def list_replays(database: Path) -> Iterator[Outcome | Plan]:
+def list_replays(database: Path) -> Iterator[Outcome | ReplayPlan]:
     """Yield the replays of a database in the order of their labels: outcomes of complete replays, plans of begun ones."""
     folder = folder_of(database)
     labels = {path.stem for path in [*folder.glob("*.duckdb"), *folder.glob("*.parts")]}
@@ -296,7 +296,7 @@ def _prepare_database(settings: Settings) -> str:
     return f"the live scores are not complete: {behind}" if behind else ""
 
 
-def _check_same_options(options: Plan, stored: Plan) -> None:
+def _check_same_options(options: ReplayPlan, stored: ReplayPlan) -> None:
     """Raise SettingsError if the label belongs to a replay with other options."""
     differences = options.differs_from(stored)
     if differences:

@@ -4,7 +4,7 @@
 2. The policy assigns a span to its project (`audit.policy`). Spans of projects whose audit is off are skipped.
 3. An offset is committed when the broker has acknowledged all spans of the message. After a kill the same spans are produced again,
    with the same ids, and readers of their topic drop the duplicates. So the stage has no state, and two workers may read one message.
-4. An unreadable message becomes a dead letter. So does each span that cannot be stored, up to `MAX_LETTERS` per message; one more dead
+4. An unreadable message becomes a dead letter. So does each span that cannot be stored, up to `MAX_DEAD_LETTERS` per message; one more dead
    letter counts the rest. All other spans go on.
 """
 
@@ -39,26 +39,26 @@ GROUPS = {"traces": (b'"resourceSpans"', b'"resource_spans"'), "logs": (b'"resou
 """The names of the one member of a request in JSON, by signal."""
 FIELD = b"\x0a"
 """The first byte of a request in protobuf: the tag of its one field."""
-MESSAGES_AT_ONCE = 20
-"""Most messages in a chunk: each may hold many spans."""
+CHUNK_MESSAGES = 20
+"""Messages in a chunk; each may hold many spans."""
 MAX_SPANS = 100_000
-"""Most spans of a message; a message with more becomes a dead letter."""
-MAX_LETTERS = 50
-"""Most spans of one message that become a dead letter each."""
+"""Spans of a message; a message with more becomes a dead letter."""
+MAX_DEAD_LETTERS = 50
+"""Spans of a message that get a dead letter of their own."""
 MAX_SERVICES = 10_000
-"""Origins whose owners are cached."""
+"""Sources and services whose owners are cached."""
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Made:
+class CollectorOutput:
     """The spans and dead letters of some messages."""
 
     spans: list[Message] = field(default_factory=list)
-    letters: EncodedRecords = field(default_factory=EncodedRecords)
+    dead_letters: EncodedRecords = field(default_factory=EncodedRecords)
 
 
-class SetAside(NamedTuple):
+class RejectedMessage(NamedTuple):
     """A span or a whole message that cannot be stored: the reason, and its bytes."""
 
     refusal: Refusal
@@ -85,71 +85,76 @@ class CollectorProcessor:
         self._redactor = redactor
         self._now = now
         self._producer = producer
-        self._asked_for = frozenset(name for route in policy.collector.routes for name in route.headers)
-        self._owner = functools.lru_cache(MAX_SERVICES)(self._found_owner)
+        self._header_names = frozenset(name for route in policy.collector.routes for name in route.headers)
+        self._owner = functools.lru_cache(MAX_SERVICES)(self._find_owner)
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
         """Turn a chunk into spans; returns when all of them are durable."""
-        made = await asyncio.to_thread(self._make_spans, chunk)
+        output = await asyncio.to_thread(self._make_spans, chunk)
         await asyncio.gather(
-            self._producer.send(SPANS, made.spans),
-            self._producer.send(DEAD_LETTERS, keyed(made.letters.messages.get(DEAD_LETTERS, ()))),
+            self._producer.send(SPANS, output.spans),
+            self._producer.send(DEAD_LETTERS, keyed(output.dead_letters.messages.get(DEAD_LETTERS, ()))),
         )
         done()
 
     async def end(self, grace: float) -> None:
         """Return at once: all work is done when `take` returns."""
 
-    def _make_spans(self, chunk: Chunk) -> Made:
-        made = Made()
+    def _make_spans(self, chunk: Chunk) -> CollectorOutput:
+        output = CollectorOutput()
         for record in chunk.records:
-            admission, place = (
-                Admission(self._redactor, time_of(record)),
-                RecordOrigin(chunk.topic, record.offset, chunk.partition),
-            )
-            for outcome in self._outcomes(chunk, record):
+            admission = Admission(self._redactor, time_of(record))
+            origin = RecordOrigin(chunk.topic, record.offset, chunk.partition)
+            for outcome in self._read_message(chunk, record):
                 if isinstance(outcome, AdmittedSpan):
-                    made.spans.append((key_of(outcome.record), outcome.message))
+                    output.spans.append((key_of(outcome.record), outcome.message))
                 else:
-                    admission.add_dead_letter(made.letters, place, outcome.refusal, outcome.body)
-        return made
+                    admission.add_dead_letter(output.dead_letters, origin, outcome.refusal, outcome.body)
+        return output
 
-    def _outcomes(self, chunk: Chunk, record: RawRecord) -> Sequence[AdmittedSpan | SetAside]:
+    def _read_message(self, chunk: Chunk, record: RawRecord) -> Sequence[AdmittedSpan | RejectedMessage]:
         """Return the outcome of each span of a message, or of the whole message if it is unreadable."""
-        whole = record.value or b""
+        body = record.value or b""
         try:
-            spans = list(islice(self._admitted(chunk.topic, record), MAX_SPANS + 1))
+            spans = list(islice(self._admit_message(chunk.topic, record), MAX_SPANS + 1))
         except InputError as error:
-            return [SetAside(Refusal(COLLECTOR, NOT_OTLP, f"{error}. {error.hint}".strip()), whole)]
+            return [RejectedMessage(Refusal(COLLECTOR, NOT_OTLP, f"{error}. {error.hint}".strip()), body)]
         except MemoryError:
             raise
         except Exception as error:
-            log.exception("the message at %d of %s, partition %d, is set aside", record.offset, chunk.topic, chunk.partition)
-            return [SetAside(stage_failure(COLLECTOR, error), whole)]
+            log.exception(
+                "the message at offset %d of %s, partition %d, becomes a dead letter",
+                record.offset,
+                chunk.topic,
+                chunk.partition,
+            )
+            return [RejectedMessage(stage_failure(COLLECTOR, error), body)]
         if len(spans) > MAX_SPANS:
             reason = f"more than {MAX_SPANS} spans in one message; let the Collector send smaller batches"
-            return [SetAside(Refusal(COLLECTOR, TOO_MANY, reason), whole)]
+            return [RejectedMessage(Refusal(COLLECTOR, TOO_MANY, reason), body)]
         admitted_spans = [span for span in spans if isinstance(span, AdmittedSpan)]
         return [*admitted_spans, *_refusals([span for span in spans if isinstance(span, RejectedItem)])]
 
-    def _admitted(self, topic: str, record: RawRecord) -> Iterable[AdmittedSpan | RejectedItem]:
-        body, source = record.value or b"", _Source(topic, self._headers(record))
+    def _admit_message(self, topic: str, record: RawRecord) -> Iterable[AdmittedSpan | RejectedItem]:
+        body = record.value or b""
+        source = _Source(topic, self._routing_headers(record))
         is_json = body.startswith(b"{")
         # Both decoders skip unknown fields, so arbitrary bytes may well decode to an empty request.
-        if not (any(name in body for name in self._groups) if is_json else body.startswith(FIELD)):
-            raise InputError("the message is no request of OTLP")
+        has_request = any(name in body for name in self._groups) if is_json else body.startswith(FIELD)
+        if not has_request:
+            raise InputError("the message is not an OTLP request")
         now = self._now()
         observed_spans = self._read(body, now, is_json=is_json)
         return admit_spans(
             observed_spans, lambda observed: self._owner(source, _service(observed)), self._labels, self._redactor, now
         )
 
-    def _headers(self, record: RawRecord) -> tuple[tuple[str, str], ...]:
-        if not self._asked_for:
+    def _routing_headers(self, record: RawRecord) -> tuple[tuple[str, str], ...]:
+        if not self._header_names:
             return ()
-        return tuple((name, value.decode("utf-8", "replace")) for name, value in record.headers if name in self._asked_for)
+        return tuple((name, value.decode("utf-8", "replace")) for name, value in record.headers if name in self._header_names)
 
-    def _found_owner(self, source: _Source, service: str) -> SpanOwner | None:
+    def _find_owner(self, source: _Source, service: str) -> SpanOwner | None:
         """Find the owner of a service's spans; None if the policy switches the project's audit off."""
         filing = self._policy.collector.filing(Origin(source.topic, dict(source.headers), service))
         if not self._policy.for_project(filing.project).settings.enabled:
@@ -166,7 +171,7 @@ def collector_stages(
         for topic, signal in topics.items()
     }
     return [
-        KafkaStage(topic, lambda _, processor=processor: processor, records_at_once=MESSAGES_AT_ONCE, is_foreign=True)  # type: ignore[misc]
+        KafkaStage(topic, lambda _, processor=processor: processor, records_at_once=CHUNK_MESSAGES, is_foreign=True)  # type: ignore[misc]
         for topic, processor in processors.items()
     ]
 
@@ -176,8 +181,8 @@ def _service(observed: ReceivedSpan) -> str:
     return service if isinstance(service, str) else ""
 
 
-def _refusals(refused: Sequence[RejectedItem]) -> Iterator[SetAside]:
-    for span in refused[:MAX_LETTERS]:
-        yield SetAside(Refusal(COLLECTOR, REFUSED_SPAN, span.reason), span.body)
-    if (more := len(refused) - MAX_LETTERS) > 0:
-        yield SetAside(Refusal(COLLECTOR, REFUSED_SPAN, f"{more} more spans of this message cannot be taken"), b"")
+def _refusals(refused: Sequence[RejectedItem]) -> Iterator[RejectedMessage]:
+    for span in refused[:MAX_DEAD_LETTERS]:
+        yield RejectedMessage(Refusal(COLLECTOR, REFUSED_SPAN, span.reason), span.body)
+    if (more := len(refused) - MAX_DEAD_LETTERS) > 0:
+        yield RejectedMessage(Refusal(COLLECTOR, REFUSED_SPAN, f"{more} more spans of this message cannot be taken"), b"")

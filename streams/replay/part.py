@@ -31,7 +31,7 @@ from streams.judging.judged_stages import SCORING, Subject, judgement_reader
 from streams.judging.judging_partition import TaskJudge
 from streams.process import collect_rarely, end_with_parent, handled_in_loop
 from streams.replay.history import EXCHANGES, History, Tables, origin_of_tables
-from streams.replay.plan import Asking, Part, Plan, ReplayFiles, Scope, write_digests
+from streams.replay.plan import JudgeMode, Part, ReplayFiles, ReplayPlan, Scope, write_digests
 from streams.replay.rescoring import (
     Estimate,
     Estimator,
@@ -81,7 +81,7 @@ class PartFile(SessionStates):
     def commit(self, result: WindowResult) -> None:
         """See `SessionStates`; rule 6 of `README.md`."""
         with self._store.transaction() as transaction:
-            for topic, messages in result.made.messages.items():
+            for topic, messages in result.output.messages.items():
                 transaction.append(topic, messages, are_own=True)
             for stage, states in result.states.items():
                 transaction.set_states(stage, states, result.end)
@@ -138,7 +138,7 @@ class _Judgements:
 class PartWork:
     """The work on a part: the plan, the part's number, and the means of scoring. `judge` and `batch_judge` are as in the plan."""
 
-    plan: Plan
+    plan: ReplayPlan
     number: int
     files: ReplayFiles
     policy: Policy
@@ -150,7 +150,7 @@ class PartWork:
     async def estimate(self, history: History, tell: Tell) -> Estimate:
         """Estimate the calls and costs of the part; questions that this replay has already had answered cost nothing."""
         asking = self.plan.asking
-        estimator = Estimator(self.policy, batched=asking is Asking.BATCH, asks=asking.pays)
+        estimator = Estimator(self.policy, batched=asking is JudgeMode.BATCH, asks=asking.pays)
         with contextlib.closing(PartFile(self.files.part(self.number))) as file:
             recorded = _Judgements(history, file).recorded
             exchanges = await self._rescoring.run(history, SessionStates(), estimator, recorded, self._report(tell))

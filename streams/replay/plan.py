@@ -33,7 +33,7 @@ LIVE = "live"
 """The label of the database's own scores beside those of replays."""
 
 
-class Asking(StrEnum):
+class JudgeMode(StrEnum):
     """The source of answers: recorded ones, recorded ones and the judge for the rest (`BATCH`: at half the price), or none."""
 
     RECORDED = "recorded"
@@ -44,7 +44,7 @@ class Asking(StrEnum):
     @property
     def pays(self) -> bool:
         """True if a judge may be asked."""
-        return self in {Asking.LIVE, Asking.BATCH}
+        return self in {JudgeMode.LIVE, JudgeMode.BATCH}
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -113,20 +113,20 @@ class Part(msgspec.Struct, frozen=True):
         return None
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A replay's source, scope and policy, and the source of its answers."""
 
     label: str
     origin: Origin
     scope: Scope
     policy_digest: str
-    asking: Asking
+    asking: JudgeMode
     range: str = ""
     """The offsets of the topics, as given on the command line."""
     parts: tuple[Part, ...] = ()
     started_at: datetime | None = None
 
-    def differs_from(self, other: Plan) -> list[str]:
+    def differs_from(self, other: ReplayPlan) -> list[str]:
         """Return the names of the options that differ."""
         mine, theirs = self._options(), other._options()
         return [name for name, value in mine.items() if theirs[name] != value]
@@ -146,7 +146,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a replay, stored in its file beside the scores."""
 
-    plan: Plan
+    plan: ReplayPlan
     finished_at: datetime
     exchanges: int
     """Exchanges that have a score."""
@@ -206,18 +206,18 @@ class ReplayFiles:
         """Return the path of the journal of a part's batches."""
         return self.parts / f"batches-{number}.jsonl"
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> ReplayPlan | None:
         """Return the plan of an unfinished replay, or None. Raises StoreError if it cannot be read."""
         if not self._plan.exists():
             return None
         try:
-            return msgspec.json.decode(self._plan.read_bytes(), type=Plan)
+            return msgspec.json.decode(self._plan.read_bytes(), type=ReplayPlan)
         except msgspec.DecodeError as error:
             raise StoreError(
                 f"{self._plan}: this is not the plan of a replay: {error}", hint=f"Remove {self.parts} to begin again."
             ) from error
 
-    def write_plan(self, plan: Plan) -> None:
+    def write_plan(self, plan: ReplayPlan) -> None:
         """Write the plan, durable on return."""
         self.parts.mkdir(parents=True, exist_ok=True)
         written = self._plan.with_suffix(".new")
@@ -233,7 +233,7 @@ def folder_of(database: Path) -> Path:
     return database.with_name(f"{database.name}.replays")
 
 
-def default_label(plan: Plan) -> str:
+def default_label(plan: ReplayPlan) -> str:
     """Return a label made of policy, judge and source."""
     return f"{plan.policy_digest[:8]}-{plan.asking}-{plan.origin.kind}"
 
@@ -281,7 +281,7 @@ def _digest(digests: pl.DataFrame) -> Digest:
     return Digest(digests.height, hashlib.sha256(b"".join(digests.sort(_KEY)["sha256"].to_list())).hexdigest())
 
 
-def merge(files: ReplayFiles, plan: Plan, now: datetime) -> Outcome:
+def merge(files: ReplayFiles, plan: ReplayPlan, now: datetime) -> Outcome:
     """Merge the parts and remove them; returns the outcome. Repeating it after a kill is safe."""
     files.unfinished.unlink(missing_ok=True)
     files.unfinished.with_suffix(".duckdb.wal").unlink(missing_ok=True)
@@ -322,7 +322,7 @@ def outcome_in(path: Path) -> Outcome:
         raise StoreError(f"{path}: its plan cannot be read: {error}", hint="Remove it and replay again.") from error
 
 
-def _outcome(path: Path, plan: Plan, made: Digest, live: Digest, now: datetime) -> Outcome:
+def _outcome(path: Path, plan: ReplayPlan, made: Digest, live: Digest, now: datetime) -> Outcome:
     with connect(path) as connection:
         counts = connection.execute("SELECT disposition, count(*) FROM main.scores GROUP BY ALL ORDER BY ALL").fetchall()
         calls = connection.execute("SELECT outcome, cost_usd FROM log.judgements").fetchall()

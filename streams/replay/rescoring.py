@@ -31,7 +31,7 @@ from streams.judging.call_budget import DurableBudget, Publish, StoppedError
 from streams.judging.judged_stages import SCORING, STATE, JudgedState, JudgementReader, JudgingTask, Subject, read_no_judgements
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin
 from streams.replay.history import History, Window
-from streams.replay.plan import Asking, Plan
+from streams.replay.plan import JudgeMode, ReplayPlan
 from streams.stage_batches import decode_exchange, session_key_of
 from streams.topology import stage_named
 
@@ -58,7 +58,7 @@ class WindowResult:
 
     end: int
     """The position after the window."""
-    made: EncodedRecords = field(default_factory=EncodedRecords)
+    output: EncodedRecords = field(default_factory=EncodedRecords)
     states: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
 
@@ -87,7 +87,7 @@ class SessionStates:
 class Rescoring:
     """Scores windows of history by the plan. `now` stamps dead letters and nothing else."""
 
-    def __init__(self, plan: Plan, policy: Policy, redactor: Redactor, now: Callable[[], datetime]) -> None:
+    def __init__(self, plan: ReplayPlan, policy: Policy, redactor: Redactor, now: Callable[[], datetime]) -> None:
         self._plan = plan
         self._policy = policy
         self._redactor = redactor
@@ -106,10 +106,10 @@ class Rescoring:
         self._withdrawn = history.withdrawn
         async with aclosing(history.windows(store.position)) as windows:
             async for window in windows:
-                result, seen = await self._score_window(window, store, judge, recorded)
+                result, exchanges = await self._score_window(window, store, judge, recorded)
                 store.commit(result)
-                report(window.end, seen)
-                total += seen
+                report(window.end, exchanges)
+                total += exchanges
         return total
 
     async def _score_window(
@@ -119,19 +119,19 @@ class Rescoring:
         outcome = self._intake.run(INTAKE, window.batch, store.states(INTAKE.name, window.batch.keys()))
         result = WindowResult(window.end, outcome.dead_letters, {INTAKE.name: outcome.states, SCORING.name: {}})
         sessions: dict[str, list[ScoringTask]] = {}
-        seen = 0
+        exchanges = 0
         for topic, record in outcome.records:
             if isinstance(record, Score):
-                if self._is_wanted(record):
-                    result.made.add(topic, encode(record))
-                    seen += record.revision == 0
+                if self._is_in_scope(record):
+                    result.output.add(topic, encode(record))
+                    exchanges += record.revision == 0
             elif isinstance(record, ScoringTask):
                 sessions.setdefault(session_key_of(record), []).append(record)
-                seen += record.revision == 0 and self._is_wanted(record)
+                exchanges += record.revision == 0 and self._is_in_scope(record)
         states = store.states(SCORING.name, list(sessions))
         subjects = [SCORING.subject_of(task) for tasks in sessions.values() for task in tasks]
-        judgements = {} if self._plan.asking is Asking.NONE else recorded(subjects)
-        done = await asyncio.gather(
+        judgements = {} if self._plan.asking is JudgeMode.NONE else recorded(subjects)
+        results = await asyncio.gather(
             *(
                 self._score_session(
                     tasks, STATE.decode(states[key]).spent if key in states else 0, judge, judgements, result.end
@@ -140,14 +140,14 @@ class Rescoring:
             ),
             return_exceptions=True,
         )
-        # In the order of the tasks, not of completion. If a session fails, the others have still finished, because calls cost money.
-        for key, session in zip(sessions, done, strict=True):
+        # Add results in the order of the tasks, not of completion. If a session fails, wait for the others first: their calls cost money.
+        for key, session in zip(sessions, results, strict=True):
             if isinstance(session, BaseException):
                 raise session
-            spent, made = session
+            spent, scores = session
             result.states[SCORING.name][key] = msgspec.msgpack.encode(JudgedState(0, spent))
-            result.made.extend(made)
-        return result, seen
+            result.output.extend(scores)
+        return result, exchanges
 
     async def _score_session(
         self,
@@ -158,36 +158,38 @@ class Rescoring:
         end: int,
     ) -> tuple[int, EncodedRecords]:
         """Score the tasks of a session one after another, given its spending."""
-        made, asking = EncodedRecords(), self._plan.asking
+        output = EncodedRecords()
+        mode = self._plan.asking
         for task in tasks:
             cap = self._policy.for_project(task.project).cap
             ledger = Ledger(cap, spent)
             try:
                 recorded = judgements.get(SCORING.subject_of(task), ())
-                counted = [] if asking is Asking.NONE else SCORING.select_judgements(task, recorded)
-                if asking.pays:
-                    counted = self._of_these_questions(task, counted)
-                if self._is_wanted(task):
+                counted = [] if mode is JudgeMode.NONE else SCORING.select_judgements(task, recorded)
+                if mode.pays:
+                    counted = self._select_policy_judgements(task, counted)
+                if self._is_in_scope(task):
                     bare = msgspec.structs.replace(task, earlier_judgements=())  # the judgements that count are in `counted`
                     score = await judge.judge(bare, counted, ledger)
-                    if isinstance(score, Score) and not asking.pays and not _is_of_all(score, counted):
+                    if isinstance(score, Score) and not mode.pays and not _answers_all(score, counted):
                         ledger = Ledger(cap, spent)
-                        score = await judge.judge(bare, self._of_these_questions(task, counted), ledger)
+                        score = await judge.judge(bare, self._select_policy_judgements(task, counted), ledger)
                     if score is not None:
-                        made.add(SCORING.sink, encode(score))
+                        output.add(SCORING.sink, encode(score))
                 else:
                     ledger.charge(charged(counted, task.revision))
             except StoppedError:
                 raise
             except Exception as error:
-                log.exception("exchange %s could not be scored; it is set aside", task.exchange_id)
-                admission, place = Admission(self._redactor, self._now()), RecordOrigin(SCORING.source, end - 1, 0)
-                admission.add_dead_letter(made, place, stage_failure(SCORING.name, error), encode(task))
+                log.exception("exchange %s could not be scored and becomes a dead letter", task.exchange_id)
+                origin = RecordOrigin(SCORING.source, end - 1, 0)
+                refusal = stage_failure(SCORING.name, error)
+                Admission(self._redactor, self._now()).add_dead_letter(output, origin, refusal, encode(task))
             spent = ledger.spent
-        return spent, made
+        return spent, output
 
-    def _of_these_questions(self, task: ScoringTask, judgements: Sequence[Judgement]) -> list[Judgement]:
-        """Return the judgements of questions that the policy asks, whatever the answers, and those of the exchange's earlier revisions.
+    def _select_policy_judgements(self, task: ScoringTask, judgements: Sequence[Judgement]) -> list[Judgement]:
+        """Return the judgements of questions that the policy asks, and those of the exchange's earlier revisions.
 
         Judgements of another policy were not paid for these scores: they neither use up a session's cap nor count as the cost of a
         score. A judgement from before the present revision was about an earlier one: it counts, even if the texts have changed.
@@ -202,7 +204,7 @@ class Rescoring:
             if judgement.fingerprint in fingerprints or (exchange.revision and judgement.judged_at < exchange.ingested_at)
         ]
 
-    def _is_wanted(self, record: Score | ScoringTask) -> bool:
+    def _is_in_scope(self, record: Score | ScoringTask) -> bool:
         """Return whether an exchange is to be scored, given its score or its task."""
         scope = self._plan.scope
         if (record.connection, record.exchange_id) in self._withdrawn:
@@ -213,7 +215,7 @@ class Rescoring:
         return scope.holds(record.project, occurred_at)
 
 
-def _is_of_all(score: Score, judgements: Sequence[Judgement]) -> bool:
+def _answers_all(score: Score, judgements: Sequence[Judgement]) -> bool:
     """Return whether every judgement is of a question that the score rests on. It nearly always is, so this is checked first."""
     fingerprints = {judgement.fingerprint for judgement in judgements if judgement.judgement_id in score.judgement_ids}
     return all(judgement.fingerprint in fingerprints for judgement in judgements)
@@ -272,13 +274,13 @@ class Estimator:
         self._batched = batched
         self._asks = asks
         self._fingerprints: set[str] = set()
-        self._at_most: Counter[tuple[str, str]] = Counter()
+        self._upper_bounds: Counter[tuple[str, str]] = Counter()
         self._room: dict[tuple[str, str], int | None] = {}
         self._estimate = Estimate()
 
     def result(self, exchanges: int) -> Estimate:
         """Return the estimate for this number of exchanges; each session's worst case is limited by its cap."""
-        rooms = [(amount, self._room[session]) for session, amount in self._at_most.items()]
+        rooms = [(amount, self._room[session]) for session, amount in self._upper_bounds.items()]
         at_most = sum(amount if room is None else min(amount, room) for amount, room in rooms)
         expected = min(self._estimate.expected, at_most)
         return msgspec.structs.replace(self._estimate, exchanges=exchanges, at_most=at_most, expected=expected)
@@ -286,7 +288,7 @@ class Estimator:
     async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> None:
         """Count the calls and costs of a task."""
         judging_task = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=self._batched)
-        self._room[_session_of(judging_task)] = None if ledger.cap is None else max(0, ledger.cap - ledger.spent)
+        self._room[_session_key(judging_task)] = None if ledger.cap is None else max(0, ledger.cap - ledger.spent)
         self._estimate.tasks += 1
         score, questions = _questions_of(judging_task)
         for question, reply in questions:
@@ -303,7 +305,7 @@ class Estimator:
             self._estimate.open += 1
             project = self._policy.for_project(task.project)
             question = tier3_question(decode_exchange(task.exchange), project, project.methodology.tier3)
-            self._count_at_most(question, judging_task)
+            self._add_upper_bound(question, judging_task)
 
     def _count_call(self, question: Question, judging_task: JudgingTask) -> None:
         self._estimate.calls += 1
@@ -313,11 +315,11 @@ class Estimator:
         is_cached = self._estimate.calls > 1
         expected = estimate(question, judging_task.price, cached=is_cached, batched=self._batched)
         self._estimate.expected += expected.nano or 0
-        self._count_at_most(question, judging_task)
+        self._add_upper_bound(question, judging_task)
 
-    def _count_at_most(self, question: Question, judging_task: JudgingTask) -> None:
+    def _add_upper_bound(self, question: Question, judging_task: JudgingTask) -> None:
         if judging_task.price is not None:
-            self._at_most[_session_of(judging_task)] += max_cost(question, judging_task.price, batched=self._batched)
+            self._upper_bounds[_session_key(judging_task)] += max_cost(question, judging_task.price, batched=self._batched)
 
 
 class QuestionCollector:
@@ -340,14 +342,14 @@ class QuestionCollector:
     async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> None:
         """Collect the open questions of a task: the first pass asks Tiers 2 and 2.5, the next one Tier 3, which depends on their answers."""
         judging_task = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=True)
-        # One ledger per session, charged with all payments in the session, for whatever exchange.
-        whole = self._ledgers.setdefault(_session_of(judging_task), Ledger(ledger.cap))
-        whole.charge(max(0, ledger.spent - whole.spent))
+        # One ledger per session, charged with the payments for all of its exchanges.
+        session_ledger = self._ledgers.setdefault(_session_key(judging_task), Ledger(ledger.cap))
+        session_ledger.charge(max(0, ledger.spent - session_ledger.spent))
         _, questions = _questions_of(judging_task)
         for index, question in enumerate([question for question, reply in questions if reply is None]):
             # A later revision will find the answers to an earlier one.
             if question.fingerprint not in self._questions and (question.purpose != TIER3 or index == 0):
-                paying = msgspec.structs.replace(judging_task, ledger=whole)
+                paying = msgspec.structs.replace(judging_task, ledger=session_ledger)
                 reserved = self._reservations.get(question.fingerprint)
                 budget = DurableBudget(question, paying, self._publish, self._now, lambda: True, reservation_id=reserved)
                 self._questions[question.fingerprint] = BatchQuestion(question, budget, budget)
@@ -367,5 +369,5 @@ async def ask_all(judge: BatchJudge, questions: Sequence[BatchQuestion], report:
         raise StoppedError
 
 
-def _session_of(judging_task: JudgingTask) -> tuple[str, str]:
+def _session_key(judging_task: JudgingTask) -> tuple[str, str]:
     return judging_task.connection, judging_task.session_id

@@ -167,7 +167,7 @@ def test_many_invalid_spans_of_a_message_make_few_letters_with_their_number() ->
     bad = [{**turn(number, build.START), "traceId": "00" * 16} for number in range(1, 200)]
     letters = work(traces(*bad).as_protobuf).letters
 
-    assert collector.MAX_LETTERS + 1 == len(letters) == len({one.dead_letter_id for one in letters})
+    assert collector.MAX_DEAD_LETTERS + 1 == len(letters) == len({one.dead_letter_id for one in letters})
     assert any(str(one.detail).startswith("149 more spans") for one in letters)
 
 

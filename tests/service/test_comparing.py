@@ -26,7 +26,7 @@ from audit.comparison import PairedSums
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Score
 from streams.log.admission import EncodedRecords
-from streams.replay.plan import Asking, Origin, Outcome, Plan, Scope
+from streams.replay.plan import JudgeMode, Origin, Outcome, ReplayPlan, Scope
 
 Command = Callable[..., tuple[int, str, str]]
 HOLD = """
@@ -74,7 +74,7 @@ def replayed(tmp_path: Path, scores: Sequence[Score], label: str = "strict", **c
     """A replay's file, as `driftline replay` leaves it: scores, and what it is the replay of."""
     path = keep(tmp_path / "driftline.duckdb.replays" / f"{label}.duckdb", scores)
     scope, origin = Scope("ops", datetime(2026, 10, 1, tzinfo=UTC)), Origin("tables", "driftline.duckdb")
-    plan = Plan(label=label, origin=origin, scope=scope, policy_digest="1" * 16, asking=Asking.LIVE)
+    plan = ReplayPlan(label=label, origin=origin, scope=scope, policy_digest="1" * 16, asking=JudgeMode.LIVE)
     counted: dict[str, Any] = dict.fromkeys(("exchanges", "scores", "dead_letters", "live_scores", "unknown_price"), 0)
     said = counted | {"dispositions": {}, "calls": {}, "cost_usd": 0.0, "digest": "", "live_digest": ""} | came_of_it
     outcome = Outcome(plan=plan, finished_at=datetime(2026, 11, 1, tzinfo=UTC), **said)

@@ -189,7 +189,7 @@ def test_reading_several_sessions_together_changes_nothing(store: Store, monkeyp
     """The number of sessions read together affects only the speed."""
     sessions = finished_sessions(store.cursor(), Wanted())
     together = list(read_runs(store.cursor(), sessions, Policy()))
-    monkeypatch.setattr(reading, "AT_ONCE_BYTES", 1)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1)
     one_by_one = list(read_runs(store.cursor(), sessions, Policy()))
     monkeypatch.setattr(reading, "AT_ONCE", 1)
 

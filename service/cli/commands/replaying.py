@@ -40,7 +40,7 @@ from service.text.formats import MISSING, counted
 from service.write.replays import OffsetRange, Replay, ReplayRequest, default_workers, list_replays, prepare_replay
 from streams.judging.call_budget import StoppedError
 from streams.replay.part import Heard
-from streams.replay.plan import Asking, Outcome, Plan, Scope
+from streams.replay.plan import JudgeMode, Outcome, ReplayPlan, Scope
 from streams.replay.rescoring import Estimate
 
 
@@ -53,13 +53,13 @@ def replay(
     since: Since = None,
     until: Until = None,
     judge: Annotated[
-        Asking,
+        JudgeMode,
         typer.Option(
             "--judge",
             help="recorded: use only recorded answers. live: also call the judge where no answer is recorded. "
             "batch: as live, but in batches at half the price. none: use no judge and no recorded answers.",
         ),
-    ] = Asking.RECORDED,
+    ] = JudgeMode.RECORDED,
     label: Annotated[
         str | None,
         typer.Option("--label", metavar="NAME", help="Name of the replay; by default made of policy, judge and source."),
@@ -131,11 +131,11 @@ def replays(since: Since = None, limit: Limit = SHOWN, database: Database = None
     )
 
 
-def _plan_of(record: Outcome | Plan) -> Plan:
+def _plan_of(record: Outcome | ReplayPlan) -> ReplayPlan:
     return record.plan if isinstance(record, Outcome) else record
 
 
-def _replay_document(record: Outcome | Plan, folder: str) -> dict[str, Any]:
+def _replay_document(record: Outcome | ReplayPlan, folder: str) -> dict[str, Any]:
     if isinstance(record, Outcome):
         return outcome_document(record, folder)
     return plan_document(record) | {"finished_at": None}
@@ -191,7 +191,7 @@ def describe_estimate(replay: Replay, estimate: Estimate) -> str:
     """Return an estimate for people."""
     scorings = counted(estimate.tasks, "scoring")
     exchanges = f"{counted(estimate.exchanges, 'exchange')}, {scorings} by the cascade, including later revisions"
-    if replay.plan.asking is Asking.NONE:
+    if replay.plan.asking is JudgeMode.NONE:
         return f"{exchanges}; no judge is called and no recorded answer is used"
     parts = [exchanges, f"{counted(estimate.reused, 'recorded answer')} will be used"]
     if not replay.plan.asking.pays:
@@ -208,8 +208,8 @@ def describe_estimate(replay: Replay, estimate: Estimate) -> str:
     return "; ".join(parts)
 
 
-def _describe_calls(plan: Plan, estimate: Estimate) -> str:
-    batches = " in batches at half the price" if plan.asking is Asking.BATCH else ""
+def _describe_calls(plan: ReplayPlan, estimate: Estimate) -> str:
+    batches = " in batches at half the price" if plan.asking is JudgeMode.BATCH else ""
     cost = "at an unknown cost"
     if estimate.unpriced < estimate.calls:
         cost = f"and {usd_of(estimate.expected):.4f} USD, {usd_of(estimate.at_most):.4f} USD at most"
@@ -217,7 +217,7 @@ def _describe_calls(plan: Plan, estimate: Estimate) -> str:
     return f"about {counted(estimate.calls, 'call')}{batches} {cost}{tier3}"
 
 
-def plan_document(plan: Plan) -> dict[str, Any]:
+def plan_document(plan: ReplayPlan) -> dict[str, Any]:
     """Describe the scope of a replay, for scripts."""
     return {
         "label": plan.label,
@@ -272,13 +272,13 @@ def describe_outcome(outcome: Outcome, judge: OpenedJudge | None) -> Iterator[st
     )
 
 
-def replays_table(records: Sequence[Outcome | Plan]) -> Table:
+def replays_table(records: Sequence[Outcome | ReplayPlan]) -> Table:
     """Return a table with one replay per row."""
     headers = ["label", "source", "judge", "project", "policy", "started", "exchanges", "cost", "equal to live"]
     return table(headers, [_table_row(record) for record in records], right=["exchanges", "cost"])
 
 
-def _table_row(record: Outcome | Plan) -> list[Any]:
+def _table_row(record: Outcome | ReplayPlan) -> list[Any]:
     plan = _plan_of(record)
     started = MISSING if plan.started_at is None else f"{plan.started_at:%Y-%m-%d %H:%M}"
     cells = [plan.label, plan.origin.kind, plan.asking.value, plan.scope.project or "all", plan.policy_digest, started]

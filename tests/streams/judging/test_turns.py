@@ -7,7 +7,7 @@ from collections import Counter
 from streams.judging.judging_partition import TaskSlots
 
 
-class Asking:
+class JudgeMode:
     """Requests slots and records, in a shared list, when they are granted."""
 
     def __init__(self, name: str, slots: TaskSlots, begun: list[str]) -> None:
@@ -32,7 +32,7 @@ def test_slots_rotate_among_partitions_whatever_their_backlog() -> None:
     """A partition with a long backlog must not occupy the judge."""
     slots, begun = TaskSlots(3), list[str]()
     for name, count in {"a": 100, "b": 4, "c": 4}.items():
-        Asking(name, slots, begun).ask(count)
+        JudgeMode(name, slots, begun).ask(count)
     assert begun == ["a", "a", "a"]
     for _ in range(9):
         slots.release()
@@ -42,7 +42,7 @@ def test_slots_rotate_among_partitions_whatever_their_backlog() -> None:
 def test_no_more_tasks_start_than_there_are_slots() -> None:
     """Tasks started beyond the limit would only wait for the judge."""
     slots, begun = TaskSlots(2), list[str]()
-    Asking("a", slots, begun).ask(5)
+    JudgeMode("a", slots, begun).ask(5)
     for given_back in range(4):
         assert min(5, 2 + given_back) == len(begun)
         slots.release()
@@ -51,7 +51,7 @@ def test_no_more_tasks_start_than_there_are_slots() -> None:
 def test_a_withdrawn_request_gets_no_slot_and_costs_none() -> None:
     """A revoked partition must start no further task here."""
     slots, begun = TaskSlots(1), list[str]()
-    leaving, staying = Asking("leaving", slots, begun), Asking("staying", slots, begun)
+    leaving, staying = JudgeMode("leaving", slots, begun), JudgeMode("staying", slots, begun)
     leaving.ask(3)
     staying.ask(3)
     leaving.withdraw()
