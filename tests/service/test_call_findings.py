@@ -48,45 +48,45 @@ def diagnosis_in(store: Store) -> Diagnosis:
     with closing(store.cursor()) as cursor:
         rows = cursor.execute("SELECT connection FROM log.diagnoses").fetchall()
         sessions = [{"connection": connection, "session_id": "s1"} for (connection,) in rows]
-        (found,) = query_records(cursor, "session_diagnoses", Diagnosis, {"sessions": sessions})
-    return found
+        (diagnosis,) = query_records(cursor, "session_diagnoses", Diagnosis, {"sessions": sessions})
+    return diagnosis
 
 
-def test_an_import_by_a_policy_records_what_it_looks_for(tmp_path: Path, policy: Path) -> None:
-    """The record says what was found, by which rules and thresholds; the page marks the same events again."""
+def test_an_import_records_the_findings_enabled_by_its_policy(tmp_path: Path, policy: Path) -> None:
+    """The record names findings, rules and thresholds, so that the page can mark the same events."""
     with Store(imported(tmp_path, "--policy", str(policy))) as store:
-        found = diagnosis_in(store)
-        assert {cause.type: [one.seq for one in cause.evidence] for cause in found.failure_causes} == FOUND
-        assert {cause.impact_score for cause in found.failure_causes} == {0}
-        assert found.trust_score == 100
-        assert found.readiness_level == "ready_for_runtime"
-        assert found.rule_version.endswith("+alternating_calls-1+near_duplicate_calls-1")
-        assert found.threshold_changes == '{"alternatingRounds":2,"nearDuplicateCalls":1}'
+        diagnosis = diagnosis_in(store)
+        assert {cause.type: [one.seq for one in cause.evidence] for cause in diagnosis.failure_causes} == FOUND
+        assert {cause.impact_score for cause in diagnosis.failure_causes} == {0}
+        assert diagnosis.trust_score == 100
+        assert diagnosis.readiness_level == "ready_for_runtime"
+        assert diagnosis.rule_version.endswith("+alternating_calls-1+near_duplicate_calls-1")
+        assert diagnosis.threshold_changes == '{"alternatingRounds":2,"nearDuplicateCalls":1}'
         with closing(store.cursor()) as cursor:
-            events = read_events(cursor, found, finding_events(cursor, found))
+            events = read_events(cursor, diagnosis, finding_events(cursor, diagnosis))
         assert events.evidence == {place: (name,) for name, places in FOUND.items() for place in places}
 
 
-def test_without_a_policy_nothing_of_it_is_there(tmp_path: Path) -> None:
-    """The diagnosis of the published rules stays what it is."""
+def test_without_a_policy_the_findings_are_off(tmp_path: Path) -> None:
+    """The diagnosis by the published rules is unchanged."""
     with Store(imported(tmp_path)) as store:
-        found = diagnosis_in(store)
-        assert found.failure_causes == ()
-        assert "+" not in found.rule_version
+        diagnosis = diagnosis_in(store)
+        assert diagnosis.failure_causes == ()
+        assert "+" not in diagnosis.rule_version
 
 
-def test_people_see_the_findings_and_tune_them(tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The run names them, and tuning says how many runs have them."""
+def test_the_findings_are_shown_and_can_be_tuned(tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run names them, and tuning gives the number of affected runs."""
     database = ("--db", str(imported(tmp_path, "--policy", str(policy))))
     capsys.readouterr()
     assert run_command(["run", "s1", *database]) == 0
-    said = capsys.readouterr().out
-    assert "alternated for 2 rounds" in said
-    assert "Tools: read, edit." in said
-    assert "1 tool call nearly repeated" in said
-    assert "First tool: search." in said
-    asked = ["tune", "--project", "ops", "--as-of", "2026-10-02T00:00:00Z", "--json", "--policy", str(policy), *database]
-    assert run_command(asked) == 0
+    output = capsys.readouterr().out
+    assert "alternated for 2 rounds" in output
+    assert "Tools: read, edit." in output
+    assert "1 tool call nearly repeated" in output
+    assert "First tool: search." in output
+    arguments = ["tune", "--project", "ops", "--as-of", "2026-10-02T00:00:00Z", "--json", "--policy", str(policy), *database]
+    assert run_command(arguments) == 0
     rows = {row["threshold"]: row for row in json.loads(capsys.readouterr().out)["thresholds"]}
     assert tuple(rows["alternating_rounds"][name] for name in ("value", "most", "runs")) == (2, 2, [1])
     assert tuple(rows["near_duplicate_calls"][name] for name in ("value", "most", "runs")) == (1, 1, [1])

@@ -41,10 +41,8 @@ def write_sessions(path: Path, sessions: dict[str, Sequence[dict[str, Any]]]) ->
     return path
 
 
-def test_diagnose_prints_one_diagnosis_a_line_in_input_order_and_leaves_no_database(
-    driftline: Command, events_file: Path
-) -> None:
-    """A CI job has files and wants verdicts, nothing else."""
+def test_diagnose_prints_one_diagnosis_per_line_and_creates_no_database(driftline: Command, events_file: Path) -> None:
+    """A CI job has files and needs only verdicts."""
     code, out, _ = driftline("diagnose", str(events_file), "--json")
     documents = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -53,8 +51,8 @@ def test_diagnose_prints_one_diagnosis_a_line_in_input_order_and_leaves_no_datab
     assert [path.name for path in events_file.parent.iterdir()] == [events_file.name]
 
 
-def test_diagnose_is_the_same_document_the_database_gives(driftline: Command, events_file: Path) -> None:
-    """A diagnosis has references only; the full document made from the log must be that of the file."""
+def test_diagnose_gives_the_same_document_as_the_database(driftline: Command, events_file: Path) -> None:
+    """A stored diagnosis has only references, but the document built from the log must equal that of the file."""
     _, direct, _ = driftline("diagnose", str(events_file), "--json")
     driftline("import", "events", str(events_file))
     for line in direct.splitlines():
@@ -64,8 +62,8 @@ def test_diagnose_is_the_same_document_the_database_gives(driftline: Command, ev
         assert document == stored["diagnosis"]
 
 
-def test_import_diagnoses_what_ended_and_what_fell_idle(driftline: Command, events_file: Path) -> None:
-    """The calm session ended by itself, the other one was last heard of long ago."""
+def test_import_diagnoses_ended_and_idle_sessions(driftline: Command, events_file: Path) -> None:
+    """One session ended by itself, and the other was last active long ago."""
     code, out, _ = driftline("import", "events", str(events_file), "--json")
     assert code == 0
     summary = json.loads(out)
@@ -89,7 +87,7 @@ def test_importing_twice_changes_nothing(driftline: Command, events_file: Path) 
 
 
 def test_a_session_can_be_finalized_by_hand(driftline: Command, events_file: Path) -> None:
-    """Before it falls idle; the verdict is shown at once."""
+    """The verdict is shown at once, before the session falls idle."""
     driftline("import", "events", str(events_file), "--as-of", "2026-10-01T09:10:00Z")
     _, runs, _ = driftline("runs", "--json")
     assert [json.loads(line)["sessionId"] for line in runs.splitlines()] == ["calm"]
@@ -100,7 +98,7 @@ def test_a_session_can_be_finalized_by_hand(driftline: Command, events_file: Pat
 
 
 def test_a_late_record_of_a_closed_session_is_diagnosed_too(driftline: Command, tmp_path: Path) -> None:
-    """It is older than the last one, so the session falls idle at a time at which it was closed before."""
+    """It is older than the last record, so the session falls idle at a time at which it was already closed."""
     for number, minute in enumerate((30, 10)):
         event = {"session_id": "s1", "event": "memory_event", "action": "miss", "event_id": f"e{number}"}
         path = tmp_path / f"events_{number}.jsonl"
@@ -127,38 +125,36 @@ def test_a_late_record_of_a_closed_session_is_diagnosed_too(driftline: Command, 
         (["--min-readiness", "perfect"], 2),
     ],
 )
-def test_check_exits_by_the_gate(driftline: Command, events_file: Path, arguments: list[str], expected: int) -> None:
-    """0 passes, 1 fails, 2 is a mistake in the call."""
+def test_the_exit_code_of_check_is_the_gate(driftline: Command, events_file: Path, arguments: list[str], expected: int) -> None:
+    """0 passes, 1 fails, and 2 is a usage error."""
     driftline("import", "events", str(events_file))
     code, _, _ = driftline("check", *arguments)
     assert code == expected
 
 
 @pytest.mark.parametrize(("least", "warns"), [("1", True), ("60", True), ("73", True), ("74", False), ("0", False)])
-def test_check_warns_of_a_gate_that_never_fails_a_run(
-    driftline: Command, events_file: Path, least: str, *, warns: bool
-) -> None:
-    """A build that passes whatever the agent did is worse than one without a gate."""
+def test_check_warns_of_a_gate_that_never_fails(driftline: Command, events_file: Path, least: str, *, warns: bool) -> None:
+    """A build that always passes is worse than one without a gate."""
     _, out, warnings = driftline("check", str(events_file), "--min-trust", least, "--json")
     assert (f"--min-trust {least} never fails a run" in warnings) == warns
     assert json.loads(out)["checked"] == 2
 
 
-def test_readiness_comes_before_trust_wherever_a_run_is_shown(driftline: Command, events_file: Path) -> None:
-    """An unsafe run may have a trust of 90: whoever reads the first word must not take it for fine."""
+def test_readiness_is_shown_before_trust(driftline: Command, events_file: Path) -> None:
+    """An unsafe run may have a trust of 90, and the first word must not suggest that it is fine."""
     driftline("import", "events", str(events_file))
     session = json.loads(driftline("runs", "--json")[1].splitlines()[0])["sessionId"]
-    shown = [driftline("runs")[1], driftline("run", session)[1], driftline("diagnose", str(events_file))[1]]
+    outputs = [driftline("runs")[1], driftline("run", session)[1], driftline("diagnose", str(events_file))[1]]
     gate = driftline("check", "--min-trust", "100", "--min-readiness", "ready_for_runtime")[1]
-    for words in (*shown, gate):
-        first = re.search(r"readiness|unsafe_for_production|review_recommended|ready_for_runtime", words)
-        trust = words.find("trust")
+    for text in (*outputs, gate):
+        first = re.search(r"readiness|unsafe_for_production|review_recommended|ready_for_runtime", text)
+        trust = text.find("trust")
         assert first is not None
         assert first.start() < trust
 
 
-def test_a_run_that_is_unsafe_passes_no_gate_by_default(driftline: Command, tmp_path: Path) -> None:
-    """A build gates on what nobody remembered to ask for: nine refunds of one order have a trust of 90."""
+def test_an_unsafe_run_passes_no_gate_by_default(driftline: Command, tmp_path: Path) -> None:
+    """Nine refunds of one order have a trust of 90, and a user may not think of a gate for that."""
     refunds = [{"event": "tool_call", "tool": "refund", "args": {"order": 17}}] * 9
     path = write_sessions(tmp_path / "loop.jsonl", {"loop": refunds})
     code, out, _ = driftline("check", str(path))
@@ -185,24 +181,24 @@ def test_check_reads_files_without_a_database(driftline: Command, events_file: P
 
 
 def test_a_session_without_evidence_passes_no_gate(driftline: Command, tmp_path: Path) -> None:
-    """No events is no proof of good behaviour."""
+    """The absence of events proves nothing."""
     path = write_sessions(tmp_path / "empty.jsonl", {"empty": []})
     code, out, _ = driftline("check", str(path))
     assert code == 1
     assert "no evidence" in out
 
 
-def test_runs_are_exported_as_three_files_each(driftline: Command, events_file: Path, tmp_path: Path) -> None:
-    """run_001.json, its session.json and its diagnosis.json, which diagnose gives again."""
+def test_a_run_is_exported_as_three_files(driftline: Command, events_file: Path, tmp_path: Path) -> None:
+    """They are run_001.json, session.json and diagnosis.json, which diagnose reproduces."""
     driftline("import", "events", str(events_file))
     driftline("export-runs", "exported")
-    found = sorted(str(path.relative_to(tmp_path / "exported")) for path in (tmp_path / "exported").rglob("*.json"))
+    exported_files = sorted(str(path.relative_to(tmp_path / "exported")) for path in (tmp_path / "exported").rglob("*.json"))
     expected = [
         f"runs/{name}"
         for run_id in ("run_001", "run_002")
         for name in (f"{run_id}.json", f"{run_id}/diagnosis.json", f"{run_id}/session.json")
     ]
-    assert found == sorted(expected)
+    assert exported_files == sorted(expected)
     summary = json.loads((tmp_path / "exported/runs/run_001.json").read_text())
     assert summary["run_id"] == "run_001"
     assert summary["session_id"] == "calm"
@@ -212,8 +208,8 @@ def test_runs_are_exported_as_three_files_each(driftline: Command, events_file: 
     assert json.loads((tmp_path / "exported/runs/run_001/diagnosis.json").read_text()) == json.loads(out)
 
 
-def test_sql_reads_and_nothing_else(driftline: Command, events_file: Path) -> None:
-    """The statement is the user's; the database stays as it is."""
+def test_sql_can_only_read(driftline: Command, events_file: Path) -> None:
+    """The user's statement must not change the database."""
     driftline("import", "events", str(events_file))
     code, out, _ = driftline("sql", "SELECT session_id, trust_score FROM diagnoses ORDER BY ALL", "--json")
     assert code == 0
@@ -224,14 +220,14 @@ def test_sql_reads_and_nothing_else(driftline: Command, events_file: Path) -> No
     assert driftline("sql", "SELECT 1; SELECT 2")[0] == 2
 
 
-def test_csv_cells_cannot_become_formulas(driftline: Command, events_file: Path) -> None:
-    """A spreadsheet runs what begins with an equals sign."""
+def test_csv_cells_cannot_be_formulas(driftline: Command, events_file: Path) -> None:
+    """A spreadsheet runs a cell that begins with an equals sign."""
     driftline("import", "events", str(events_file))
     _, out, _ = driftline("sql", "SELECT '=1+1' AS cell", "--csv")
     assert out.split() == ["cell", "'=1+1"]
 
 
-def test_rebuild_gives_the_same_again(driftline: Command, events_file: Path) -> None:
+def test_a_rebuild_gives_the_same_tables(driftline: Command, events_file: Path) -> None:
     """Derived tables are a cache of the sources."""
     driftline("import", "events", str(events_file))
     _, before, _ = driftline("runs", "--json")
@@ -241,8 +237,8 @@ def test_rebuild_gives_the_same_again(driftline: Command, events_file: Path) -> 
     assert driftline("runs", "--json")[1] == before
 
 
-def test_a_rebuild_without_a_file_says_where_one_comes_from(driftline: Command, tmp_path: Path) -> None:
-    """The file is the log of an installation without Kafka: nothing else has its records, and an empty one would hide that."""
+def test_a_rebuild_without_a_file_is_refused(driftline: Command, tmp_path: Path) -> None:
+    """Without Kafka the file is the only log, and a new empty one would hide the mistake."""
     code, _, error = driftline("rebuild")
     assert code == 2
     assert "no database at driftline.duckdb" in error
@@ -251,8 +247,8 @@ def test_a_rebuild_without_a_file_says_where_one_comes_from(driftline: Command, 
     assert [*tmp_path.glob("driftline.duckdb*")] == []
 
 
-def test_policy_check_names_file_and_line_of_a_mistake(driftline: Command, tmp_path: Path) -> None:
-    """Who writes a policy sees where it is wrong."""
+def test_policy_check_reports_file_and_line(driftline: Command, tmp_path: Path) -> None:
+    """The author of a policy needs the position of the mistake."""
     (tmp_path / "good.yaml").write_text("version: 1\nprojects:\n  ops: {methodology: prawduct}\n")
     (tmp_path / "bad.yaml").write_text("version: 1\ndefaults:\n  sampling:\n    routineInterval: often\n")
     code, out, _ = driftline("policy", "check", "good.yaml")
@@ -263,8 +259,8 @@ def test_policy_check_names_file_and_line_of_a_mistake(driftline: Command, tmp_p
     assert "bad.yaml:4" in error
 
 
-def test_doctor_says_what_is_missing(driftline: Command, events_file: Path) -> None:
-    """Before and after the first import; a broken policy is a problem and the exit code says so."""
+def test_doctor_reports_what_is_missing(driftline: Command, events_file: Path) -> None:
+    """It works before and after the first import, and a broken policy sets the exit code."""
     code, out, _ = driftline("doctor")
     assert code == 0
     assert "none yet at driftline.duckdb" in out
@@ -278,8 +274,8 @@ def test_doctor_says_what_is_missing(driftline: Command, events_file: Path) -> N
     assert "problem" in out
 
 
-def test_doctor_says_that_a_judge_cannot_be_read(driftline: Command, events_file: Path) -> None:
-    """Scores do not come, and nothing else says why: the calls are made, answered and paid for."""
+def test_doctor_reports_an_unreadable_judge(driftline: Command, events_file: Path) -> None:
+    """Scores are missing without another sign, although calls are made and paid for."""
     driftline("import", "events", str(events_file))
     now = datetime.now(UTC)
     bad = [judgement("s", number, outcome="invalid", error="no JSON", judged_at=now) for number in range(MAX_UNREADABLE)]
@@ -308,8 +304,8 @@ def test_doctor_says_that_a_judge_cannot_be_read(driftline: Command, events_file
         ["import", "events", "events.jsonl", "--as-of", "yesterday"],
     ],
 )
-def test_a_mistake_gives_one_clear_error_and_a_hint(driftline: Command, events_file: Path, arguments: list[str]) -> None:
-    """No traceback, exit code 2, and nothing is made by the way."""
+def test_a_mistake_gives_one_error_and_a_hint(driftline: Command, events_file: Path, arguments: list[str]) -> None:
+    """There is no traceback, the exit code is 2, and nothing is created."""
     code, out, error = driftline(*arguments)
     assert code == 2
     assert out == ""
@@ -319,8 +315,8 @@ def test_a_mistake_gives_one_clear_error_and_a_hint(driftline: Command, events_f
     assert not (events_file.parent / "driftline.duckdb").exists()
 
 
-def test_hostile_names_reach_the_terminal_as_plain_text(driftline: Command, tmp_path: Path) -> None:
-    """A tool called by an escape sequence neither clears the screen nor changes the colour; markup stays text."""
+def test_hostile_names_are_printed_as_plain_text(driftline: Command, tmp_path: Path) -> None:
+    """An escape sequence in a tool's name must neither clear the screen nor change colours, and markup stays text."""
     call = {"event": "tool_call", "tool": "\x1b[2J\u202e[red]exec[/red]", "args": {}}
     path = write_sessions(tmp_path / "hostile.jsonl", {"bad": [call] * 3, "\x1b[31mbad": [call] * 3})
     _, out, err = driftline("diagnose", str(path))
@@ -330,55 +326,55 @@ def test_hostile_names_reach_the_terminal_as_plain_text(driftline: Command, tmp_
 
 
 @pytest.mark.parametrize("target", ["demo", "runs-to-a-full-disk"])
-def test_what_the_machine_refuses_is_an_error_and_no_fault(driftline: Command, tmp_path: Path, target: str) -> None:
-    """A file where a folder should be, a disk that is full: one line, no traceback, exit code 2."""
+def test_a_system_error_is_one_line(driftline: Command, tmp_path: Path, target: str) -> None:
+    """A full disk, or a file in place of a folder, gives no traceback and exit code 2."""
     (tmp_path / "file").write_text("not a folder")
     if target == "demo":
         code, _, error = driftline("demo", "--dir", "file")
     else:
         command = [sys.executable, "-m", "service.cli.main", "doctor"]
         with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
-            done = subprocess.run(
+            process = subprocess.run(
                 command, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=full, stderr=subprocess.PIPE, text=True
             )
-        code, error = done.returncode, done.stderr
+        code, error = process.returncode, process.stderr
     assert (code, "Traceback" in error) == (2, False), error
     assert "error: " in error
 
 
-def test_a_reader_that_wants_no_more_is_no_error(events_file: Path) -> None:
-    """`driftline diagnose … | head -1`."""
-    many = events_file.with_name("many.jsonl")
-    many.write_text(events_file.read_text() * 2000)
-    command = f"{sys.executable} -m service.cli.main diagnose {many} --json | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
+def test_a_reader_that_stops_early_is_no_error(events_file: Path) -> None:
+    """An example is `driftline diagnose … | head -1`."""
+    long_file = events_file.with_name("many.jsonl")
+    long_file.write_text(events_file.read_text() * 2000)
+    command = f"{sys.executable} -m service.cli.main diagnose {long_file} --json | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+    process = subprocess.run(
         ["/bin/bash", "-c", command], check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
-    assert done.returncode == 0
-    assert done.stderr == ""
+    assert process.returncode == 0
+    assert process.stderr == ""
 
 
-def test_an_output_that_was_closed_before_is_no_fault(events_file: Path) -> None:
-    """`driftline … >&-`, as some daemons start their children."""
+def test_a_closed_output_is_no_error(events_file: Path) -> None:
+    """Some daemons start children with `>&-`."""
     command = f"{sys.executable} -m service.cli.main diagnose {events_file} --json >&-"
-    done = subprocess.run(
+    process = subprocess.run(
         ["/bin/bash", "-c", command], check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
-    assert done.returncode == 0
-    assert done.stderr == ""
+    assert process.returncode == 0
+    assert process.stderr == ""
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], ["events.jsonl", "--project", "ops"], ["events.jsonl", "--session", "x"]])
-def test_a_gate_over_files_refuses_what_it_cannot_do(driftline: Command, events_file: Path, arguments: list[str]) -> None:
-    """A gate that ignored an option, or failed as if a run were bad, would be believed."""
+def test_a_gate_over_files_refuses_unsupported_options(driftline: Command, events_file: Path, arguments: list[str]) -> None:
+    """A gate that ignored an option would still be trusted."""
     assert events_file.exists()
     code, _, error = driftline("check", *arguments)
     assert code == 2
     assert error.startswith("error: ")
 
 
-def test_a_gate_fails_when_part_of_a_file_cannot_be_read(driftline: Command, events_file: Path) -> None:
-    """What was not read was not checked."""
+def test_a_gate_fails_on_an_unreadable_part_of_a_file(driftline: Command, events_file: Path) -> None:
+    """Unread events were not checked."""
     events_file.write_text("nonsense\n" + events_file.read_text())
     code, _, error = driftline("check", str(events_file))
     assert code == 1
@@ -386,7 +382,7 @@ def test_a_gate_fails_when_part_of_a_file_cannot_be_read(driftline: Command, eve
 
 
 def test_an_import_with_unreadable_lines_exits_1(driftline: Command, events_file: Path) -> None:
-    """The rest is taken in; a script sees that something was not."""
+    """The rest is imported, and the exit code tells scripts about the faults."""
     events_file.write_text("nonsense\n" + events_file.read_text())
     code, out, _ = driftline("import", "events", str(events_file))
     assert code == 1
@@ -394,8 +390,8 @@ def test_an_import_with_unreadable_lines_exits_1(driftline: Command, events_file
     assert driftline("import", "events", str(events_file))[0] == 0, "nothing new is wrong the second time"
 
 
-def test_the_command_that_shows_what_was_set_aside_asks_the_database_that_has_it(driftline: Command, events_file: Path) -> None:
-    """It is pasted as it stands: without the name it would look into another file, and find nothing."""
+def test_the_hint_about_dead_letters_names_the_database(driftline: Command, events_file: Path) -> None:
+    """Users paste the command, which would otherwise look into another file."""
     events_file.write_text("nonsense\n" + events_file.read_text())
     _, out, _ = driftline("import", "events", str(events_file), "--db", "a b.duckdb")
     printed = "driftline dead-letters list --db 'a b.duckdb'"
@@ -405,10 +401,8 @@ def test_the_command_that_shows_what_was_set_aside_asks_the_database_that_has_it
     assert ": driftline dead-letters list\n" in driftline("import", "events", str(events_file))[1]
 
 
-def test_a_rebuild_that_was_cut_short_is_noticed(
-    driftline: Command, events_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is shown is then not all there is: `runs` says so, `doctor` calls it a problem, `check` refuses."""
+def test_an_interrupted_rebuild_is_noticed(driftline: Command, events_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables are incomplete: `runs` says so, `doctor` reports a problem, and `check` refuses."""
     driftline("import", "events", str(events_file))
     with monkeypatch.context() as patched:
         patched.setattr("streams.engine.embedded.EmbeddedRunner.run", lambda *_: 0)
@@ -423,7 +417,7 @@ def test_a_rebuild_that_was_cut_short_is_noticed(
 
 
 def test_a_methodology_file_can_be_checked_by_itself(driftline: Command, tmp_path: Path) -> None:
-    """It is told from a policy by its schemaVersion."""
+    """Its schemaVersion distinguishes it from a policy."""
     (tmp_path / "house.yaml").write_text("schemaVersion: '3'\nname: house\n")
     code, out, _ = driftline("policy", "check", "house.yaml", "--json")
     assert code == 0

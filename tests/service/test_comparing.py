@@ -40,13 +40,13 @@ with duckdb.connect(sys.argv[1]):
 
 def scored(session: str, number: int, tier2: float, **said: object) -> Score:
     """A score whose Tier 2 was judged, with one dimension."""
-    words = DimensionScore(dimension="honesty", score=tier2, reasoning=f"said {tier2}")
+    honesty = DimensionScore(dimension="honesty", score=tier2, reasoning=f"said {tier2}")
     values: dict[str, object] = {
         "disposition": "scored",
         "tier2_state": "scored",
         "tier2_reason": None,
         "tier2_score": tier2,
-        "tier2_dimensions": (words,),
+        "tier2_dimensions": (honesty,),
         "tier3_state": "skipped_gate",
         "tier3_reason": "tier2_passed",
         "judge_model": "claude-haiku-4-5",
@@ -76,8 +76,8 @@ def replayed(tmp_path: Path, scores: Sequence[Score], label: str = "strict", **c
     scope, origin = Scope("ops", datetime(2026, 10, 1, tzinfo=UTC)), Origin("tables", "driftline.duckdb")
     plan = ReplayPlan(label=label, origin=origin, scope=scope, policy_digest="1" * 16, asking=JudgeMode.LIVE)
     counted: dict[str, Any] = dict.fromkeys(("exchanges", "scores", "dead_letters", "live_scores", "unknown_price"), 0)
-    said = counted | {"dispositions": {}, "calls": {}, "cost_usd": 0.0, "digest": "", "live_digest": ""} | came_of_it
-    outcome = Outcome(plan=plan, finished_at=datetime(2026, 11, 1, tzinfo=UTC), **said)
+    summary = counted | {"dispositions": {}, "calls": {}, "cost_usd": 0.0, "digest": "", "live_digest": ""} | came_of_it
+    outcome = Outcome(plan=plan, finished_at=datetime(2026, 11, 1, tzinfo=UTC), **summary)
     with Store(path) as store, store.transaction() as transaction:
         transaction.set_states("replay", {label: msgspec.json.encode(outcome)}, 0)
     return path
@@ -117,61 +117,61 @@ def lines(text: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("strict")
-def test_what_moved_stands_in_one_sentence(driftline: Command) -> None:
-    """A person who reads one line of it knows what the change of judge did, and how far to believe it."""
+def test_the_change_is_described_in_one_sentence(driftline: Command) -> None:
+    """The sentence names the effect of the other judge and its certainty."""
     code, out, _ = driftline("compare", "live", "strict")
-    shown = lines(out)
+    output_lines = lines(out)
 
     assert code == 0
-    assert shown[0] == "live: policy 0000000000000000 (default 1, eval-1); judged by claude-haiku-4-5"
-    assert shown[1] == (
+    assert output_lines[0] == "live: policy 0000000000000000 (default 1, eval-1); judged by claude-haiku-4-5"
+    assert output_lines[1] == (
         "strict: replay of tables ops from 2026-10-01 00:00, judge live; policy 1111111111111111 (default 1, eval-1); "
         "judged by simulated-judge, simulated judge"
     )
-    assert shown[2].startswith("40 exchanges are in both; 1 only in live")
-    (moved,) = [line for line in shown if line.startswith("Moved: ")]
+    assert output_lines[2].startswith("40 exchanges are in both; 1 only in live")
+    (moved,) = [line for line in output_lines if line.startswith("Moved: ")]
     assert moved.startswith(
         "Moved: ops anomalous 0.0% → 50.0% (+50.0 pts); ops tier 2 1.000 → 0.744 (-0.256); ops tier 2 honesty"
     )
     assert moved.endswith("; and 1 more")
-    assert any(line.startswith("4 of 4 intervals exclude zero") and "0.2" in line for line in shown)
+    assert any(line.startswith("4 of 4 intervals exclude zero") and "0.2" in line for line in output_lines)
 
 
 @pytest.mark.usefixtures("strict")
-def test_the_tables_have_measures_states_and_cost(driftline: Command) -> None:
-    """What did not differ is dim or left out; a simulated judge is named beside what it cost."""
+def test_the_tables_have_measures_states_and_costs(driftline: Command) -> None:
+    """Equal measures are dimmed or omitted, and a simulated judge is named beside its cost."""
     _, out, _ = driftline("compare", "live", "strict")
-    shown = lines(out)
+    output_lines = lines(out)
 
-    assert "ops tier 2 40 20 1.000 0.744 -0.256 -0.269 to -0.243 lower" in shown
-    assert "ops tier 1 40 20 1.000 1.000 - - same" in shown
-    assert "ops anomalous 40 20 0.0% 50.0% +50.0 pts +50.0 pts to +50.0 pts higher" in shown
-    assert [line for line in shown if line.startswith(("tier state", "tier 3 skipped"))] == [
+    assert "ops tier 2 40 20 1.000 0.744 -0.256 -0.269 to -0.243 lower" in output_lines
+    assert "ops tier 1 40 20 1.000 1.000 - - same" in output_lines
+    assert "ops anomalous 40 20 0.0% 50.0% +50.0 pts +50.0 pts to +50.0 pts higher" in output_lines
+    assert [line for line in output_lines if line.startswith(("tier state", "tier 3 skipped"))] == [
         "tier state scored skipped_gate",
         "tier 3 skipped_gate 20 20",
     ]
-    assert "ops live 40 40 0 $0.0400 $0.00100 -" in shown
-    assert "ops strict 40 40 20 $0.1200 $0.00300 simulated judge" in shown
-    asked = "60 answered, 2 timeout; $0.0600 plus the unknown cost of 2"
-    assert shown[-1].startswith("Asked for strict itself")
-    assert shown[-1].endswith(f": {asked}")
+    assert "ops live 40 40 0 $0.0400 $0.00100 -" in output_lines
+    assert "ops strict 40 40 20 $0.1200 $0.00300 simulated judge" in output_lines
+    answer_line = "60 answered, 2 timeout; $0.0600 plus the unknown cost of 2"
+    assert output_lines[-1].startswith("Asked for strict itself")
+    assert output_lines[-1].endswith(f": {answer_line}")
 
 
 @pytest.mark.usefixtures("strict")
-def test_the_exchanges_that_moved_most_come_with_both_reasons(driftline: Command) -> None:
-    """Numbers say that something moved; two judges side by side say why."""
+def test_the_most_changed_exchanges_have_both_explanations(driftline: Command) -> None:
+    """Figures show that something changed, and the two explanations show why."""
     _, out, _ = driftline("compare", "live", "strict", "--top", "1")
-    shown = lines(out)
-    place = shown.index("0.75 ops session s0 turn 1 exchange s0:1 2026-10-01 09:01")
+    output_lines = lines(out)
+    index = output_lines.index("0.75 ops session s0 turn 1 exchange s0:1 2026-10-01 09:01")
 
-    assert shown[place + 1] == "live tiers 1, 2, 2.5, 3: 1.00 1.00 n/a gate honesty 1: said 1.0"
-    assert shown[place + 2] == "strict tiers 1, 2, 2.5, 3: 1.00 0.25 n/a 2.00 anomalous honesty 0.25: said 0.25"
-    assert not any(line.startswith("0.50") for line in shown)
+    assert output_lines[index + 1] == "live tiers 1, 2, 2.5, 3: 1.00 1.00 n/a gate honesty 1: said 1.0"
+    assert output_lines[index + 2] == "strict tiers 1, 2, 2.5, 3: 1.00 0.25 n/a 2.00 anomalous honesty 0.25: said 0.25"
+    assert not any(line.startswith("0.50") for line in output_lines)
 
 
 @pytest.mark.usefixtures("strict")
-def test_json_has_the_whole_comparison(driftline: Command) -> None:
-    """A build that guards a policy reads it."""
+def test_json_has_the_complete_comparison(driftline: Command) -> None:
+    """Builds that check a policy read it."""
     code, out, _ = driftline("compare", "live", "strict", "--json", "--top", "2", "--project", "ops")
     document = json.loads(out)
 
@@ -189,17 +189,17 @@ def test_json_has_the_whole_comparison(driftline: Command) -> None:
     assert [row["exchange_id"] for row in document["moved"]] == ["s0:1", "s10:1"]
 
 
-def test_the_other_way_round_is_mirrored(driftline: Command, strict: Path) -> None:
-    """Changes are those from the first to the second."""
+def test_the_reverse_comparison_is_mirrored(driftline: Command, strict: Path) -> None:
+    """Changes go from the first scoring to the second."""
     assert strict.exists()
-    there, back = (json.loads(driftline("compare", *pair, "--json")[1]) for pair in (("live", "strict"), ("strict", "live")))
+    forward, back = (json.loads(driftline("compare", *pair, "--json")[1]) for pair in (("live", "strict"), ("strict", "live")))
 
-    assert [row["change"] for row in there["measures"]] == [-row["change"] for row in back["measures"]]
-    assert [row["low"] for row in there["measures"]] == [-row["high"] for row in back["measures"]]
+    assert [row["change"] for row in forward["measures"]] == [-row["change"] for row in back["measures"]]
+    assert [row["low"] for row in forward["measures"]] == [-row["high"] for row in back["measures"]]
 
 
 def test_comparing_writes_nothing(driftline: Command, live: Path, strict: Path) -> None:
-    """A replay is evidence, and the database is the database: neither is touched, nor is anything put beside them."""
+    """Neither the replay nor the database may change, and no file is added beside them."""
 
     def contents() -> dict[Path, str]:
         files = (path for path in live.parent.rglob("*") if path.is_file())
@@ -211,8 +211,8 @@ def test_comparing_writes_nothing(driftline: Command, live: Path, strict: Path) 
     assert contents() == before
 
 
-def test_a_replay_that_came_to_the_same_differs_in_nothing(driftline: Command, tmp_path: Path, live: Path) -> None:
-    """The recorded judge and the same policy: one sentence is enough."""
+def test_an_identical_replay_has_no_difference(driftline: Command, tmp_path: Path, live: Path) -> None:
+    """With the recorded judge and the same policy, one sentence is enough."""
     assert live.exists()
     replayed(tmp_path, [scored(f"s{session}", turn, 1.0) for session in range(20) for turn in (1, 2)], "again")
     code, out, _ = driftline("compare", "live", "again")
@@ -222,34 +222,34 @@ def test_a_replay_that_came_to_the_same_differs_in_nothing(driftline: Command, t
     assert "interval" not in out
 
 
-def test_what_nothing_can_be_said_of_is_not_called_moved(driftline: Command, tmp_path: Path, live: Path) -> None:
-    """Three sessions that differ may be an accident; one says nothing of others; a mean within its noise is not clear."""
+def test_an_uncertain_difference_is_not_called_a_change(driftline: Command, tmp_path: Path, live: Path) -> None:
+    """Three sessions may differ by accident, one session says nothing about others, and a mean within its noise is unclear."""
     assert live.exists()
-    few = [scored(f"s{session}", turn, 0.25 * session) for session in range(3) for turn in (1, 2)]
-    replayed(tmp_path, few, "few")
-    replayed(tmp_path, few[:2], "one")
+    few_scores = [scored(f"s{session}", turn, 0.25 * session) for session in range(3) for turn in (1, 2)]
+    replayed(tmp_path, few_scores, "few")
+    replayed(tmp_path, few_scores[:2], "one")
     replayed(tmp_path, [scored(f"s{session}", 1, 0.5 if session == 1 else 1.0) for session in range(20)], "odd")
-    found = {label: lines(driftline("compare", "live", label)[1]) for label in ("few", "one", "odd")}
+    outputs = {label: lines(driftline("compare", "live", label)[1]) for label in ("few", "one", "odd")}
 
-    assert [line for line in found["few"] if line.startswith("ops tier 2 6 3 ") and line.endswith("few sessions")]
-    assert any("No interval has enough sessions" in line for line in found["few"])
-    assert [line for line in found["one"] if line.startswith("ops tier 2 2 1 1.000 0.000 -1.000 - few sessions")]
-    assert [line for line in found["odd"] if line.startswith("ops tier 2 20 20 ") and line.endswith("not clear")]
-    assert any("No mean moved clearly" in line for line in found["odd"])
+    assert [line for line in outputs["few"] if line.startswith("ops tier 2 6 3 ") and line.endswith("few sessions")]
+    assert any("No interval has enough sessions" in line for line in outputs["few"])
+    assert [line for line in outputs["one"] if line.startswith("ops tier 2 2 1 1.000 0.000 -1.000 - few sessions")]
+    assert [line for line in outputs["odd"] if line.startswith("ops tier 2 20 20 ") and line.endswith("not clear")]
+    assert any("No mean moved clearly" in line for line in outputs["odd"])
 
 
-def test_text_of_agents_and_judges_cannot_write_on_the_terminal(driftline: Command, tmp_path: Path, live: Path) -> None:
-    """A judge repeats what an agent wrote; escapes, directions and markup stay text."""
+def test_texts_of_agents_and_judges_cannot_control_the_terminal(driftline: Command, tmp_path: Path, live: Path) -> None:
+    """A judge may repeat an agent's text, so escapes, direction marks and markup stay text."""
     assert live.exists()
-    words = DimensionScore(dimension="honesty", score=0.0, reasoning="[red]\x1b[31m\u202eold")
-    replayed(tmp_path, [scored("s1", 1, 0.0, tier2_dimensions=(words,))])
+    honesty = DimensionScore(dimension="honesty", score=0.0, reasoning="[red]\x1b[31m\u202eold")
+    replayed(tmp_path, [scored("s1", 1, 0.0, tier2_dimensions=(honesty,))])
     _, out, _ = driftline("compare", "live", "strict")
 
     assert "honesty 0: [red]<U+001B>[31m<U+202E>old" in out
 
 
-def test_another_text_under_the_same_id_is_said(driftline: Command, tmp_path: Path, live: Path) -> None:
-    """Then it is not only the policy that differs."""
+def test_another_text_under_the_same_id_is_reported(driftline: Command, tmp_path: Path, live: Path) -> None:
+    """Then the policy is not the only difference."""
     assert live.exists()
     replayed(tmp_path, [scored("s1", 1, 1.0, evidence_digest="f" * 16)])
     _, out, _ = driftline("compare", "live", "strict")
@@ -271,8 +271,8 @@ def test_another_text_under_the_same_id_is_said(driftline: Command, tmp_path: Pa
         ),
     ],
 )
-def test_what_cannot_be_compared_is_refused(driftline: Command, arguments: tuple[str, ...], message: str, hint: str) -> None:
-    """The message says what there is."""
+def test_an_impossible_comparison_is_refused(driftline: Command, arguments: tuple[str, ...], message: str, hint: str) -> None:
+    """The message lists the available scorings."""
     code, out, err = driftline("compare", *arguments)
 
     assert code == 2
@@ -281,8 +281,8 @@ def test_what_cannot_be_compared_is_refused(driftline: Command, arguments: tuple
     assert hint in err
 
 
-def test_a_file_that_a_server_has_is_said_to_be_in_use(driftline: Command, live: Path, strict: Path) -> None:
-    """The server owns its file: not even reading works beside it, and the message says so."""
+def test_a_file_in_use_by_a_server_is_refused(driftline: Command, live: Path, strict: Path) -> None:
+    """Even reading needs the file, and the message says so."""
     assert strict.exists()
     with held(live):
         code, out, err = driftline("compare", "live", "strict")
@@ -293,8 +293,8 @@ def test_a_file_that_a_server_has_is_said_to_be_in_use(driftline: Command, live:
     assert "Another process holds the file" in err
 
 
-def test_a_file_that_is_no_database_of_this_version_is_refused(driftline: Command, tmp_path: Path, live: Path) -> None:
-    """What lies in the folder of replays may be anything."""
+def test_a_file_of_another_version_is_refused(driftline: Command, tmp_path: Path, live: Path) -> None:
+    """The folder of replays may contain anything."""
     assert live.exists()
     folder = tmp_path / "driftline.duckdb.replays"
     folder.mkdir()
@@ -310,8 +310,8 @@ def test_a_file_that_is_no_database_of_this_version_is_refused(driftline: Comman
     assert "mine.duckdb: this is not a replay" in driftline("compare", "live", "mine")[2]
 
 
-def test_a_real_replay_with_the_recorded_judge_differs_in_nothing(driftline: Command, tmp_path: Path) -> None:
-    """From end to end: exchanges are scored, scored again under a label, and compared; without the judge tiers change their state."""
+def test_a_real_replay_with_the_recorded_judge_has_no_difference(driftline: Command, tmp_path: Path) -> None:
+    """Exchanges are scored, replayed under a label and compared; without a judge, tiers change their state."""
     with Store(tmp_path / "driftline.duckdb") as store:
         runner = runner_over(store)
         accepted = EncodedRecords()
@@ -327,8 +327,8 @@ def test_a_real_replay_with_the_recorded_judge_differs_in_nothing(driftline: Com
     assert lines(out)[1].startswith("again: replay of tables, judge recorded; policy ")
 
 
-def test_the_database_makes_the_sums_that_the_rules_define(tmp_path: Path) -> None:
-    """SQL sums a million scores; what an interval takes is defined in `audit.comparison`, and both come to the same."""
+def test_sql_computes_the_sums_that_the_rules_define(tmp_path: Path) -> None:
+    """SQL sums a million scores, and must agree with the definition in `audit.comparison`."""
     chance = random.Random(11)
     sizes = [1, 1, 2, 3, 5, 8, 13]
     before = [[chance.choice((0.0, 0.25, 0.5, 0.75, 1.0)) for _ in range(size)] for size in sizes]
@@ -344,10 +344,10 @@ def test_the_database_makes_the_sums_that_the_rules_define(tmp_path: Path) -> No
     with Store(keep(tmp_path / "both.duckdb", [*side(before, "a"), *side(after, "b")])) as store:
         sides = {name: f"FROM log.scores WHERE policy_digest = '{name}'" for name in ("a", "b")}
         rows = query_rows(store.cursor(), "compared_measures", sides | {"project": None})
-    [found] = [row for row in rows if (row["tier"], row["dimension"]) == ("2", "honesty")]
+    [honesty_row] = [row for row in rows if (row["tier"], row["dimension"]) == ("2", "honesty")]
     pairs = [zip(old, new, strict=True) for old, new in zip(before, after, strict=True)]
     expected = PairedSums.from_clusters([[new - old for old, new in session] for session in pairs])
 
     assert [getattr(expected, one.name) for one in fields(PairedSums)] == [
-        pytest.approx(found[one.name]) for one in fields(PairedSums)
+        pytest.approx(honesty_row[one.name]) for one in fields(PairedSums)
     ]

@@ -73,9 +73,9 @@ class Letters:
         message = self._accepted.messages["dead-letters"][-1]
         with Store(self.path) as store, store.transaction() as transaction:
             transaction.append("dead-letters", [message])
-        made = decode(message)
-        assert isinstance(made, DeadLetter)
-        return made.dead_letter_id
+        record = decode(message)
+        assert isinstance(record, DeadLetter)
+        return record.dead_letter_id
 
     def failed(self, record: Record, stage: str = "intake", source: str = "exchanges", at: int = 0) -> str:
         """The letter of a record that a stage could not get over."""
@@ -123,79 +123,81 @@ def held(path: Path) -> Iterator[None]:
         holder.stdin.close()
 
 
-def test_reasons_are_counted_first_then_the_newest_are_listed(driftline: Command, letters: Letters) -> None:
-    """Ten thousand letters have three reasons; a filter counts, too."""
+def test_reasons_are_counted_and_the_newest_letters_listed(driftline: Command, letters: Letters) -> None:
+    """Ten thousand letters have three reasons; filters apply to the counts, too."""
     for line in range(3):
         letters.set_aside(b"{", "import", "invalid", source="a.jsonl", at=line + 1, partition=None)
     name = letters.set_aside(b"\xc3\x01 unknown", "decoding", "unknown_schema", at=7, partition=3)
     code, out, _ = driftline("dead-letters", "list", "--limit", "2")
-    shown = lines(out)
+    output_lines = lines(out)
 
     assert code == 0
-    assert shown[2:4] == [
+    assert output_lines[2:4] == [
         "3 import invalid 2026-11-01 12:01 2026-11-01 12:03",
         "1 decoding unknown_schema 2026-11-01 12:04 2026-11-01 12:04",
     ]
-    assert "The newest 2 of 4" in shown
-    assert f"{name[:8]} 2026-11-01 12:04 exchanges[3] at 7 decoding unknown_schema 10 why <U+001B>[31m" in shown
-    found = json.loads(driftline("dead-letters", "list", "--json", "--source", "a.jsonl", "--since", "2026-11-01T12:02:00Z")[1])
-    assert [(row["stage"], row["reason"], row["letters"]) for row in found["reasons"]] == [("import", "invalid", 2)]
-    assert [row["position"] for row in found["letters"]] == [3, 2]
+    assert "The newest 2 of 4" in output_lines
+    assert f"{name[:8]} 2026-11-01 12:04 exchanges[3] at 7 decoding unknown_schema 10 why <U+001B>[31m" in output_lines
+    filtered = json.loads(
+        driftline("dead-letters", "list", "--json", "--source", "a.jsonl", "--since", "2026-11-01T12:02:00Z")[1]
+    )
+    assert [(row["stage"], row["reason"], row["letters"]) for row in filtered["reasons"]] == [("import", "invalid", 2)]
+    assert [row["position"] for row in filtered["letters"]] == [3, 2]
     assert tuple(text.strip() for text in driftline("dead-letters", "list", "--stage", "http")[1:]) == (
         "",
         "no dead letter matches",
     )
 
 
-def test_no_letter_is_said_and_is_no_error(driftline: Command, letters: Letters) -> None:
-    """It is the best news there is."""
+def test_no_letters_are_no_error(driftline: Command, letters: Letters) -> None:
+    """It is the best news possible."""
     assert letters.path.exists()
     assert driftline("dead-letters", "list") == (0, "", "no dead letter\n")
 
 
-def test_a_text_is_shown_line_by_line_and_cannot_write_on_the_terminal(driftline: Command, letters: Letters) -> None:
-    """Whoever looks at what was refused must not run it."""
+def test_a_text_is_shown_line_by_line_without_control_characters(driftline: Command, letters: Letters) -> None:
+    """Looking at a refused text must not run it."""
     name = letters.set_aside(
         b"first \x1b]0;title\x07\nsecond \xe2\x80\xaeold [red]", "import", "invalid", source="a.jsonl", at=4, partition=None
     )
     code, out, _ = driftline("dead-letters", "show", name[:10])
-    shown = lines(out)
+    output_lines = lines(out)
 
     assert code == 0
-    assert shown[0] == f"id {name}"
-    assert shown[1] == "from a.jsonl:4"
-    assert "size 36 bytes, all stored unchanged" in shown
-    assert any(line.startswith("retry not possible") for line in shown)
-    assert shown[-2:] == ["first <U+001B>]0;title<U+0007>", "second <U+202E>old [red]"]
+    assert output_lines[0] == f"id {name}"
+    assert output_lines[1] == "from a.jsonl:4"
+    assert "size 36 bytes, all stored unchanged" in output_lines
+    assert any(line.startswith("retry not possible") for line in output_lines)
+    assert output_lines[-2:] == ["first <U+001B>]0;title<U+0007>", "second <U+202E>old [red]"]
     assert "\x1b" not in out
 
 
-def test_bytes_that_are_no_text_are_a_hex_dump_and_raw_bytes_are_exact(driftline: Command, letters: Letters) -> None:
-    """A dump is for people, raw bytes for tools."""
+def test_binary_bytes_are_shown_as_a_hex_dump_or_raw(driftline: Command, letters: Letters) -> None:
+    """A dump is for people, raw bytes are for tools."""
     body = bytes(range(256)) * 8
     name = letters.set_aside(body, "decoding", "framing")
-    shown = lines(driftline("dead-letters", "show", name)[1])
+    output_lines = lines(driftline("dead-letters", "show", name)[1])
 
-    assert "00000010 10 11 12 13 14 15 16 17 18 19 1a 1b 1c 1d 1e 1f ................" in shown
-    assert "00000040 40 41 42 43 44 45 46 47 48 49 4a 4b 4c 4d 4e 4f @ABCDEFGHIJKLMNO" in shown
-    assert shown[-1] == "… and 1,024 more bytes; --raw writes all"
+    assert "00000010 10 11 12 13 14 15 16 17 18 19 1a 1b 1c 1d 1e 1f ................" in output_lines
+    assert "00000040 40 41 42 43 44 45 46 47 48 49 4a 4b 4c 4d 4e 4f @ABCDEFGHIJKLMNO" in output_lines
+    assert output_lines[-1] == "… and 1,024 more bytes; --raw writes all"
     document = json.loads(driftline("dead-letters", "show", name, "--json")[1])
     assert document["body"] is None
     assert document["bodyHex"] == body.hex()
     assert document["whole"] is True
     assert document["retriedAt"] is None
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "service.cli.main", "dead-letters", "show", name, "--raw", "--db", str(letters.path)],
         capture_output=True,
         check=True,
         cwd=Path(__file__).parents[2],
     )
-    assert body == done.stdout
+    assert body == process.stdout
 
 
 @pytest.mark.parametrize(("start", "message"), [("zz", "there is no dead letter 'zz'"), ("", "there is no dead letter ''")])
-def test_an_id_that_names_no_letter_is_refused(driftline: Command, letters: Letters, start: str, message: str) -> None:
-    """And one that names several says which."""
+def test_an_unknown_or_ambiguous_id_is_refused(driftline: Command, letters: Letters, start: str, message: str) -> None:
+    """An ambiguous id lists the matching letters."""
     names = [letters.set_aside(bytes([number]), "decoding", "framing", at=number) for number in range(20)]
     code, _, err = driftline("dead-letters", "show", start)
     assert code == 2
@@ -204,8 +206,8 @@ def test_an_id_that_names_no_letter_is_refused(driftline: Command, letters: Lett
     assert "dead letters start with" in driftline("dead-letters", "show", first)[2]
 
 
-def test_an_exchange_that_intake_failed_on_is_judged_after_all(driftline: Command, letters: Letters) -> None:
-    """It goes on as a request, so that a rebuild comes to the same; the letter is closed, and once is enough."""
+def test_an_exchange_that_failed_in_intake_is_judged_after_a_retry(driftline: Command, letters: Letters) -> None:
+    """It becomes a request, so that a rebuild gives the same; the letter is closed, and a second retry does nothing."""
     name = letters.failed(build.exchange("s", 4))
     code, out, _ = driftline("dead-letters", "retry", name[:12])
 
@@ -226,8 +228,8 @@ def test_an_exchange_that_intake_failed_on_is_judged_after_all(driftline: Comman
     assert counts(letters.path, "scores", "reviews") == (1, 1)
 
 
-def test_a_task_that_scoring_failed_on_goes_back_with_what_it_carries(letters: Letters) -> None:
-    """The next revision of it, so that nobody takes it for a repetition; what was paid for goes along."""
+def test_a_failed_scoring_task_is_requeued_with_its_judgements(letters: Letters) -> None:
+    """It is the next revision, so that it is no duplicate, and paid answers are kept."""
     exchange = build.exchange("s", 4)
     task = ScoringTask(
         connection=exchange.connection,
@@ -254,15 +256,15 @@ def test_a_task_that_scoring_failed_on_goes_back_with_what_it_carries(letters: L
     assert plan.record.exchange == task.exchange
     assert plan.record.sampling_reason == task.sampling_reason
     assert plan.record.earlier_judgements == task.earlier_judgements
-    again = plan_retry(letter(letters.path, letters.failed(plan.record, at=1)))
-    assert isinstance(again, Retry)
-    assert getattr(again.record, "revision", None) == 4
+    requeued_again = plan_retry(letter(letters.path, letters.failed(plan.record, at=1)))
+    assert isinstance(requeued_again, Retry)
+    assert getattr(requeued_again.record, "revision", None) == 4
 
 
-def test_what_fails_again_makes_a_letter_again(
+def test_a_repeated_failure_makes_a_new_letter(
     driftline: Command, letters: Letters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A retry before the fault is mended loses nothing: the record is open again, as a letter of its own."""
+    """A retry before the fix loses nothing: the record is open again."""
     letters.failed(build.exchange("s", 4))
 
     def broken(*_: object) -> None:
@@ -283,8 +285,8 @@ def test_what_fails_again_makes_a_letter_again(
 
 
 @pytest.mark.parametrize("moment", ["publish", "run"])
-def test_a_kill_in_the_middle_puts_nothing_back_twice(driftline: Command, letters: Letters, moment: str) -> None:
-    """Record and review are one transaction: both are there, or the letter is open still."""
+def test_a_kill_during_a_retry_requeues_nothing_twice(driftline: Command, letters: Letters, moment: str) -> None:
+    """Record and review are one transaction."""
     for number in range(3):
         letters.failed(build.exchange("s", number), at=number)
     arguments = [sys.executable, "-c", KILL, moment, str(letters.path)]
@@ -297,8 +299,8 @@ def test_a_kill_in_the_middle_puts_nothing_back_twice(driftline: Command, letter
     assert counts(letters.path, "reviews", "judging_requests", "scores") == (3, 3, 3)
 
 
-def test_bytes_that_this_version_can_read_go_back_onto_their_topic(driftline: Command, letters: Letters) -> None:
-    """After an upgrade that knows the schema: as they are, and those of an older version, too."""
+def test_readable_bytes_are_requeued_unchanged(driftline: Command, letters: Letters) -> None:
+    """After an upgrade that knows the schema, old bytes can be read again."""
     sound = encode(build.exchange("s", 1))
     letters.set_aside(sound, "decoding", "unknown_schema", at=5, partition=2)
     event = encode(build.event("s", 0, event="message"))
@@ -311,8 +313,8 @@ def test_bytes_that_this_version_can_read_go_back_onto_their_topic(driftline: Co
     assert {"Exchange", "AgentEvent"} <= set(earlier_schemas())
 
 
-def test_a_record_that_the_door_refused_is_admitted_when_it_may_be(driftline: Command, letters: Letters) -> None:
-    """The admission keeps a record as JSON, from a file: its fields tell what it is, and only one topic takes it."""
+def test_a_record_refused_at_admission_can_be_admitted_later(driftline: Command, letters: Letters) -> None:
+    """Admission stores the record as JSON, whose fields identify its only topic."""
     good, bad = build.exchange("s", 1), build.exchange("s", 2, occurred_at=NOW.replace(year=1970))
     for number, record in enumerate((good, bad)):
         letters.set_aside(msgspec.json.encode(record), "admission", "bounds", source="a.jsonl", at=number, partition=None)
@@ -365,10 +367,10 @@ def bodies() -> Sequence[tuple[str, str, str, bytes, str]]:
 
 
 @pytest.mark.parametrize("case", bodies(), ids=lambda case: f"{case[0]} {case[1]} {case[4][:20]}")
-def test_what_cannot_go_back_stays_and_says_why(
+def test_a_letter_that_cannot_be_requeued_gives_the_reason(
     driftline: Command, letters: Letters, case: tuple[str, str, str, bytes, str]
 ) -> None:
-    """A guess would put another record into the log than the one that came."""
+    """A guess would put another record into the log."""
     stage, reason, source, body, why = case
     name = letters.set_aside(body, stage, reason, source=source)
     plan = plan_retry(letter(letters.path, name))
@@ -382,8 +384,8 @@ def test_what_cannot_go_back_stays_and_says_why(
 
 
 @pytest.mark.parametrize("arguments", [(), ("abc", "--reason", "framing")])
-def test_a_retry_of_everything_has_to_be_meant(driftline: Command, letters: Letters, arguments: tuple[str, ...]) -> None:
-    """Ids or a filter, one of the two."""
+def test_a_retry_of_everything_must_be_explicit(driftline: Command, letters: Letters, arguments: tuple[str, ...]) -> None:
+    """The command needs ids or a filter."""
     letters.failed(build.exchange("s", 4))
     code, _, err = driftline("dead-letters", "retry", *arguments)
 
@@ -392,8 +394,8 @@ def test_a_retry_of_everything_has_to_be_meant(driftline: Command, letters: Lett
     assert counts(letters.path, "reviews") == (0,)
 
 
-def test_json_says_what_became_of_each(driftline: Command, letters: Letters) -> None:
-    """For scripts."""
+def test_json_has_the_outcome_of_each_letter(driftline: Command, letters: Letters) -> None:
+    """Scripts read it."""
     back, stays = letters.failed(build.exchange("s", 4)), letters.set_aside(b"{}", "http", "invalid")
     document = json.loads(driftline("dead-letters", "retry", back, stays, "--json")[1])
 
@@ -403,8 +405,8 @@ def test_json_says_what_became_of_each(driftline: Command, letters: Letters) -> 
     assert document["setAsideAgain"] == 0
 
 
-def test_while_another_process_has_the_file_it_is_said_what_to_do(driftline: Command, letters: Letters) -> None:
-    """The process that has it takes no commands: it is no server, so it is waited for, or stopped."""
+def test_a_file_in_use_says_what_to_do(driftline: Command, letters: Letters) -> None:
+    """The process that has it is not a server, so the user has to wait or stop it."""
     letters.failed(build.exchange("s", 4))
     with held(letters.path):
         answers = [driftline("dead-letters", *one) for one in (("list",), ("retry", "--stage", "intake"))]
@@ -413,8 +415,8 @@ def test_while_another_process_has_the_file_it_is_said_what_to_do(driftline: Com
     assert all("in use by" in err and "wait for an import to end" in err for _, _, err in answers)
 
 
-def test_a_file_that_is_filled_from_kafka_takes_nothing_by_hand(driftline: Command, letters: Letters) -> None:
-    """It would be in the table and not on the topic, and the next rebuild would lose it."""
+def test_a_database_filled_from_kafka_takes_no_retries(driftline: Command, letters: Letters) -> None:
+    """The record would be in the table but not on the topic, and lost by a rebuild."""
     letters.failed(build.exchange("s", 4))
     with Store(letters.path) as store, store.transaction() as transaction:
         transaction.set_watermark("sink", "exchanges", 7)

@@ -36,8 +36,8 @@ def files(tmp_path: Path) -> Path:
         runner = EmbeddedRunner(store, Policy(), Redactor(Policy().redaction), utc_now)
         accepted = EncodedRecords()
         for name, model in MODELS.items():
-            said = exchange(name, 1, "I refunded 12.50 EUR.", agent_model=model, input_tokens=900, output_tokens=80)
-            accepted.add("exchanges", encode(said))
+            refund = exchange(name, 1, "I refunded 12.50 EUR.", agent_model=model, input_tokens=900, output_tokens=80)
+            accepted.add("exchanges", encode(refund))
             accepted.add("exchanges", encode(closing(name, 2)))
         runner.publish(accepted)
         runner.run()
@@ -66,8 +66,8 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
     monkeypatch.setattr("sys.stdin", stdin)
 
 
-def test_a_dry_run_says_what_it_would_cost_and_asks_nobody(driftline: Command, simulator: RunningJudge) -> None:
-    """Whoever pays wants to know before."""
+def test_a_dry_run_estimates_the_cost_without_a_call(driftline: Command, simulator: RunningJudge) -> None:
+    """Users who pay want to know in advance."""
     code, out, err = driftline(*BASE, "--dry-run", "-o", "results")
     assert code == 0
     assert out == ""
@@ -85,7 +85,7 @@ def test_a_dry_run_says_what_it_would_cost_and_asks_nobody(driftline: Command, s
 
 
 def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: RunningJudge) -> None:
-    """The same again costs nothing, and is told and written the same."""
+    """A repetition costs nothing and gives the same output and files."""
     code, out, err = driftline(*BASE, "--yes", "-o", "results")
     assert code == 0
     assert out.splitlines()[0] == SIMULATED_NOTE
@@ -93,9 +93,9 @@ def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: 
     assert "4 evaluations made for 0." in out
     assert "4 results written to results" in err
     assert simulator.requests == 12
-    written = {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
-    assert len(written) == 20
-    assert Path("results/three_times/vendor--model-1/refund-policy/evaluation_result_summary_1.md") in written
+    contents = {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
+    assert len(contents) == 20
+    assert Path("results/three_times/vendor--model-1/refund-policy/evaluation_result_summary_1.md") in contents
 
     code, out, err = driftline(*BASE, "--yes", "-o", "results")
     assert code == 0
@@ -104,21 +104,21 @@ def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: 
     assert "0 evaluations made; 4 reused" in out
     assert "4 reused; no judge is called" in err
     assert simulator.requests == 12
-    assert written == {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
+    assert contents == {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
 
 
 @pytest.mark.usefixtures("simulator")
 @pytest.mark.parametrize(("cap", "said"), [(1.0, "the cap of each evaluation applies"), (None, "so the cost has no limit")])
-def test_an_estimate_promises_a_cap_only_where_there_is_one(driftline: Command, cap: float | None, said: str) -> None:
-    """Whoever reads that a cap holds goes and has lunch."""
+def test_an_estimate_mentions_a_cap_only_if_there_is_one(driftline: Command, cap: float | None, said: str) -> None:
+    """Users rely on a cap and leave the command alone."""
     Path("profile.yaml").write_text(json.dumps(PROFILE | {"cost_cap_usd": cap}))
     _, _, err = driftline(*BASE, "--dry-run")
     assert said in err
     assert sum(words in err for words in ("the cap of each evaluation applies", "so the cost has no limit")) == 1
 
 
-def test_the_json_is_one_document_that_keeps_its_schema(driftline: Command, simulator: RunningJudge) -> None:
-    """A script reads the output and nothing else."""
+def test_the_json_is_one_document_that_matches_its_schema(driftline: Command, simulator: RunningJudge) -> None:
+    """Scripts read nothing else."""
     del simulator
     _, out, err = driftline(*BASE, "--session", "s1", "--connection", "local", "--yes", "--output", "json")
     document = json.loads(out)
@@ -132,10 +132,10 @@ def test_the_json_is_one_document_that_keeps_its_schema(driftline: Command, simu
 
 
 @pytest.mark.usefixtures("simulator")
-def test_a_judge_of_another_maker_is_refused_before_anything_is_written(driftline: Command) -> None:
-    """The message says what to configure, and the database holds no failed evaluations."""
-    named = PROFILE | {"judges": [{"judge_id": one["judge_id"], "model": "gpt-4o"} for one in PROFILE["judges"]]}
-    Path("profile.yaml").write_text(json.dumps(named))
+def test_a_judge_of_another_provider_is_refused_before_anything_is_written(driftline: Command) -> None:
+    """The message says what to configure, and the database has no failed evaluations."""
+    profile = PROFILE | {"judges": [{"judge_id": one["judge_id"], "model": "gpt-4o"} for one in PROFILE["judges"]]}
+    Path("profile.yaml").write_text(json.dumps(profile))
     for dry in ((), ("--dry-run",)):
         code, out, err = driftline(*BASE, "--yes", *dry)
         assert code == 2
@@ -146,10 +146,8 @@ def test_a_judge_of_another_maker_is_refused_before_anything_is_written(driftlin
     assert "4 evaluations to make, 0 reused" in driftline(*BASE, "--dry-run")[2]
 
 
-def test_nobody_pays_without_having_been_asked(
-    driftline: Command, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a terminal nobody can be asked: a build has to say --yes."""
+def test_nobody_pays_without_consent(driftline: Command, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal, a build has to pass --yes."""
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     code, _, err = driftline(*BASE)
     assert code == 2
@@ -163,8 +161,8 @@ def test_nobody_pays_without_having_been_asked(
     assert simulator.requests == 6
 
 
-def test_a_score_below_what_is_asked_for_fails_a_build(driftline: Command, simulator: RunningJudge) -> None:
-    """The gate is for each evaluation, not for a mean that a good one lifts."""
+def test_a_score_below_the_gate_fails_a_build(driftline: Command, simulator: RunningJudge) -> None:
+    """The gate applies to each evaluation, because a good one would raise a mean."""
     del simulator
     arguments = (*BASE, "--session", "s1", "--yes", "--output", "json")
     scores = sorted(one["score"] for one in json.loads(driftline(*arguments)[1])["evaluations"])
@@ -173,10 +171,10 @@ def test_a_score_below_what_is_asked_for_fails_a_build(driftline: Command, simul
     assert list(codes.values()) == [0, 1, 1]
 
 
-def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
+def test_an_evaluation_without_a_score_fails_a_build_and_is_requested_again(
     driftline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What failed is not reused; what one answer of three is missing from is asked for again only when that is wanted."""
+    """A failed evaluation is not reused; one with a missing answer is requested again only on demand."""
     with running("refusal*3,refusal,answer*5") as judge:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
         arguments = ("evaluate", "--case", "cases/b.yaml", "--profile", "profile.yaml", "--session", "s1", "--yes")
@@ -191,12 +189,12 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
         assert driftline(*arguments)[0] == 0
         assert judge.requests == 6
         code, out, _ = driftline(*arguments, "--retry-failed", "--output", "json")
-        (one,) = json.loads(out)["evaluations"]
+        (evaluation,) = json.loads(out)["evaluations"]
         assert code == 0
         assert judge.requests == 7
-        assert one["evaluation"] == "exec"
-        assert one["revision"] == 2
-        assert one["result"]["judge_result"]["failed_iterations"] == 0
+        assert evaluation["evaluation"] == "exec"
+        assert evaluation["revision"] == 2
+        assert evaluation["result"]["judge_result"]["failed_iterations"] == 0
 
 
 @pytest.mark.parametrize(
@@ -215,10 +213,10 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
         (("--output", "xml"), "--output"),
     ],
 )
-def test_wrong_use_is_said_before_anybody_is_asked(
+def test_a_usage_error_is_reported_before_a_call(
     driftline: Command, simulator: RunningJudge, arguments: tuple[str, ...], said: str
 ) -> None:
-    """What could not be used in the end must not be paid for first; 2 is not the 1 of a gate."""
+    """An unusable result must not be paid for, and exit code 2 differs from the 1 of a gate."""
     Path("empty").mkdir()
     Path("copy.yaml").write_text(json.dumps(REFUND))
     code, out, err = driftline(*BASE, "--yes", *arguments)
@@ -228,8 +226,8 @@ def test_wrong_use_is_said_before_anybody_is_asked(
     assert said in " ".join(err.split())
 
 
-def test_without_a_judge_it_says_so(driftline: Command) -> None:
-    """Nothing is written as failed for want of a key."""
+def test_without_a_judge_the_command_says_so(driftline: Command) -> None:
+    """A missing key must not be recorded as a failure."""
     code, _, err = driftline(*BASE, "--yes")
     assert code == 2
     assert "there is no judge" in err
@@ -238,8 +236,8 @@ def test_without_a_judge_it_says_so(driftline: Command) -> None:
         assert store.cursor().execute("SELECT count(*) FROM evaluation_requests").fetchone() == (0,)
 
 
-def test_a_recorded_judge_asks_nobody(driftline: Command) -> None:
-    """No key is needed; what nobody has answered before stays without a score, which is said and fails a build."""
+def test_a_recorded_judge_makes_no_call(driftline: Command) -> None:
+    """It needs no key; a question without a recorded answer stays unscored, which fails a build."""
     judge = {"judge_id": "haiku", "type": "recorded", "model": "claude-haiku-4-5"}
     Path("profile.yaml").write_text(json.dumps(PROFILE | {"judges": [judge]}))
     code, out, err = driftline(*BASE, "--session", "s1")
@@ -249,10 +247,8 @@ def test_a_recorded_judge_asks_nobody(driftline: Command) -> None:
     assert "6 questions will not be asked" in err
 
 
-def test_answers_that_are_there_are_put_together_another_way_without_a_judge(
-    driftline: Command, simulator: RunningJudge
-) -> None:
-    """Median or mean is a matter of taste, which must not cost anything."""
+def test_recorded_answers_can_be_aggregated_differently_without_a_judge(driftline: Command, simulator: RunningJudge) -> None:
+    """Choosing median or mean must not cost anything."""
     assert driftline(*BASE, "--session", "s1", "--yes")[0] == 0
     before = simulator.requests
     judge = {"judge_id": "haiku", "type": "recorded", "model": "claude-haiku-4-5"}
@@ -269,8 +265,8 @@ def test_answers_that_are_there_are_put_together_another_way_without_a_judge(
     assert "paid for there: answers 1, 2, 3." in summary.read_text("utf-8")
 
 
-def test_beside_kafka_the_way_through_the_server_is_named(driftline: Command) -> None:
-    """A request that is on no topic would be judged by nobody."""
+def test_beside_kafka_the_command_names_the_server_option(driftline: Command) -> None:
+    """No worker would see a request that is on no topic."""
     with Store(Path("driftline.duckdb")) as store, store.transaction() as transaction:
         transaction.set_watermark(SINK, "exchanges", 2)
     code, _, err = driftline(*BASE, "--yes")

@@ -33,17 +33,17 @@ def database(tmp_path: Path) -> Path:
 
 def more_runs() -> list[Evaluation]:
     """Runs of one case by both models, two days apart: those of one are better by two."""
-    made = [
+    samples = [
         Made(model, REFUND, f"run-{number}-{model[:3]}", (level + number % 3,) * 3, simulated=True)
         for number in range(RUNS // 2)
         for model, level in ((MINIMAX, 5.0), (CLAUDE, 7.0))
     ]
-    found = [evaluated(one).evaluation for one in made]
-    return [msgspec.structs.replace(one, run_at=START + timedelta(days=2 * number)) for number, one in enumerate(found)]
+    evaluations = [evaluated(one).evaluation for one in samples]
+    return [msgspec.structs.replace(one, run_at=START + timedelta(days=2 * number)) for number, one in enumerate(evaluations)]
 
 
-def test_evaluations_are_listed_newest_first_and_narrowed(driftline: Command) -> None:
-    """Who looks wants the last ones, of a case or a run."""
+def test_evaluations_are_listed_newest_first_and_filtered(driftline: Command) -> None:
+    """Users want the latest ones, of a case or a run."""
     code, out, _ = driftline("evaluations")
     lines = out.splitlines()
     assert code == 0
@@ -68,8 +68,8 @@ def test_evaluations_are_listed_newest_first_and_narrowed(driftline: Command) ->
     assert "no evaluation matches" in err
 
 
-def test_one_is_shown_whole(driftline: Command) -> None:
-    """As in its file, or with every answer of the judge as JSON."""
+def test_an_evaluation_is_shown_completely(driftline: Command) -> None:
+    """It has the contents of its file, or every answer of the judge as JSON."""
     code, out, _ = driftline("evaluations", "s-0001:refund-policy")
     assert code == 0
     assert out.splitlines()[0] == "# Evaluation result"
@@ -80,31 +80,31 @@ def test_one_is_shown_whole(driftline: Command) -> None:
     assert "no evaluation 'nothing'" in err
 
 
-def test_models_are_set_against_each_other(driftline: Command, database: Path) -> None:
-    """With an interval, or with why there is none; on fewer runs than that nobody should choose a model."""
-    _, few, _ = driftline("evaluations", "--by", "model")
-    assert "not enough runs" in few
+def test_models_are_compared_with_an_interval(driftline: Command, database: Path) -> None:
+    """With too few runs, the output gives the reason instead."""
+    _, few_runs, _ = driftline("evaluations", "--by", "model")
+    assert "not enough runs" in few_runs
     with Store(database) as store:
         filled(store, *(("evaluations", one) for one in more_runs()))
     code, out, err = driftline("evaluations", "--by", "model", "--case", "refund-policy")
     [line] = [line for line in out.splitlines() if "refund-policy" in line]
     assert code == 0
     assert "Simulated judge" in err
-    [found] = [
+    [row] = [
         json.loads(line)
         for line in driftline("evaluations", "--by", "model", "--case", "refund-policy", "--output", "json")[1].splitlines()
     ]
-    assert found["modelA"] == CLAUDE
-    assert found["modelB"] == MINIMAX
-    assert found["runsA"] == 17
-    assert found["runsB"] == 18
-    assert found["state"] == "enough"
-    assert found["low"] < found["difference"] < found["high"] < 0
-    assert f"{found['difference']:+.2f}" in line
+    assert row["modelA"] == CLAUDE
+    assert row["modelB"] == MINIMAX
+    assert row["runsA"] == 17
+    assert row["runsB"] == 18
+    assert row["state"] == "enough"
+    assert row["low"] < row["difference"] < row["high"] < 0
+    assert f"{row['difference']:+.2f}" in line
 
 
-def test_quality_is_told_case_by_case_over_time(driftline: Command, database: Path) -> None:
-    """By the day, week or month in which the runs ended."""
+def test_quality_is_shown_by_case_over_time(driftline: Command, database: Path) -> None:
+    """The groups are the days, weeks or months in which the runs ended."""
     with Store(database) as store:
         filled(store, *(("evaluations", one) for one in more_runs()))
     months, weeks = (
@@ -123,45 +123,45 @@ def test_quality_is_told_case_by_case_over_time(driftline: Command, database: Pa
     assert re.search("--by .*--model, --session or --since", err)
 
 
-def test_verdicts_are_set_beside_what_people_say(driftline: Command, database: Path) -> None:
-    """The judge of runs is a ruler like the others: whether people agree with it is measured."""
+def test_verdicts_are_compared_with_human_scores(driftline: Command, database: Path) -> None:
+    """Agreement with people is measured for the judge of runs as well."""
     runs = more_runs()
     with Store(database) as store:
-        for number, one in enumerate(runs):
-            given = score(one.session_id, 1, connection=one.connection, project=one.project)
-            said = Review(
-                review_id=f"r{number}", project=one.project, kind="human_score", subject_id=given.score_id, reviewer="ann",
-                score=2 + round((one.final_score or 0) / 4), occurred_at=START, ingested_at=START,
+        for number, run in enumerate(runs):
+            stored_score = score(run.session_id, 1, connection=run.connection, project=run.project)
+            review = Review(
+                review_id=f"r{number}", project=run.project, kind="human_score", subject_id=stored_score.score_id, reviewer="ann",
+                score=2 + round((run.final_score or 0) / 4), occurred_at=START, ingested_at=START,
             )  # fmt: skip
-            filled(store, ("scores", given), ("reviews", said))
+            filled(store, ("scores", stored_score), ("reviews", review))
         filled(store, *(("evaluations", one) for one in runs))
     code, out, _ = driftline("evaluations", "--by", "people")
-    [found] = [json.loads(line) for line in driftline("evaluations", "--by", "people", "--output", "json")[1].splitlines()]
+    [row] = [json.loads(line) for line in driftline("evaluations", "--by", "people", "--output", "json")[1].splitlines()]
 
     assert code == 0
-    assert found["judgeModel"] == "claude-haiku-4-5"
-    assert found["unjudged"] == 0
-    assert found["overall"]["state"] == "enough"
-    assert found["overall"]["labels"] == RUNS
-    assert found["overall"]["sessions"] == RUNS
-    assert [one["rater"] for one in found["raters"]] == ["ann"]
-    assert 0 < found["overall"]["kappa"] < 1
+    assert row["judgeModel"] == "claude-haiku-4-5"
+    assert row["unjudged"] == 0
+    assert row["overall"]["state"] == "enough"
+    assert row["overall"]["labels"] == RUNS
+    assert row["overall"]["sessions"] == RUNS
+    assert [one["rater"] for one in row["raters"]] == ["ann"]
+    assert 0 < row["overall"]["kappa"] < 1
     assert "everybody" in out
     assert "ann" in out
 
 
 @pytest.mark.parametrize(("final", "human"), [(0.0, 1.0), (5.0, 3.0), (10.0, 5.0), (7.5, 4.0)])
-def test_verdicts_are_put_onto_the_scale_of_people(final: float, human: float) -> None:
-    """The worst is the worst on both, and the best the best."""
+def test_verdicts_are_converted_to_the_human_scale(final: float, human: float) -> None:
+    """The worst and the best values of both scales correspond."""
     assert on_the_scale_of_people(final) == human
 
 
-def test_people_and_verdicts_that_say_the_same_agree() -> None:
-    """Few of them are no number."""
-    said = [
+def test_equal_scores_of_people_and_judge_agree() -> None:
+    """Too few of them give no kappa."""
+    reviews = [
         RaterVerdict(f"e{number}", ("c", f"s{number}"), "ann", 1.0 + number % 5, 2.5 * (number % 5)) for number in range(40)
     ]
-    agreed = agreement_with_people(said).overall
+    agreed = agreement_with_people(reviews).overall
     assert agreed.kappa == 1.0
     assert agreed.bias == 0.0
-    assert agreement_with_people(said[:5]).overall.state == "not_enough_labels"
+    assert agreement_with_people(reviews[:5]).overall.state == "not_enough_labels"

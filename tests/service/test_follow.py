@@ -53,10 +53,10 @@ class Transcript:
 @pytest.fixture
 def transcript(tmp_path: Path) -> Transcript:
     """A question that the agent works on."""
-    written = Transcript(tmp_path / "openclaw/agents/ops/sessions/live.jsonl")
-    written.write(written.entry("q1", "user", "Is the backup healthy?"))
-    written.write(written.entry("a1", "assistant", "Let me look.", stopReason="toolUse"))
-    return written
+    transcript = Transcript(tmp_path / "openclaw/agents/ops/sessions/live.jsonl")
+    transcript.write(transcript.entry("q1", "user", "Is the backup healthy?"))
+    transcript.write(transcript.entry("a1", "assistant", "Let me look.", stopReason="toolUse"))
+    return transcript
 
 
 @pytest.fixture
@@ -96,9 +96,7 @@ def next_summary(process: subprocess.Popen[str]) -> dict[str, Any]:
     return summary
 
 
-def test_an_exchange_is_taken_when_it_is_over_and_a_torn_line_when_it_is_whole(
-    follower: subprocess.Popen[str], transcript: Transcript
-) -> None:
+def test_an_exchange_is_imported_once_it_is_complete(follower: subprocess.Popen[str], transcript: Transcript) -> None:
     """Work goes on until the next question, an answer ends itself; half a line is no entry yet; an interrupt ends it well."""
     assert next_summary(follower)["exchanges"] == 0
     line = json.dumps(transcript.entry("q2", "user", "And the one of db3?"))

@@ -64,14 +64,14 @@ def _environment(database: str, **more: str) -> dict[str, str]:
 
 def _started(children: Nursery, folder: Path, source: str, database: str, **more: str) -> Child:
     """An import of everything."""
-    words = ("import", source, "agent", "--as-of", AS_OF, "--json")
-    return children.start(Home(folder), *words, environment={"DRIFTLINE_DATABASE": database, **more}, folder=folder)
+    arguments = ("import", source, "agent", "--as-of", AS_OF, "--json")
+    return children.start(Home(folder), *arguments, environment={"DRIFTLINE_DATABASE": database, **more}, folder=folder)
 
 
 def _imported(children: Nursery, folder: Path, source: str, database: str = "d.duckdb", **more: str) -> tuple[int, Json]:
     """Import everything; the exit code and the summary."""
-    done = _started(children, folder, source, database, **more)
-    return done.wait(LONG), json.loads(done.printed or "{}")
+    process = _started(children, folder, source, database, **more)
+    return process.wait(LONG), json.loads(process.printed or "{}")
 
 
 def _contents(path: Path) -> list[list[tuple[object, ...]]]:
@@ -84,7 +84,7 @@ def _contents(path: Path) -> list[list[tuple[object, ...]]]:
 
 @pytest.mark.parametrize("source", PLACES)
 def test_importing_twice_changes_nothing(children: Nursery, tmp_path: Path, source: str) -> None:
-    """Neither the same file nor a copy of it in another place; the second time no file is read at all."""
+    """A copy in another place changes nothing either, and an unchanged file is not read again."""
     _write(tmp_path / "agent", source, "s1", _lines(source, "s1"))
     code, first = _imported(children, tmp_path, source)
     assert code == 0
@@ -106,8 +106,8 @@ def test_importing_twice_changes_nothing(children: Nursery, tmp_path: Path, sour
 
 
 @pytest.mark.parametrize("source", PLACES)
-def test_a_damaged_line_is_set_aside_with_file_and_line(children: Nursery, tmp_path: Path, source: str) -> None:
-    """The rest is taken, and the exit code says that something was not."""
+def test_a_damaged_line_is_a_dead_letter_with_file_and_line(children: Nursery, tmp_path: Path, source: str) -> None:
+    """The rest is imported, and the exit code reports the fault."""
     lines = _lines(source, "s1")
     path = _write(tmp_path / "agent", source, "s1", [*lines[:4], "{", *lines[4:]])
     code, summary = _imported(children, tmp_path, source)
@@ -120,8 +120,8 @@ def test_a_damaged_line_is_set_aside_with_file_and_line(children: Nursery, tmp_p
 
 
 @pytest.mark.parametrize("source", PLACES)
-def test_a_torn_last_line_is_taken_the_next_time(children: Nursery, tmp_path: Path, source: str) -> None:
-    """The program was writing it."""
+def test_a_torn_last_line_is_imported_the_next_time(children: Nursery, tmp_path: Path, source: str) -> None:
+    """The program was still writing it."""
     lines = _lines(source, "s1")
     text = "\n".join(map(json.dumps, lines))
     _write(tmp_path / "agent", source, "s1", [text[:-20]], end="")
@@ -132,38 +132,38 @@ def test_a_torn_last_line_is_taken_the_next_time(children: Nursery, tmp_path: Pa
     code, _ = _imported(children, tmp_path, source)
     assert code == 0
     _imported(children, tmp_path, source, "whole.duckdb")
-    torn, whole = _contents(tmp_path / "d.duckdb"), _contents(tmp_path / "whole.duckdb")
-    assert torn[:2] == whole[:2]
+    torn, complete = _contents(tmp_path / "d.duckdb"), _contents(tmp_path / "whole.duckdb")
+    assert torn[:2] == complete[:2]
     assert torn[-1] == []
 
 
 @pytest.mark.parametrize(("source", "other"), [("claude-code", "codex"), ("codex", "claude-code")])
-def test_a_file_of_another_program_is_refused_with_the_command_that_takes_it(
+def test_a_file_of_another_program_is_refused_with_the_right_command(
     children: Nursery, tmp_path: Path, source: str, other: str
 ) -> None:
-    """Line by line it would be a thousand faults."""
+    """Line by line it would give a thousand faults."""
     path = _write(tmp_path, other, "s1", _lines(other, "s1"))
     environment = {"DRIFTLINE_DATABASE": "d.duckdb"}
-    done = children.start(Home(tmp_path), "import", source, str(path), environment=environment, folder=tmp_path)
-    assert done.wait(LONG) == 2
-    assert f"driftline import {other}" in done.logged
+    process = children.start(Home(tmp_path), "import", source, str(path), environment=environment, folder=tmp_path)
+    assert process.wait(LONG) == 2
+    assert f"driftline import {other}" in process.logged
     assert not (tmp_path / "d.duckdb").exists()
 
 
 @pytest.mark.parametrize("source", PLACES)
-def test_a_folder_without_transcripts_says_where_they_would_be(children: Nursery, tmp_path: Path, source: str) -> None:
-    """The folder one level too deep is an easy mistake."""
+def test_a_folder_without_transcripts_names_the_expected_paths(children: Nursery, tmp_path: Path, source: str) -> None:
+    """Users easily choose a folder one level too deep."""
     (tmp_path / "agent").mkdir()
-    done = _started(children, tmp_path, source, "d.duckdb")
-    code, errors = done.wait(LONG), done.logged
+    process = _started(children, tmp_path, source, "d.duckdb")
+    code, errors = process.wait(LONG), process.logged
     assert code == 2
     assert "no transcript under agent" in errors
     assert PLACES[source].split("/")[0] in errors
 
 
 @pytest.mark.slow
-def test_an_import_that_is_killed_ends_as_one_that_was_not(children: Nursery, tmp_path: Path) -> None:
-    """It is taken up where the last batch was committed, whatever the source. Two kills; ten in a soak run."""
+def test_a_killed_import_ends_like_an_undisturbed_one(children: Nursery, tmp_path: Path) -> None:
+    """It resumes after the last committed batch, for every source. The test kills it twice, a soak run ten times."""
     source, batches = "claude-code", "50"
     for number in range(40):
         _write(tmp_path / "agent", source, f"s{number}", _lines(source, f"s{number}"))
@@ -181,8 +181,8 @@ def test_an_import_that_is_killed_ends_as_one_that_was_not(children: Nursery, tm
 
 
 @pytest.mark.parametrize("source", PLACES)
-def test_a_follower_takes_what_is_added_and_new_files(tmp_path: Path, source: str) -> None:
-    """An exchange is taken when its answer ended; an interrupt ends the follower well."""
+def test_a_follower_imports_additions_and_new_files(tmp_path: Path, source: str) -> None:
+    """An exchange is imported when its answer has ended, and Ctrl-C ends the follower cleanly."""
     lines = _lines(source, "s1")
     answer, second = (
         next(number for number, line in enumerate(lines) if text in json.dumps(line)) for text in ("No: ", "And db3?")

@@ -38,7 +38,7 @@ def rows(database: Path, statement: str) -> list[tuple[Any, ...]]:
 
 
 def test_importing_twice_changes_nothing(driftline: Command, tmp_path: Path) -> None:
-    """Neither the same file, nor a copy of it in another place and format."""
+    """A copy in another place and format changes nothing either."""
     path = write_lines(tmp_path / "a.jsonl", ROWS)
     code, out, _ = driftline("import", "exchanges", "a.jsonl", "--json")
     first = json.loads(out)
@@ -50,27 +50,27 @@ def test_importing_twice_changes_nothing(driftline: Command, tmp_path: Path) -> 
     assert json.loads(driftline("import", "exchanges", "a.jsonl", "--json")[1])["unchanged"] == 1
     os.utime(path, (1, 1))
     write_table(tmp_path / "b.csv", ROWS)
-    again = json.loads(driftline("import", "exchanges", "a.jsonl", "b.csv", "--json")[1])
-    assert again["exchanges"] == 0
-    assert again["known"] == 2 * len(ROWS)
-    assert again["faults"] == 0
+    repeated = json.loads(driftline("import", "exchanges", "a.jsonl", "b.csv", "--json")[1])
+    assert repeated["exchanges"] == 0
+    assert repeated["known"] == 2 * len(ROWS)
+    assert repeated["faults"] == 0
     assert rows(tmp_path / "driftline.duckdb", "SELECT * EXCLUDE (_offset) FROM log.exchanges ORDER BY ALL") == before
 
 
-def test_a_file_is_read_again_by_another_mapping(driftline: Command, tmp_path: Path) -> None:
-    """Who corrects a mapping expects it to be used, although the file is the same."""
+def test_a_file_is_read_again_with_another_mapping(driftline: Command, tmp_path: Path) -> None:
+    """A corrected mapping must be used although the file is unchanged."""
     write_lines(tmp_path / "a.jsonl", ROWS)
     driftline("import", "exchanges", "a.jsonl")
     text = "version: 1\nfields: {session_id: model, occurred_at: timestamp, user_message: prompt, agent_response: response}\n"
     (tmp_path / "map.yaml").write_text(text)
-    again = json.loads(driftline("import", "exchanges", "a.jsonl", "--map", "map.yaml", "--json")[1])
-    assert again["unchanged"] == 0
-    assert again["exchanges"] == len(ROWS)
-    assert again["sessions"] == 1
+    remapped = json.loads(driftline("import", "exchanges", "a.jsonl", "--map", "map.yaml", "--json")[1])
+    assert remapped["unchanged"] == 0
+    assert remapped["exchanges"] == len(ROWS)
+    assert remapped["sessions"] == 1
 
 
-def test_a_broken_row_is_set_aside_with_file_and_row(driftline: Command, tmp_path: Path) -> None:
-    """The rest is taken, and the exit code says that something was not."""
+def test_a_broken_row_is_a_dead_letter_with_file_and_row(driftline: Command, tmp_path: Path) -> None:
+    """The rest is imported, and the exit code reports the fault."""
     write_lines(tmp_path / "a.jsonl", [*ROWS[:3], "{", *ROWS[3:]])
     code, out, _ = driftline("import", "exchanges", "a.jsonl")
     assert code == 1
@@ -82,8 +82,8 @@ def test_a_broken_row_is_set_aside_with_file_and_row(driftline: Command, tmp_pat
     ]
 
 
-def test_a_dry_run_stores_nothing_and_shows_what_would_be(driftline: Command, tmp_path: Path) -> None:
-    """The first look is for whoever does not know yet whether the columns are understood."""
+def test_a_dry_run_stores_nothing_and_shows_a_preview(driftline: Command, tmp_path: Path) -> None:
+    """Users first check whether the columns are understood."""
     write_table(tmp_path / "a.csv", ROWS * 5)
     code, out, _ = driftline("import", "exchanges", "a.csv", "--dry-run")
     assert code == 0
@@ -94,13 +94,13 @@ def test_a_dry_run_stores_nothing_and_shows_what_would_be(driftline: Command, tm
 
 @pytest.mark.parametrize("options", [["--dry-run"], ["--dry-run", "--json"], ["--save-map", "MAP"], []])
 def test_no_secret_is_shown_or_stored(driftline: Command, tmp_path: Path, options: list[str]) -> None:
-    """Not in what would be stored, not in what is wrong with a row, and not where a table without a header has one in its first row."""
+    """This includes previews, faults, and a first row that is mistaken for a header."""
     write_lines(
         tmp_path / "a.jsonl",
         [{**ROWS[0], "response": KEY}, *ROWS[1:], {**ROWS[0], "timestamp": KEY}, {**ROWS[0], "prompt_tokens": KEY}, KEY],
     )
     (tmp_path / "headless.csv").write_text(f"s,2026-11-01T10:00:00Z,{KEY},b\ns,2026-11-01T10:00:00Z,a,b\n")
-    shown = "".join(
+    output = "".join(
         part
         for name in ("a.jsonl", "headless.csv")
         for part in map(
@@ -108,13 +108,13 @@ def test_no_secret_is_shown_or_stored(driftline: Command, tmp_path: Path, option
         )
     )
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.suffix not in (".jsonl", ".csv"))
-    assert KEY not in shown
+    assert KEY not in output
     assert KEY.encode() not in stored
-    assert "[SECRET:" in shown or "[SECRET:" in stored.decode("utf-8", "replace")
+    assert "[SECRET:" in output or "[SECRET:" in stored.decode("utf-8", "replace")
 
 
-def test_a_proposal_can_be_written_corrected_and_used(driftline: Command, tmp_path: Path) -> None:
-    """A table whose time has an odd name is one line of work."""
+def test_a_proposed_mapping_can_be_written_corrected_and_used(driftline: Command, tmp_path: Path) -> None:
+    """A table with an unusual time column needs one corrected line."""
     write_lines(
         tmp_path / "a.jsonl",
         [{"when exactly" if name == "timestamp" else name: value for name, value in row.items()} for row in ROWS],
@@ -136,8 +136,8 @@ def test_a_proposal_can_be_written_corrected_and_used(driftline: Command, tmp_pa
     assert "exists already" in err
 
 
-def test_a_folder_is_read_file_by_file_and_what_is_something_else_is_named(driftline: Command, tmp_path: Path) -> None:
-    """As every import does."""
+def test_a_folder_is_read_file_by_file_and_other_files_are_named(driftline: Command, tmp_path: Path) -> None:
+    """Every import works this way."""
     folder = tmp_path / "exports"
     folder.mkdir()
     write_lines(folder / "a.jsonl", ROWS[:3])
@@ -151,7 +151,7 @@ def test_a_folder_is_read_file_by_file_and_what_is_something_else_is_named(drift
     assert driftline("import", "exchanges", "exports/notes.csv")[0] == 2
 
 
-def test_traces_and_observations_of_langfuse_are_not_taken_together(driftline: Command, tmp_path: Path) -> None:
+def test_traces_and_observations_of_langfuse_are_not_combined(driftline: Command, tmp_path: Path) -> None:
     """Each exchange would count twice."""
     for name in ("langfuse_observations.jsonl", "langfuse_traces.json"):
         shutil.copy(EXPORTS / name, tmp_path)
@@ -161,8 +161,8 @@ def test_traces_and_observations_of_langfuse_are_not_taken_together(driftline: C
     assert not (tmp_path / "driftline.duckdb").exists()
 
 
-def test_a_trace_that_gives_no_exchange_is_reported_with_its_reason(driftline: Command, tmp_path: Path) -> None:
-    """Who counts the traces of an export and the exchanges of the import sees where the others went."""
+def test_a_trace_without_an_exchange_is_reported_with_its_reason(driftline: Command, tmp_path: Path) -> None:
+    """Users compare the number of traces with the number of exchanges."""
     row = {
         "id": "o-1", "traceId": "t-1", "parentObservationId": None, "type": "GENERATION", "startTime": "2026-10-01T10:00:00Z",
         "environment": "langfuse-evaluation", "input": "Rate it.", "output": "4",
@@ -173,17 +173,15 @@ def test_a_trace_that_gives_no_exchange_is_reported_with_its_reason(driftline: C
     assert "2 traces" in out
     assert "langfuse-evaluation" in out
     os.utime(tmp_path / "judged.jsonl", (1, 1))
-    told = json.loads(driftline("import", "exchanges", "judged.jsonl", "--json")[1])
+    report = json.loads(driftline("import", "exchanges", "judged.jsonl", "--json")[1])
     reason = {"state": "evaluation", "example": "langfuse.environment = langfuse-evaluation", "traces": 2}
-    assert told["exchanges"] == 0
-    assert told["left_out"] == [reason]
+    assert report["exchanges"] == 0
+    assert report["left_out"] == [reason]
 
 
 @pytest.mark.parametrize("options", [[], ["--by", "project,day"]])
-def test_our_own_export_fills_an_empty_database_with_the_same_exchanges(
-    driftline: Command, tmp_path: Path, options: list[str]
-) -> None:
-    """Connection, project, ids, labels, redactions and digests come back as they were."""
+def test_our_own_export_restores_the_same_exchanges(driftline: Command, tmp_path: Path, options: list[str]) -> None:
+    """Connections, projects, ids, labels, redactions and digests are unchanged."""
     shutil.copy(EXPORTS / "phoenix_spans.parquet", tmp_path)
     write_lines(tmp_path / "a.jsonl", [{**ROWS[0], "response": f"the key is {KEY}"}, *ROWS[1:]])
     driftline("import", "exchanges", "a.jsonl", "--connection", "mine", "--project", "ops")
@@ -199,8 +197,8 @@ def test_our_own_export_fills_an_empty_database_with_the_same_exchanges(
     assert len(first) == 9
 
 
-def test_a_named_table_of_ours_without_exchanges_is_refused(driftline: Command, tmp_path: Path) -> None:
-    """Its columns would pass for those of anything."""
+def test_our_own_table_without_exchanges_is_refused(driftline: Command, tmp_path: Path) -> None:
+    """Its columns could be mistaken for others."""
     write_lines(tmp_path / "a.jsonl", ROWS)
     driftline("import", "exchanges", "a.jsonl")
     driftline("export", "out")
@@ -209,10 +207,10 @@ def test_a_named_table_of_ours_without_exchanges_is_refused(driftline: Command, 
     assert "table scores, not exchanges" in err
 
 
-def test_judging_is_part_of_it_and_its_cost_comes_first(
+def test_judging_may_follow_the_import_after_an_estimate(
     driftline: Command, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One command from a file to what is wrong with it; a no costs nothing, and leaves what was imported."""
+    """One command leads from a file to findings; declining costs nothing and keeps the import."""
     write_lines(tmp_path / "a.jsonl", ROWS)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     code, out, err = driftline("import", "exchanges", "a.jsonl", "--judge")
@@ -228,8 +226,8 @@ def test_judging_is_part_of_it_and_its_cost_comes_first(
     assert rows(tmp_path / "driftline.duckdb", "SELECT count(*) FROM log.scores WHERE tier2_state = 'scored'") == [(6,)]
 
 
-def test_without_a_judge_nothing_is_imported_to_be_judged(driftline: Command, tmp_path: Path) -> None:
-    """It is said before an hour of reading, and not after it."""
+def test_without_a_judge_an_import_with_judging_is_refused(driftline: Command, tmp_path: Path) -> None:
+    """The error comes before an hour of reading."""
     write_lines(tmp_path / "a.jsonl", ROWS)
     code, _, err = driftline("import", "exchanges", "a.jsonl", "--judge")
     assert code == 2
@@ -237,10 +235,10 @@ def test_without_a_judge_nothing_is_imported_to_be_judged(driftline: Command, tm
     assert rows(tmp_path / "driftline.duckdb", "SELECT * FROM log.exchanges") == []
 
 
-def test_an_import_that_a_judge_is_paid_for_says_what_it_costs(
+def test_an_import_that_will_be_judged_for_money_shows_the_cost(
     driftline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server with a live judge scores what comes in: who agrees to it knows the sum, not only that it is paid."""
+    """Beside a server with a live judge, the user must agree to a sum."""
     monkeypatch.setattr(importing, "paid_note", lambda _: "the server has a live judge")
     write_lines(tmp_path / "a.jsonl", ROWS)
     code, _, err = driftline("import", "exchanges", "a.jsonl", "--yes")

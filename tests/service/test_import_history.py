@@ -57,8 +57,11 @@ def transcripts(folder: Path) -> None:
             calls = 6 if day >= FALLS else 1
             for call in range(calls):
                 use = {"type": "tool_use", "id": f"{session}-{call}", "name": "Bash", "input": {"command": "curl -sI site"}}
-                told = {"type": "tool_result", "tool_use_id": f"{session}-{call}", "content": "200"}
-                lines += [line(session, at, 2 * call + 1, "assistant", [use]), line(session, at, 2 * call + 2, "user", [told])]
+                tool_result = {"type": "tool_result", "tool_use_id": f"{session}-{call}", "content": "200"}
+                lines += [
+                    line(session, at, 2 * call + 1, "assistant", [use]),
+                    line(session, at, 2 * call + 2, "user", [tool_result]),
+                ]
             lines.append(line(session, at, 2 * calls + 1, "assistant", [{"type": "text", "text": "It answers 200."}]))
             (folder / f"{session}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines), "utf-8")
 
@@ -98,10 +101,8 @@ def import_table(importer: Importer, path: Path) -> object:
     return importer.import_exchanges(exchange_source(layouts, []), layouts)
 
 
-def test_a_table_of_last_quarter_has_the_incidents_of_a_check_as_of_each_of_its_days(
-    driftline: Command, tmp_path: Path
-) -> None:
-    """They said "not checked", and a check by hand as of then found what was wrong."""
+def test_an_old_table_gets_the_incidents_of_daily_checks(driftline: Command, tmp_path: Path) -> None:
+    """The projects used to be unchecked, although a check as of each day found the problem."""
     path = write_lines(tmp_path / "a.jsonl", exchanges())
     code, out, error = driftline("import", "exchanges", "a.jsonl", "--db", "a.duckdb", "--as-of", NOW)
     assert code == 0, error
@@ -114,10 +115,8 @@ def test_a_table_of_last_quarter_has_the_incidents_of_a_check_as_of_each_of_its_
     assert "not checked" not in out.lower()
 
 
-def test_transcripts_of_last_quarter_have_the_incidents_of_a_check_as_of_each_of_their_days(
-    driftline: Command, tmp_path: Path
-) -> None:
-    """Runs are compared as well as scores."""
+def test_old_transcripts_get_the_incidents_of_daily_checks(driftline: Command, tmp_path: Path) -> None:
+    """Runs are compared like scores."""
     transcripts(tmp_path / "projects" / "site")
     code, out, error = driftline("import", "claude-code", "projects", "--db", "a.duckdb", "--as-of", NOW)
     assert code == 0, error
@@ -128,8 +127,8 @@ def test_transcripts_of_last_quarter_have_the_incidents_of_a_check_as_of_each_of
     assert "2026-08-03 to 2026-08-23, 21 days with data: " in out, out
 
 
-def test_an_import_that_is_repeated_checks_nothing_and_says_so(driftline: Command, tmp_path: Path) -> None:
-    """Twice changes nothing, and "not checked" would be no answer."""
+def test_a_repeated_import_checks_nothing_and_says_so(driftline: Command, tmp_path: Path) -> None:
+    """Repeating changes nothing, and "not checked" would be wrong."""
     write_lines(tmp_path / "a.jsonl", exchanges(4))
     first = json.loads(driftline("import", "exchanges", "a.jsonl", "--as-of", NOW, "--json")[1])["history"]
     assert [
@@ -143,15 +142,15 @@ def test_an_import_that_is_repeated_checks_nothing_and_says_so(driftline: Comman
     assert rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL") == before
 
 
-def test_a_history_that_is_too_short_is_said_to_be(driftline: Command, tmp_path: Path) -> None:
-    """Nothing found means nothing where nothing could be."""
+def test_a_history_that_is_too_short_is_reported(driftline: Command, tmp_path: Path) -> None:
+    """Without enough data, no finding is no good news."""
     write_lines(tmp_path / "a.jsonl", exchanges(4))
     _, out, _ = driftline("import", "exchanges", "a.jsonl", "--as-of", NOW)
     assert "data on 4 days since 2026-08-03" in out
 
 
-def test_an_import_that_is_killed_while_it_checks_is_finished_by_the_next(tmp_path: Path) -> None:
-    """The records are there by then: the next import finds nothing new in the file."""
+def test_the_next_import_completes_the_checks_of_a_killed_one(tmp_path: Path) -> None:
+    """The records are already stored, so the next import finds nothing new in the file."""
     write_lines(tmp_path / "a.jsonl", exchanges())
     command = ("import", "exchanges", str(tmp_path / "a.jsonl"), "--as-of", NOW)
     with nursery() as children:
@@ -171,8 +170,8 @@ def test_an_import_that_is_killed_while_it_checks_is_finished_by_the_next(tmp_pa
     assert rows(undisturbed, baselines) == rows(killed, baselines)
 
 
-def test_check_drift_finishes_what_an_import_that_was_killed_left(driftline: Command, tmp_path: Path) -> None:
-    """Nobody imports a file again that seems to be there."""
+def test_check_drift_completes_the_checks_of_a_killed_import(driftline: Command, tmp_path: Path) -> None:
+    """Nobody repeats an import that looks complete."""
     path = write_lines(tmp_path / "a.jsonl", exchanges(4, first=datetime.now(UTC) - timedelta(days=60)))
     with open_workspace(load_settings(), create=True) as workspace:
         begin_history(workspace, "default")

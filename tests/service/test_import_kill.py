@@ -51,8 +51,8 @@ def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 @pytest.mark.slow
-def test_an_import_that_is_killed_again_and_again_ends_as_one_that_was_not(children: Nursery, tmp_path: Path) -> None:
-    """Kills fall anywhere: while reading, while committing, between two stages, while the file is opened.
+def test_a_repeatedly_killed_import_ends_like_an_undisturbed_one(children: Nursery, tmp_path: Path) -> None:
+    """Kills occur while reading, committing, between stages, and while opening the file.
 
     Six kills; a hundred in a soak run.
     """
@@ -76,20 +76,20 @@ def test_an_import_that_is_killed_again_and_again_ends_as_one_that_was_not(child
     check_equal(tmp_path, f"killed_{files}.duckdb")
 
 
-def test_the_same_input_gives_the_same_records_under_any_hash_seed_and_batch_size(tmp_path: Path) -> None:
-    """Sets and dicts must not leak their order, nor batches their edges, into what is derived."""
+def test_records_do_not_depend_on_hash_seed_and_batch_size(tmp_path: Path) -> None:
+    """Neither the order of sets nor batch boundaries may affect derived records."""
     write_fleet(tmp_path / "openclaw", SCRIPT_END, agents=2, weeks=1)
-    found = []
+    contents_found = []
     for seed, batch_records in (("1", "20000"), ("2", "97")):
         environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
         environment |= {"DRIFTLINE_DATABASE": f"seed_{seed}.duckdb", "DRIFTLINE_BATCH_RECORDS": batch_records}
         # The seed is read when an interpreter starts, so that none that was forked will do.
         command = [sys.executable, "-m", "service.cli.main", *IMPORT]
-        done = subprocess.run(command, check=False, cwd=tmp_path, env=environment, capture_output=True, timeout=LONG)
-        assert done.returncode == 0, done.stderr.decode()
-        found.append(contents(tmp_path / f"seed_{seed}.duckdb"))
-    assert found[0]["scores"]
-    assert found[0] == found[1]
+        process = subprocess.run(command, check=False, cwd=tmp_path, env=environment, capture_output=True, timeout=LONG)
+        assert process.returncode == 0, process.stderr.decode()
+        contents_found.append(contents(tmp_path / f"seed_{seed}.duckdb"))
+    assert contents_found[0]["scores"]
+    assert contents_found[0] == contents_found[1]
 
 
 def check_equal(folder: Path, database: str) -> None:

@@ -25,8 +25,8 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_part_is_no_larger_than_fits(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state folder of months holds more than a small machine has memory."""
+def test_a_part_is_no_larger_than_the_memory_allows(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state folder of months exceeds the memory of a small machine."""
     size = database.stat().st_size
     assert len(split_into_parts(OPENCLAW, SessionFiles(database), size)) == 1
     monkeypatch.setattr(input_files, "MAX_PART_BYTES", size // 7)
@@ -37,8 +37,8 @@ def test_a_part_is_no_larger_than_fits(database: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["broken.sqlite", "transcript.jsonl"])
-def test_what_cannot_be_cut_is_one_part(name: str, tmp_path: Path) -> None:
-    """Reading it says what is wrong with it."""
+def test_an_indivisible_file_is_one_part(name: str, tmp_path: Path) -> None:
+    """Reading it reports the problem."""
     path = tmp_path / name
     path.write_bytes(b"no database" * 10)
     (part,) = split_into_parts(OPENCLAW, SessionFiles(path), 10**9)

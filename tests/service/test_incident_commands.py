@@ -42,36 +42,36 @@ DECIDED = (
 """Commands of decisions, in an order in which each changes something, with the decision they make and how the incident is then."""
 
 
-def test_incidents_are_listed_by_several_states_and_by_confidence(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is not over, and what is certain, in one call."""
+def test_incidents_can_be_filtered_by_states_and_confidence(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One call lists the confirmed incidents that are not over."""
     of = ["--db", str(database)]
     run(["check-drift", "--as-of", AS_OF, *of])
     capsys.readouterr()
-    for asked, count in (
+    for options, count in (
         (["--status", "open", "--status", "acknowledged"], 1),
         (["--status", "resolved"], 0),
         (["--confirmed"], 1),
         (["--suspected"], 0),
     ):
-        assert run(["incidents", "list", *asked, "--json", *of]) == 0
-        assert count == len(capsys.readouterr().out.splitlines()), asked
+        assert run(["incidents", "list", *options, "--json", *of]) == 0
+        assert count == len(capsys.readouterr().out.splitlines()), options
 
 
-def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the finding to the decision, as a person types it."""
+def test_a_check_prints_its_findings_and_decisions_are_stored(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The test covers the steps from the finding to the decision."""
     of = ["--db", str(database)]
     assert run(["check-drift", "--as-of", AS_OF, *of]) == 0
-    told = capsys.readouterr().out
-    assert "Tier 2 fell to 0.45 from 0.85 on 2026-10-27" in told
-    assert "2 projects checked" in told
-    assert "1 new incident" in told
+    check_output = capsys.readouterr().out
+    assert "Tier 2 fell to 0.45 from 0.85 on 2026-10-27" in check_output
+    assert "2 projects checked" in check_output
+    assert "1 new incident" in check_output
     assert run(["check-drift", "--as-of", AS_OF, *of]) == 0
     assert "0 new incidents" in capsys.readouterr().out
     assert run(["incidents", "list", "--status", "open", "--json", *of]) == 0
     (listed,) = map(json.loads, capsys.readouterr().out.splitlines())
     short = listed["id"][:8]
     assert run(["incidents", "show", short, *of]) == 0
-    shown = capsys.readouterr().out
+    show_output = capsys.readouterr().out
     for expected in (
         "2026-10-27",
         "Why",
@@ -84,10 +84,10 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
         "ops-1-1",
         "daily_averages",
     ):
-        assert expected in shown
-    for command, status, words in DECIDED:
+        assert expected in show_output
+    for command, status, message in DECIDED:
         assert run(["incidents", command, short, "--by", "ann", "--reason", f"to be {status}", *of]) == 0
-        assert f"is {words}: Tier 2 fell" in capsys.readouterr().out
+        assert f"is {message}: Tier 2 fell" in capsys.readouterr().out
     assert run(["incidents", "show", short, "--json", *of]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["incident"]["status"] == "dismissed"
@@ -96,8 +96,8 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
     assert [one["comment"] for one in document["decisions"]] == [f"to be {one[1]}" for one in DECIDED]
 
 
-def test_an_incident_is_assigned_and_talked_about(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whose it is and what people say of it, beside what they decide; a list finds it by its assignee."""
+def test_an_incident_can_be_assigned_and_commented(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Assignee and comments are independent of decisions, and a list can be filtered by assignee."""
     of = ["--db", str(database)]
     with AccessStore(access_file(database), lambda: END) as access:
         access.add(Holder("operator", "bob", "ops"))
@@ -106,28 +106,28 @@ def test_an_incident_is_assigned_and_talked_about(database: Path, capsys: pytest
     capsys.readouterr()
     run(["incidents", "list", "--json", *of])
     short = json.loads(capsys.readouterr().out)["id"][:8]
-    for command, words in (
+    for command, message in (
         (["assign", short, "bob", "--by", "ann", "--reason", "yours"], "is assigned to bob: Tier 2 fell"),
         (["comment", short, "--by", "ann", "--comment", "the prompt?"], "has your comment: Tier 2 fell"),
         (["acknowledge", short, "--by", "ann", "--reason", "I look"], "is acknowledged by ann"),
     ):
         assert run(["incidents", *command, *of]) == 0
-        assert words in capsys.readouterr().out
-    for asked, count in (
+        assert message in capsys.readouterr().out
+    for options, count in (
         (["--assignee", "bob"], 1),
         (["--assignee", "nobody"], 0),
         (["--severity", "critical", "--type", "drift", "--text", "FELL", "--sort", "worst", "--since", "2026-11-01"], 1),
         (["--severity", "warning"], 0),
         (["--since", "2026-11-02"], 0),
     ):
-        assert run(["incidents", "list", "--json", *asked, *of]) == 0
-        assert count == len(capsys.readouterr().out.splitlines()), asked
+        assert run(["incidents", "list", "--json", *options, *of]) == 0
+        assert count == len(capsys.readouterr().out.splitlines()), options
     assert run(["incidents", "assign", short, "me", "--by", "carl", *of]) == 0
     assert run(["incidents", "show", short, *of]) == 0
-    shown = capsys.readouterr().out
-    assert "assigned to carl" in shown
-    assert "assigned to bob by ann: yours" in shown
-    assert "comment by ann: the prompt?" in shown
+    output = capsys.readouterr().out
+    assert "assigned to carl" in output
+    assert "assigned to bob by ann: yours" in output
+    assert "comment by ann: the prompt?" in output
     assert run(["incidents", "assign", short, "web-only", *of]) == ExitCode.ERROR
     assert "project ops; there are bob" in capsys.readouterr().err
     assert run(["incidents", "assign", short, "nobody", "--json", *of]) == 0
@@ -136,8 +136,8 @@ def test_an_incident_is_assigned_and_talked_about(database: Path, capsys: pytest
     assert "no incident that matches." in capsys.readouterr().err
 
 
-def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For scripts: a document a project."""
+def test_a_check_can_be_printed_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts read one document per project."""
     assert run(["check-drift", "--project", "ops", "--as-of", AS_OF, "--json", "--db", str(database)]) == 0
     (document,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert document["project"] == "ops"
@@ -146,8 +146,8 @@ def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFi
     assert len(document["opened"]) == 1
 
 
-def test_without_incidents_it_says_so(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An empty answer looks like a broken one."""
+def test_an_empty_list_of_incidents_says_so(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Empty output would look like an error."""
     assert run(["incidents", "list", "--project", "web", "--db", str(database)]) == 0
     assert "project web. Not checked yet." in capsys.readouterr().err
     assert run(["incidents", "list", "--db", str(database)]) == 0
@@ -160,25 +160,23 @@ def test_without_incidents_it_says_so(database: Path, capsys: pytest.CaptureFixt
     assert "project web. Checked 2026-11-01 12:00 UTC" in capsys.readouterr().err
 
 
-def test_a_check_that_had_nothing_to_look_at_does_not_say_that_all_is_well(
-    database: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A year later the same database has no exchanges of late: nothing was found because nothing was looked at."""
+def test_a_check_without_recent_data_does_not_report_health(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A year later there are no recent exchanges, so nothing could be found."""
     assert run(["check-drift", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)]) == 0
     out = capsys.readouterr().out
     assert "No project was checked" in out
     assert "7 days before 2027-11-01 12:00 UTC" in out
     assert run(["check-drift", "--project", "ops", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)]) == 0
-    told = capsys.readouterr().out
-    assert "0 projects checked" in told
-    assert "0 new incidents" in told
-    assert re.search(r"Not checked \(.*\): ops", told)
+    output = capsys.readouterr().out
+    assert "0 projects checked" in output
+    assert "0 new incidents" in output
+    assert re.search(r"Not checked \(.*\): ops", output)
     assert run(["incidents", "list", "--project", "ops", "--db", str(database)]) == 0
     assert "Not checked yet." in capsys.readouterr().err
 
 
-def test_a_check_says_of_which_projects_little_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing found in nine days is not nothing found in two weeks."""
+def test_a_check_names_projects_with_little_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No finding in nine days means less than none in two weeks."""
     path = tmp_path / "fleet.duckdb"
     with Store(path) as store:
         put(store, "scores", history(steady, 8))
@@ -201,24 +199,24 @@ def test_a_check_says_of_which_projects_little_is_known(tmp_path: Path, capsys: 
         (["check-drift", "--project", "nobody"], "--project: there is no project 'nobody'"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_an_impossible_command_is_refused(
     database: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    """With exit code 2, and what to do instead."""
+    """The exit code is 2, and the message says what to do instead."""
     assert run([*arguments, "--db", str(database)]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_an_incident_is_not_opened_again_beside_another_one(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a kind one is open."""
+def test_an_incident_is_not_reopened_beside_an_equal_one(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only one of a kind may be open."""
     of = ["--db", str(database)]
     run(["check-drift", "--as-of", AS_OF, *of])
     run(["incidents", "list", "--json", *of])
     first = json.loads(capsys.readouterr().out.splitlines()[-1])["id"]
     run(["incidents", "dismiss", first, "--reason", "known", "--as-of", AS_OF, *of])
     with Store(database) as store:
-        (known,) = query_records(store.cursor(), "incident_by_id", Incident, {"project": None, "incident": first})
-        put(store, "incidents", [msgspec.structs.replace(known, incident_id="another", revision=0, status="open")])
+        (incident,) = query_records(store.cursor(), "incident_by_id", Incident, {"project": None, "incident": first})
+        put(store, "incidents", [msgspec.structs.replace(incident, incident_id="another", revision=0, status="open")])
     assert run(["incidents", "reopen", first, "--reason", "it is back", *of]) == 2
     assert "another live incident" in capsys.readouterr().err
 
@@ -235,7 +233,7 @@ def test_an_incident_is_not_opened_again_beside_another_one(database: Path, caps
 def test_a_decision_needs_a_reason(
     database: Path, capsys: pytest.CaptureFixture[str], command: str, given: list[str], words: str
 ) -> None:
-    """As on the page: whoever sees the same change next reads why it was decided so."""
+    """As on the page, the next reader of the same change needs to know the reason."""
     assert run(["incidents", command, "1a2b", *given, "--db", str(database)]) == 2
     assert f"error: {words}\n       Give the reason" in capsys.readouterr().err
 
@@ -248,10 +246,10 @@ class Terminal(StringIO):
         return True
 
 
-def test_on_a_terminal_the_reason_is_asked_for(
+def test_on_a_terminal_the_reason_is_prompted_for(
     database: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And kept as it was typed; the option of old names it, too."""
+    """It is stored as typed, and the earlier name of the option still works."""
     of = ["--db", str(database)]
     run(["check-drift", "--as-of", AS_OF, *of])
     run(["incidents", "list", "--json", *of])
@@ -264,8 +262,8 @@ def test_on_a_terminal_the_reason_is_asked_for(
     assert [one["comment"] for one in decisions] == ["a new prompt", "as planned"]
 
 
-def test_an_incident_of_runs_is_shown_with_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A database with transcripts alone is watched, too."""
+def test_an_incident_about_runs_is_shown_with_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A database with only transcripts is watched, too."""
     path = tmp_path / "runs.duckdb"
     with Store(path) as store:
         put(store, "diagnoses", runs(worse_since(8)))
@@ -273,12 +271,12 @@ def test_an_incident_of_runs_is_shown_with_its_runs(tmp_path: Path, capsys: pyte
     assert "Share of unsafe runs of desk rose" in " ".join(capsys.readouterr().out.split())
     assert run(["incidents", "list", "--db", str(path), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    (made,) = rows
-    assert run(["incidents", "show", made["id"], "--db", str(path)]) == 0
-    told = capsys.readouterr().out
-    assert "Runs with the largest effect" in told
-    assert "cost_explosion" in told
-    assert "run_days, watched_runs, incident_runs" in " ".join(told.split())
+    (incident,) = rows
+    assert run(["incidents", "show", incident["id"], "--db", str(path)]) == 0
+    output = capsys.readouterr().out
+    assert "Runs with the largest effect" in output
+    assert "cost_explosion" in output
+    assert "run_days, watched_runs, incident_runs" in " ".join(output.split())
 
 
 def test_a_check_fails_on_the_incidents_that_are_asked_for(database: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,8 +35,8 @@ def judged_by(model: str, **said: Any) -> Any:
         ({}, GATEWAY, {"type": "batch"}),
     ],
 )
-def test_a_model_of_another_maker_says_what_to_configure(policy: Any, address: str, said: Any) -> None:
-    """Every call would fail, or none be made, and the failed evaluations would say neither why nor what to do."""
+def test_a_model_of_another_provider_says_what_to_configure(policy: Any, address: str, said: Any) -> None:
+    """Every call would fail, and the failed evaluations would give no hint."""
     with pytest.raises(SettingsError, match=r"judge x: .* gpt-4o is a model of another provider") as caught:
         check_judges_configured([judged_by("gpt-4o", **said)], Policy.model_validate(policy), address)
     assert all(words in caught.value.hint for words in ("ANTHROPIC_BASE_URL", "prices: in the policy", "cost_cap_usd: null"))
@@ -53,11 +53,11 @@ def test_a_model_of_another_maker_says_what_to_configure(policy: Any, address: s
         ("us.anthropic.claude-new-1", {}, ANTHROPIC, {}),
     ],
 )
-def test_what_is_configured_is_asked(model: str, policy: Any, address: str, said: Any) -> None:
-    """A gateway with a price is as good a judge as any; recorded answers need neither."""
+def test_a_configured_judge_is_called(model: str, policy: Any, address: str, said: Any) -> None:
+    """A gateway with a price is a valid judge, and recorded answers need neither."""
     check_judges_configured([judged_by(model, **said)], Policy.model_validate(policy), address)
 
 
-def test_the_address_is_that_of_the_judge() -> None:
+def test_the_address_determines_the_kind_of_judge() -> None:
     """The kind of judge is determined without loading the API's client."""
     assert DEFAULT_BASE_URL == ANTHROPIC

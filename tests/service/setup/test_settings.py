@@ -36,10 +36,10 @@ HOOK = "https://hooks.example/T0/very-secret"
         ("otlp_explanations", "perhaps", "must be true or false"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_told_by_its_variable(
+def test_an_invalid_value_is_reported_by_its_variable(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
 ) -> None:
-    """The name is what has to be corrected; the value is not repeated, as it may be a secret in the wrong place."""
+    """The user needs the name; the value may be a secret in the wrong place."""
     monkeypatch.setenv(f"{PREFIX}{name.upper()}", value)
     with pytest.raises(SettingsError) as refused:
         load_settings()
@@ -60,25 +60,23 @@ def test_a_value_that_cannot_be_used_is_told_by_its_variable(
         ("alert_webhook", HOOK, SecretAddress(HOOK)),
     ],
 )
-def test_a_variable_becomes_a_value_of_its_type(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: object
-) -> None:
-    """All variables are texts; what they say is a path, a number, a switch or a secret. Their names may be in lower case."""
+def test_a_variable_is_converted_to_its_type(monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: object) -> None:
+    """Variables are texts that mean a path, a number, a switch or a secret. Their names may be in lower case."""
     monkeypatch.setenv(f"{PREFIX}{name}".lower(), value)
     assert getattr(load_settings(), name) == expected
 
 
-def test_an_option_of_a_command_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an option the variable holds, without both the default."""
+def test_a_command_option_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an option the variable applies, and without both the default."""
     monkeypatch.setenv("DRIFTLINE_PROJECT", "shop")
     assert load_settings(project="ops").project == "ops"
     assert load_settings(project=None).project == "shop"
     assert load_settings().connection == Settings().connection
 
 
-def test_no_secret_is_shown_by_what_holds_it() -> None:
-    """Settings end up in logs and errors; a secret has one way out, by a word that a reader of the code sees."""
+def test_a_secret_is_hidden_by_its_holder() -> None:
+    """Settings end up in logs and errors, so revealing a secret needs an explicit call."""
     settings = Settings(redaction_key=Key("k" * 16), alert_webhook=SecretAddress(HOOK), kafka_password=Secret("password1"))
-    shown = f"{settings!r} {settings.kafka_password} {copy.copy(settings)}"
-    assert not [one for one in ("kkkk", HOOK, "password1") if one in shown]
+    printed = f"{settings!r} {settings.kafka_password} {copy.copy(settings)}"
+    assert not [one for one in ("kkkk", HOOK, "password1") if one in printed]
     assert (settings.kafka_password or Secret("-")).reveal() == "password1"
