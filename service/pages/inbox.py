@@ -43,7 +43,7 @@ from service.web.authentication import require_project
 from service.web.bounds import MAX_SELECTED
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError
-from service.web.incident_changes import Outcome, change_selected, deleted_view, name_selected, saved_view, views_of
+from service.web.incident_changes import Outcome, change_selected, name_selected, remove_view, store_view, views_of
 from service.web.models import Cursor
 from streams.upkeep.annotations import MAX_COMMENT
 from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, NEW_NORMAL, OPEN, RESOLVED, STATUSES
@@ -247,9 +247,9 @@ def change_views(viewer: Viewer, services: Services, form: Form) -> RedirectResp
     name = form.get("name", [""])[0]
     try:
         if "delete" in form:
-            deleted_view(services, viewer, form["delete"][0])
+            remove_view(services, viewer, form["delete"][0])
         else:
-            query = saved_view(services, viewer, name, query, is_shared="shared" in form).query
+            query = store_view(services, viewer, name, query, is_shared="shared" in form).query
         address = Links().inbox(**read_query(query))
     except InputError as error:
         raise ApiError(400, "invalid", str(error)) from None

@@ -22,11 +22,11 @@ from schemas.validation_messages import words_of
 
 MAX_PROBLEMS = 5
 """Maximum number of problems reported for one body."""
-DRAINED_BYTES = 8 * 1024 * 1024
-DRAINED_SECONDS = 2.0
+MAX_DRAINED_BYTES = 8 * 1024 * 1024
+DRAIN_TIMEOUT = 2.0
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods named in answers, logs and metrics; any other could be an arbitrary text."""
+"""Methods named in answers, logs and metrics. Any other method could be an arbitrary text."""
 _NO_FIELD = "is not a field of this request; see /docs"
 _SECTIONS = frozenset({"body", "query", "path", "header"})
 
@@ -47,10 +47,10 @@ def error_response(error: HTTPException) -> JSONResponse:
 
 
 async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an error answer before the body was read, and end the connection.
+    """Send an error answer before the body has been read, and close the connection.
 
-    The rest of the body is read and dropped for a while, because a client that is still sending would see a reset instead of the
-    answer. A client that has timed out gets no extra time.
+    The body is read and dropped for up to `DRAIN_TIMEOUT` seconds, because a client that is still sending would see a reset instead of
+    the answer. A client that has timed out gets no extra time.
     """
     response = error_response(error)
     response.headers["connection"] = "close"
@@ -58,25 +58,26 @@ async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) ->
     await send({"type": "http.response.body", "body": response.body, "more_body": True})
     if scope["method"] not in ("GET", "HEAD") and error.status_code != HTTPStatus.REQUEST_TIMEOUT:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAINED_SECONDS):
+            async with asyncio.timeout(DRAIN_TIMEOUT):
                 await _drain(receive)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _drain(receive: Receive) -> None:
-    left, more = DRAINED_BYTES, True
-    while more and left > 0:
+    drained = 0
+    has_more = True
+    while has_more and drained < MAX_DRAINED_BYTES:
         message = await receive()
-        more = message["type"] == "http.request" and message.get("more_body", False)
-        left -= len(message.get("body", b""))
+        has_more = message["type"] == "http.request" and message.get("more_body", False)
+        drained += len(message.get("body", b""))
 
 
 def _build_answer(error: HTTPException, method: str) -> HTTPException:
-    """Return the error, with our message in place of the framework's."""
+    """Replace the framework's message of an error by ours."""
     if isinstance(error, ApiError) or error.status_code not in _CODES:
         return error
-    shown = method if method in METHODS else "this method"
-    message = {404: "this path does not exist", 405: f"{shown} is not allowed here"}[error.status_code]
+    method_name = method if method in METHODS else "this method"
+    message = {404: "this path does not exist", 405: f"{method_name} is not allowed here"}[error.status_code]
     return ApiError(error.status_code, _CODES[error.status_code], message, error.headers)
 
 
@@ -88,7 +89,7 @@ def problems_in_words(errors: Sequence[Mapping[str, Any]]) -> str:
 
 def problems_at(index: int, error: ValidationError) -> str:
     """Describe the problems of one value among many, each with the value's index and the field."""
-    return problems_in_words([{**one, "loc": (index, *one["loc"])} for one in error.errors(include_url=False)])
+    return problems_in_words([{**item, "loc": (index, *item["loc"])} for item in error.errors(include_url=False)])
 
 
 def _describe_error(error: Mapping[str, Any]) -> str:
@@ -108,17 +109,17 @@ def add_error_answers(app: FastAPI) -> None:
         expected = error if isinstance(error, HTTPException) else ApiError(500, "internal", "internal error")
         return error_response(_build_answer(expected, request.method))
 
-    async def invalid(_: Request, error: Exception) -> JSONResponse:
+    async def answer_invalid(_: Request, error: Exception) -> JSONResponse:
         problems = error.errors() if isinstance(error, RequestValidationError) else []
         return error_response(ApiError(400, "invalid", problems_in_words(problems)))
 
-    async def refused(_: Request, error: Exception) -> JSONResponse:
+    async def answer_rejected(_: Request, error: Exception) -> JSONResponse:
         return error_response(ApiError(400, "invalid", str(error)))
 
     app.add_exception_handler(HTTPException, answer_error)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(RecordError, refused)
-    app.add_exception_handler(InputError, refused)
+    app.add_exception_handler(RequestValidationError, answer_invalid)
+    app.add_exception_handler(RecordError, answer_rejected)
+    app.add_exception_handler(InputError, answer_rejected)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -50,24 +50,24 @@ class ChangeBody(OperatorBody):
     )
     resolved_by: Id | None = Field(None, alias="resolvedBy", description="Person who does this; by default the operator.")
     comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = Field(
-        None, description="Why; without a status and an assignee, a comment alone."
+        None, description="The reason of the change. Without a status and an assignee, the body is only a comment."
     )
 
     def change(self, caller: Holder, redactor: Redactor) -> tuple[Change, Person]:
-        """Return the change and its author; ApiError (400) names a field if the body is empty or contradicts itself."""
+        """Return the change and its author. Raises ApiError (400) if the body is empty or contradicts itself."""
         assigns = "assignee" in self.model_fields_set
         comment = self.comment.strip() if self.comment else ""
         if self.status is None and not assigns and not comment:
             raise ApiError(400, "invalid", "status: give a status, an assignee or a comment")
         if self.new_normal and self.status not in {RESOLVED, ACCEPTED}:
             raise ApiError(400, "invalid", "newNormal: needs the status resolved")
-        wanted = Change(
+        change = Change(
             decision=None if self.status is None else decision_of(self.status, new_normal=self.new_normal),
             assigns=assigns,
             assignee=_resolve_assignee(self.assignee, caller),
             comment=redactor.redact(comment)[0] if comment else None,
         )
-        return wanted, Person(redactor.redact(self.resolved_by or caller.name)[0], caller.name)
+        return change, Person(redactor.redact(self.resolved_by or caller.name)[0], caller.name)
 
 
 class Selected(OperatorBody):
@@ -102,36 +102,38 @@ class Outcome:
 
 
 async def change_selected(
-    services: ApiContext, caller: Holder, selected: Sequence[IncidentKey], wanted: Change, person: Person
+    services: ApiContext, caller: Holder, selected: Sequence[IncidentKey], change: Change, person: Person
 ) -> list[Outcome]:
-    """Change incidents, given by project and id, one after another; return the outcomes in the same order.
+    """Apply a change to incidents, one after another, and return the outcomes in the same order.
 
-    An error that prevents any record from being durable, such as a full disk, is raised if no incident was changed before it.
+    An error that affects all records, such as a full disk, is raised if no incident has been changed before.
     """
     outcomes: list[Outcome] = []
-    for which in dict.fromkeys(selected):
+    for key in dict.fromkeys(selected):
         try:
-            outcomes.append(await _apply_change(services, caller, which, wanted, person))
+            outcomes.append(await _change_incident(services, caller, key, change, person))
         except (DriftlineError, duckdb.Error):
-            if not any(one.error is None for one in outcomes):
+            if all(outcome.error is not None for outcome in outcomes):
                 raise
             log.exception("an incident was not changed")
-            outcomes.append(Outcome(*which, None, "log_unavailable", "the log cannot take records at the moment"))
+            outcomes.append(Outcome(*key, None, "log_unavailable", "the log cannot accept records at the moment"))
     return outcomes
 
 
-async def _apply_change(services: ApiContext, caller: Holder, which: IncidentKey, wanted: Change, person: Person) -> Outcome:
-    project = which[0]
+async def _change_incident(services: ApiContext, caller: Holder, key: IncidentKey, change: Change, person: Person) -> Outcome:
+    """Apply a change to an incident, if the caller may make it."""
+    project = key[0]
     if caller.project not in {None, project}:
-        return Outcome(*which, None, "other_project", "the token is for another project")
-    if wanted.assigns and wanted.assignee is not None:
+        return Outcome(*key, None, "other_project", "the token is for another project")
+    if change.assigns and change.assignee is not None:
         people = {*people_of(services.access, project), caller.name}
-        if (problem := assignee_problem(wanted.assignee, people, project)) is not None:
-            return Outcome(*which, None, "invalid", problem)
-    made = await apply_change(services.watch, which, wanted, person)
-    if made.problem is not None:
-        return Outcome(*which, made.incident, made.problem, PROBLEMS[made.problem])
-    return Outcome(*which, made.incident)
+        problem = assignee_problem(change.assignee, people, project)
+        if problem is not None:
+            return Outcome(*key, None, "invalid", problem)
+    result = await apply_change(services.watch, key, change, person)
+    if result.problem is not None:
+        return Outcome(*key, result.incident, result.problem, PROBLEMS[result.problem])
+    return Outcome(*key, result.incident)
 
 
 def name_selected(request: Request, selected: Sequence[tuple[str, str]]) -> None:
@@ -142,11 +144,11 @@ def name_selected(request: Request, selected: Sequence[tuple[str, str]]) -> None
 def views_of(services: ApiContext, caller: Holder) -> list[View]:
     """Return the caller's own views, and shared views unless they name a project that the caller may not see."""
     views = services.access.saved_views.visible_to(caller.name)
-    return [one for one in views if one.owner == caller.name or _is_within_project(one, caller)]
+    return [view for view in views if view.owner == caller.name or _is_within_project(view, caller)]
 
 
-def saved_view(services: ApiContext, caller: Holder, name: str, query: str, *, is_shared: bool) -> View:
-    """Save a view; InputError names an invalid field, ApiError (403) if the caller may not save it."""
+def store_view(services: ApiContext, caller: Holder, name: str, query: str, *, is_shared: bool) -> View:
+    """Save a view. Raises InputError for an invalid field, and ApiError (403) if the caller may not save it."""
     params = read_query(query)
     for project in params.get("project", ()):
         require_project(caller, project)
@@ -158,7 +160,7 @@ def saved_view(services: ApiContext, caller: Holder, name: str, query: str, *, i
     return view
 
 
-def deleted_view(services: ApiContext, caller: Holder, name: str) -> None:
+def remove_view(services: ApiContext, caller: Holder, name: str) -> None:
     """Delete a view of the caller. Raises ApiError (404) if no view has this name."""
     with durable_or_refused():
         if not services.access.saved_views.delete(caller.name, name):

@@ -50,7 +50,7 @@ async def add_deployment(
 ) -> RecordedDeployment:
     """Record a deployment. Recording it again changes nothing. Charts mark it, and an incident that began with it names it."""
     engine = services.engine
-    made = deployment(
+    record = deployment(
         project=project,
         version=body.version,
         by=body.by or caller.name,
@@ -62,16 +62,16 @@ async def add_deployment(
         comment=body.comment,
         url=body.url,
     )
-    before = None if body.at is not None else await asyncio.to_thread(known_already, engine.store, made)
-    if before is not None:
+    recorded_before = None if body.at is not None else await asyncio.to_thread(known_already, engine.store, record)
+    if recorded_before is not None:
         response.status_code = 200
-        return RecordedDeployment(deployment=deployed_version(before), known=True)
+        return RecordedDeployment(deployment=deployed_version(recorded_before), known=True)
     with durable_or_refused():
-        published = await engine.publish(TOPIC, [made])
+        published = await engine.publish(TOPIC, [record])
         await engine.wait_for_tables(TOPIC)
     response.status_code = 200 if published.known else 201
-    shown = deployed_version(msgspec.structs.asdict(made))
-    return RecordedDeployment(deployment=shown, known=bool(published.known))
+    answer = deployed_version(msgspec.structs.asdict(record))
+    return RecordedDeployment(deployment=answer, known=bool(published.known))
 
 
 @router.get(PATH, responses=documented(400, 404))
@@ -82,6 +82,6 @@ async def list_deployments(
     since: QueryMoment | None = None,
     until: QueryMoment | None = None,
 ) -> DeploymentList:
-    """List the deployments of a project, newest first, at most a thousand; `since` is inclusive, `until` is not."""
+    """List the deployments of a project, newest first, at most a thousand. `since` is inclusive, `until` exclusive."""
     listed = await services.ask(lambda cursor: deployed_versions(cursor, project, since, until))
     return DeploymentList(deployments=listed, count=len(listed))

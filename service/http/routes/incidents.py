@@ -1,4 +1,4 @@
-"""Incidents over HTTP: those of all projects as one list that filters, orders and pages, saved views of it, and those of a project."""
+"""Incidents over HTTP: the inbox of all projects with filters, orders and pages, its saved views, and the incidents of a project."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from msgspec import Meta
 from pydantic import Field, StringConstraints
 
+from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.read.incidents import (
     MAX_TEXT,
@@ -39,9 +40,9 @@ from service.web.incident_changes import (
     GivenStatus,
     Outcome,
     change_selected,
-    deleted_view,
     name_selected,
-    saved_view,
+    remove_view,
+    store_view,
     views_of,
 )
 from service.web.json_routes import JsonRoute
@@ -57,7 +58,7 @@ class Inbox(Answer, frozen=True):
 
     incidents: list[IncidentAnswer]
     count: int
-    total: Annotated[int, Meta(description="How many match, on all pages.")]
+    total: Annotated[int, Meta(description="Number of matching incidents on all pages.")]
     next_cursor: NextCursor = None
 
 
@@ -66,8 +67,8 @@ class ChangeOutcome(Answer, frozen=True):
 
     project: str
     id: str
-    done: Annotated[bool, Meta(description="Whether it is now as asked for.")]
-    status: Annotated[IncidentStatus | None, Meta(description="Its state now; null if there is no such incident.")]
+    done: Annotated[bool, Meta(description="Whether the incident is now in the requested state.")]
+    status: Annotated[IncidentStatus | None, Meta(description="The state of the incident now; null if it does not exist.")]
     assignee: str | None
     code: Annotated[
         str | None, Meta(description="Why it was not changed.", examples=["not_found", "conflict", "other_project"])
@@ -120,9 +121,9 @@ async def list_incidents_of_all_projects(
     """List the incidents of all projects that the caller may see, without the texts of their queries."""
     if project is not None:
         require_project(caller, project)
-    wanted = InboxFilter(
+    inbox_filter = InboxFilter(
         project=caller.project or project,
-        statuses=[current_status(one) for one in status or ()],
+        statuses=[current_status(name) for name in status or ()],
         kind=kind,
         confirmed=confirmed,
         severity=severity,
@@ -131,36 +132,36 @@ async def list_incidents_of_all_projects(
         text=text,
         sort=sort,
     )
-    listed_page = await services.ask(lambda reading: inbox(reading, wanted, cursor, limit + 1))
-    shown, following = page_of(listed_page.listed, limit, lambda one: one.place)
-    answers = [incident_answer(listed.incident, with_sql=False) for listed in shown]
-    return Inbox(answers, len(answers), listed_page.total, following)
+    matches = await services.ask(lambda reading: inbox(reading, inbox_filter, cursor, limit + 1))
+    page, next_cursor = page_of(matches.listed, limit, lambda item: item.place)
+    answers = [incident_answer(item.incident, with_sql=False) for item in page]
+    return Inbox(answers, len(answers), matches.total, next_cursor)
 
 
 @router.post(INBOX_BULK, responses=documented(400, 408, 413, 415))
 async def change_incidents(caller: Reviewer, request: Request, services: Services, body: BulkBody) -> ChangeOutcomes:
     """Decide on many incidents, assign them, or comment on them, with one reason for all.
 
-    Each incident is changed separately: the answer has the outcome of each, with the reason if it was not changed.
+    Each incident is changed separately. The answer has the outcome for each, with the reason if it was not changed.
     """
-    wanted, person = body.change(caller, services.engine.redactor)
-    selected = [(one.project, one.id) for one in body.incidents]
+    change, person = body.change(caller, services.engine.redactor)
+    selected = [(incident.project, incident.id) for incident in body.incidents]
     name_selected(request, selected)
     with durable_or_refused():
-        outcomes = await change_selected(services, caller, selected, wanted, person)
-    results = [_build_outcome(one) for one in outcomes]
-    done = sum(one.done for one in results)
+        outcomes = await change_selected(services, caller, selected, change, person)
+    results = [_build_outcome(outcome) for outcome in outcomes]
+    done = sum(result.done for result in results)
     return ChangeOutcomes(results, done, len(results) - done)
 
 
 def _build_outcome(outcome: Outcome) -> ChangeOutcome:
-    now = outcome.incident
+    incident = outcome.incident
     return ChangeOutcome(
         project=outcome.project,
         id=outcome.incident_id,
         done=outcome.error is None,
-        status=None if now is None else cast(IncidentStatus, current_status(now.status)),
-        assignee=None if now is None else assignee_of(now),
+        status=None if incident is None else cast(IncidentStatus, current_status(incident.status)),
+        assignee=None if incident is None else assignee_of(incident),
         code=outcome.code,
         error=outcome.error,
     )
@@ -168,12 +169,12 @@ def _build_outcome(outcome: Outcome) -> ChangeOutcome:
 
 VIEWS = f"{INBOX}/views"
 MAX_QUERY = 2000
-"""Characters of the filters of a view."""
+"""Maximum length of a view's filters, in characters."""
 NameField = Annotated[str, StringConstraints(min_length=1, max_length=MAX_VIEW_NAME)]
 
 
 class ViewBody(OperatorBody):
-    """A view to save; one of yours with the same name is replaced."""
+    """A view to save. It replaces your view of the same name."""
 
     name: NameField
     query: Annotated[str, StringConstraints(max_length=MAX_QUERY)] = Field(
@@ -184,7 +185,7 @@ class ViewBody(OperatorBody):
 
 @router.get(VIEWS, responses=documented())
 def list_views(caller: Reader, services: Services) -> ViewList:
-    """List the saved views of the inbox that the caller sees."""
+    """List the saved views of the inbox that the caller may see."""
     views = views_of(services, caller)
     return ViewList(views=views, count=len(views))
 
@@ -192,7 +193,7 @@ def list_views(caller: Reader, services: Services) -> ViewList:
 @router.post(VIEWS, responses=documented(400, 408, 413, 415))
 def save_view(caller: Reader, services: Services, body: ViewBody) -> View:
     """Save a view of the inbox: filters with a name."""
-    return saved_view(services, caller, body.name, body.query, is_shared=body.shared)
+    return store_view(services, caller, body.name, body.query, is_shared=body.shared)
 
 
 @router.delete(f"{VIEWS}/{{name}}", status_code=204, responses=documented(404, 408, 413, 415))
@@ -200,7 +201,7 @@ def delete_view(
     caller: Reader, services: Services, name: Annotated[NameField, Path(description="Name of the view.")]
 ) -> Response:
     """Delete one of the caller's saved views."""
-    deleted_view(services, caller, name)
+    remove_view(services, caller, name)
     return Response(status_code=204)
 
 
@@ -224,22 +225,21 @@ async def incidents(
     cursor: Cursor = None,
 ) -> Incidents:
     """List the incidents of a project, newest first, without the texts of their queries."""
-    answers = await services.ask(
-        lambda reading: [
-            incident_answer(one, with_sql=False)
-            for one in incident_records(
-                reading,
-                project,
-                statuses=[current_status(one) for one in status or ()],
-                kind=kind,
-                confidence=confidence_of(confirmed=confirmed),
-                before=after(cursor),
-                limit=limit + 1,
-            )
-        ]
-    )
-    shown, following = page_of(answers, limit, _place)
-    return Incidents(shown, len(shown), following)
+
+    def read(reading: duckdb.DuckDBPyConnection) -> list[IncidentAnswer]:
+        records = incident_records(
+            reading,
+            project,
+            statuses=[current_status(name) for name in status or ()],
+            kind=kind,
+            confidence=confidence_of(confirmed=confirmed),
+            before=after(cursor),
+            limit=limit + 1,
+        )
+        return [incident_answer(record, with_sql=False) for record in records]
+
+    page, next_cursor = page_of(await services.ask(read), limit, _place)
+    return Incidents(page, len(page), next_cursor)
 
 
 @router.get(f"{PROJECT}/incidents/{{incident_id}}", responses=documented(404))
@@ -260,9 +260,9 @@ async def decide(
     400 for newNormal with a state other than resolved, and for an assignee who may not see the project; 409 if another live
     incident is about the same change.
     """
-    wanted, person = body.change(caller, services.engine.redactor)
+    change, person = body.change(caller, services.engine.redactor)
     with durable_or_refused():
-        (outcome,) = await change_selected(services, caller, [(project, incident_id)], wanted, person)
+        [outcome] = await change_selected(services, caller, [(project, incident_id)], change, person)
     if outcome.error is not None or outcome.incident is None:
         raise ApiError(_STATUS.get(outcome.code or "", 400), outcome.code or "invalid", outcome.error or "")
     return await _read_with_history(services, outcome.incident)
@@ -270,7 +270,7 @@ async def decide(
 
 @router.post(f"{PROJECT}/check", responses=documented(404, 408, 409, 413, 415))
 async def check(_: Admin, project: VisibleProject, services: Services) -> DriftCheck:
-    """Check for drift and anomaly spikes now, as the server does after new scores; return the findings."""
+    """Check for drift and anomaly spikes now, as the server does after new scores, and return the findings."""
     with durable_or_refused():
         checked = await services.watch.check([project])
     if not checked:

@@ -19,9 +19,9 @@ router = APIRouter(route_class=JsonRoute, tags=["judging"])
 async def rejudge(
     _: Admin, project: VisibleProject, services: Services, body: RejudgeBody | None = None
 ) -> RequestedJudgements:
-    """Judge the unscored exchanges of a project again, in the background; each session's cap holds. 409 without a judge."""
-    wanted = body or RejudgeBody()
+    """Judge the unscored exchanges of a project in the background, within the cap of each session. 409 without a judge."""
+    request = body or RejudgeBody()
     if not services.engine.has_judge:
         raise ApiError(409, "no_judge", "this server has no judge")
     with durable_or_refused():
-        return RequestedJudgements(requested=await services.engine.rejudge(project, wanted.reason, wanted.limit))
+        return RequestedJudgements(requested=await services.engine.rejudge(project, request.reason, request.limit))

@@ -86,14 +86,14 @@ async def plan_one_erasure(_: FleetAdmin, services: Services, body: ErasureBody)
 
 @router.post(f"{API}/erasures", status_code=202, responses=documented(400, 408, 413, 415))
 async def erase(caller: FleetAdmin, services: Services, request: Request, body: ErasureBody) -> RequestedErasure:
-    """Erase all records of a session or a connection permanently; later records of it are refused."""
+    """Erase all records of a session or a connection permanently. Later records of it are rejected."""
     engine = services.engine
     set_subject(request, body.connection if body.session_id is None else f"{body.connection}/{body.session_id}")
     comment = engine.redactor.redact(body.comment)[0] if body.comment else None
-    wanted = erasure(body.connection, body.session_id, caller.name, comment, engine.now())
+    record = erasure(body.connection, body.session_id, caller.name, comment, engine.now())
     with durable_or_refused():
-        await request_erasure(engine, wanted)
-        progress = await asyncio.to_thread(progress_of, engine.store, wanted)
+        await request_erasure(engine, record)
+        progress = await asyncio.to_thread(progress_of, engine.store, record)
     return RequestedErasure(erasure=progress, remains=await asyncio.to_thread(remains, engine.store))
 
 

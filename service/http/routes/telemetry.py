@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from service.read.telemetry import Telemetry, listening_of, open_sessions
+from schemas.lazy import duckdb
+from service.read.telemetry import ListedSession, Telemetry, listening_of, open_sessions
 from service.text.answers import Place, after, page_of
 from service.text.links import API
 from service.web.authentication import Reader, require_project
@@ -27,14 +28,18 @@ async def telemetry(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Telemetry:
-    """List the open sessions with the duration of their silence, longest silent first."""
+    """List the open sessions with the duration of their silence, longest silence first."""
     if project is not None:
         require_project(caller, project)
     engine = services.engine
-    wanted = project if caller.project is None else caller.project
-    now, listening = engine.now(), listening_of(engine)
-    listed = await services.ask(
-        lambda asked: open_sessions(asked, engine.policy, now, listening, project=wanted, after=after(cursor), limit=limit + 1)
-    )
-    shown, following = page_of(listed, limit, lambda one: Place(one.session.last_received, one.place))
-    return Telemetry(sessions=[listed.session for listed in shown], count=len(shown), next_cursor=following)
+    visible_project = caller.project or project
+    now = engine.now()
+    listening = listening_of(engine)
+
+    def read(reading: duckdb.DuckDBPyConnection) -> list[ListedSession]:
+        return open_sessions(
+            reading, engine.policy, now, listening, project=visible_project, after=after(cursor), limit=limit + 1
+        )
+
+    page, next_cursor = page_of(await services.ask(read), limit, lambda item: Place(item.session.last_received, item.place))
+    return Telemetry(sessions=[item.session for item in page], count=len(page), next_cursor=next_cursor)
