@@ -88,7 +88,7 @@ def import_findings(workspace: Workspace, drift: Drift, program: str) -> Iterato
     agents = query_rows(cursor, "readiness_counts", {"project": project})
     if not agents:
         yield heading("In short")
-        yield "No session has ended yet, so there is no run to diagnose. driftline finalize SESSION ends one."
+        yield "No session has ended yet, so there is no run to diagnose. To end a session, use driftline finalize SESSION."
         return
     yield heading(f"In short, checked as of {format_minute(workspace.now())}")
     yield _runs_line(agents)
@@ -102,13 +102,16 @@ def import_findings(workspace: Workspace, drift: Drift, program: str) -> Iterato
 
 
 def _runs_line(agents: list[dict[str, Any]]) -> str:
-    total, unsafe, review, ready = (sum(row[name] for row in agents) for name in ("runs", "unsafe", "review", "ready"))
-    unknown = total - unsafe - review - ready
-    without_evidence = f", {unknown} without evidence" if unknown else ""
-    return (
-        f"{counted(total, 'run')} of {counted(len(agents), 'agent')}: {unsafe} unsafe for production, {review} to review, "
-        f"{ready} ready{without_evidence}"
-    )
+    """Return the numbers of runs by verdict."""
+    total = sum(row["runs"] for row in agents)
+    unsafe = sum(row["unsafe"] for row in agents)
+    review = sum(row["review"] for row in agents)
+    ready = sum(row["ready"] for row in agents)
+    without_evidence = total - unsafe - review - ready
+    verdicts = f"{unsafe} unsafe for production, {review} to review, {ready} ready"
+    if without_evidence:
+        verdicts += f", {without_evidence} without evidence"
+    return f"{counted(total, 'run')} of {counted(len(agents), 'agent')}: {verdicts}"
 
 
 def _agent_lines(cursor: duckdb.DuckDBPyConnection, project: str, agents: list[dict[str, Any]]) -> Iterator[str]:
@@ -134,7 +137,10 @@ def drift_lines(drift: Drift) -> Iterator[str]:
         if check.project in projects_with_history:
             continue
         if check.project_check is None:
-            yield f"{plain(check.project, 64)}: not checked for drift: no new record is of a day that is over, and the last {DAYS} days have no data"
+            yield (
+                f"{plain(check.project, 64)}: not checked for drift: no new record is from a past day, "
+                f"and the last {DAYS} days have no data"
+            )
             continue
         yield from (f"{plain(check.project, 64)}: {finding.title}" for finding in check.findings)
         if not check.findings:
@@ -174,9 +180,9 @@ def _history_lines(history: ProjectHistory, incidents: Sequence[Incident]) -> It
         yield f"  … and {len(incidents) - MAX_INCIDENTS} more"
     if history.known_days <= MIN_DAYS_BEFORE or (last - history.known_since).days < REFERENCE_DAYS:
         yield (
-            f"  Little can be told from so short a history: there is data on {counted(history.known_days, 'day')} since "
-            f"{history.known_since}, and a gradual change is compared with {MIN_DAYS_BEFORE} days with data, {REFERENCE_DAYS} days back. "
-            "Import more, or check again when there is more."
+            f"  The history is too short to detect gradual changes: it has {counted(history.known_days, 'day')} with data since "
+            f"{history.known_since}. They are compared with {MIN_DAYS_BEFORE} days with data from {REFERENCE_DAYS} days earlier. "
+            "Import older data, or check again later."
         )
 
 

@@ -123,7 +123,7 @@ def _run_stages(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
         redactor=parts.redactor,
         producer=parts.producer,
         states=states,
-        reframe=None if parts.framing is None else parts.framing.insist,
+        reframe=None if parts.framing is None else parts.framing.reframe_when_available,
     )
     return KafkaStage(stage.source, computing.open_partition, records_at_once=stage.records_at_once)
 

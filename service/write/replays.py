@@ -103,7 +103,7 @@ class PartJob:
             from streams.replay.topics import open_topics  # noqa: PLC0415 - Kafka's client is loaded only if it is used
 
             framing = framing_of(self.settings)
-            reframe = None if framing is None else framing.insist
+            reframe = None if framing is None else framing.reframe_when_available
             history = await open_topics(connection_of(self.settings), part, self.plan.scope, files, reframe)
         with contextlib.closing(history):
             yield history

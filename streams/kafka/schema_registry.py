@@ -1,13 +1,14 @@
-"""Reframing values that a producer framed for a schema registry (00, the schema's id in 4 bytes, the Avro body).
+"""Converts values in the wire format of a schema registry (00, the schema id in 4 bytes, the Avro body) to Driftline's own framing.
 
-1. If the schema is one that we published, the body stays unchanged and only the framing is replaced.
-2. If the schema is another one of the same record type that ours can read by Avro's rules, the body is decoded with it and encoded again.
-3. Any other value stays unchanged: decoding rejects it, and the dead letter names the schema's id. The log gives the reason once.
+1. If the schema is one that Driftline published, the body is kept and only the framing is replaced.
+2. If it is another schema of the same record type that Driftline's schema can read by Avro's rules, the body is decoded with it and encoded
+   again.
+3. Any other value stays unchanged. Decoding rejects it, and the dead letter names the schema id. The log gives the reason once.
 
-No value is judged without an answer from the registry: meanwhile `reframe` raises and `insist` waits.
+No value is decided without a response of the registry. While the registry is unavailable, `reframe` raises and `reframe_when_available` waits.
 
-Only schemas whose bodies cannot exhaust stack, memory or time are used. Every type takes at least a byte, because null is allowed in
-unions only: so a body has no more parts than bytes. No type refers to itself: so a body is no deeper than its schema.
+Only schemas whose bodies cannot exhaust the stack, memory or time are used. Null is only allowed in unions, so each value takes at least a byte
+and a body has no more parts than bytes. No type refers to itself, so a body is no deeper than its schema.
 """
 
 from __future__ import annotations
@@ -34,43 +35,43 @@ from schemas.registry import RecordSchema, build_schema, current_schemas, schema
 
 _LOG = logging.getLogger(__name__)
 TIMEOUT_SECONDS = 10.0
-"""Longest wait for one schema."""
+"""Maximum wait for one schema."""
 MAX_BODY_BYTES = 1_000_000
-"""Most bytes of the registry's answer that are read."""
+"""Maximum size of a response of the registry."""
 FORGET_SECONDS = 300.0
-"""Seconds after which an unusable schema is fetched again: it may have been registered since."""
+"""Time after which an unusable schema is fetched again, because it may have been registered since."""
 MAX_SCHEMAS = 10_000
-_PAUSES = wait_exponential(multiplier=0.5, max=8.0)
+_RETRY_WAITS = wait_exponential(multiplier=0.5, max=8.0)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _NO_SUCH_SCHEMA = 40403
 Json = dict[str, Any]
 MAX_DEPTH = 64
-"""Levels of nesting of a schema."""
-_RECORDS = ("record", "error")
-_NO_SCHEMA = "it is no Avro schema"
-_INNER = {"array": "items", "map": "values"}
+"""Maximum depth of a schema."""
+_RECORD_TYPES = ("record", "error")
+_NO_SCHEMA = "it is not an Avro schema"
+_INNER_MEMBERS = {"array": "items", "map": "values"}
 
 
 class RegistryUnavailableError(DriftlineError):
-    """The schema registry gives no usable answer; the records that need it wait."""
+    """The schema registry gives no usable response. The records that need it wait."""
 
-    hint = "See to the registry and to DRIFTLINE_SCHEMA_REGISTRY; the records are taken up as soon as it answers."
+    hint = "Check the registry and DRIFTLINE_SCHEMA_REGISTRY. The records are read as soon as the registry responds."
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
-    """The way to read values of a registry schema."""
+class _ReadPlan:
+    """How to read the values of a schema in the registry. Without a schema, they cannot be read."""
 
     ours: RecordSchema | None = None
-    """The published schema, if it is one of ours."""
+    """The schema, if Driftline published it."""
     foreign: Any = None
-    """Otherwise the schema as parsed by fastavro, which `reader` can read."""
+    """Any other schema, as parsed by fastavro, whose values `reader` can read."""
     reader: RecordSchema | None = None
-    looked_at: float = 0.0
+    fetched_at: float = 0.0
 
 
 class RegistryFraming:
-    """Fetches schemas from one registry and caches them: a schema never changes under its id."""
+    """Reframes values with the schemas of one registry. Schemas are cached, because the schema of an id never changes."""
 
     def __init__(
         self,
@@ -86,56 +87,55 @@ class RegistryFraming:
         self._auth = auth
         self._now = now
         self._sleep = sleep
-        self._writers: dict[int, _Writer] = {}
+        self._plans: dict[int, _ReadPlan] = {}
 
     async def reframe(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        """Return the values in our framing, in their order. Raises RegistryUnavailableError if a schema is not available at the moment.
+        """Return the values in Driftline's framing, in order. If no value is framed for a registry, return the same sequence.
 
-        If no value is framed for a registry, the same sequence is returned.
+        Raises RegistryUnavailableError if a schema is currently not available.
         """
-        # Comparing the smallest value is enough: ours begin with C3, registry values with 00. An empty value only costs the longer path.
+        # Comparing the smallest value is enough: values in our framing start with C3, registry values with 00.
         if min(values, default=b"\xff")[:1] > REGISTRY_MAGIC:
             return values
         ids = {index: schema_id for index, value in enumerate(values) if (schema_id := registry_schema_id(value)) is not None}
         if not ids:
             return values
-        writers = await self._learn(set(ids.values()))
-        return await asyncio.to_thread(_reframed, values, ids, writers)
+        plans = await self._load_plans(set(ids.values()))
+        return await asyncio.to_thread(_reframe_values, values, ids, plans)
 
-    async def insist(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        """Like `reframe`, but waits as long as it takes, until cancelled. For the owner of a partition."""
+    async def reframe_when_available(self, values: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the same as `reframe`, but wait until the registry is available. For the owner of a partition."""
         retry = retry_if_exception_type(RegistryUnavailableError)
-        return await AsyncRetrying(retry=retry, wait=_PAUSES, sleep=self._sleep, before_sleep=_warn)(self.reframe, values)
+        return await AsyncRetrying(retry=retry, wait=_RETRY_WAITS, sleep=self._sleep, before_sleep=_log_retry)(
+            self.reframe, values
+        )
 
-    async def _learn(self, ids: Iterable[int]) -> dict[int, _Writer]:
-        """Return how values of these schemas are read; unknown schemas are fetched.
-
-        Other schemas may be evicted meanwhile.
-        """
-        writers = {schema_id: self._writers[schema_id] for schema_id in ids if self._knows(schema_id)}
-        unknown = sorted(set(ids) - writers.keys())
+    async def _load_plans(self, ids: Iterable[int]) -> dict[int, _ReadPlan]:
+        """Return how to read the values of these schemas. Unknown schemas are fetched, and may evict others from the cache."""
+        plans = {schema_id: self._plans[schema_id] for schema_id in ids if self._is_cached(schema_id)}
+        unknown = sorted(set(ids) - plans.keys())
         if not unknown:
-            return writers
-        # The environment's proxy cannot reach the loopback of this machine.
+            return plans
+        # A proxy configured in the environment cannot reach the loopback address of this machine.
         mounts = {f"all://{host}": None for host in _LOOPBACK}
         options: dict[str, Any] = {"auth": self._auth, "mounts": mounts, "timeout": TIMEOUT_SECONDS, "follow_redirects": False}
         async with httpx2.AsyncClient(**options) as client:
             for schema_id in unknown:
                 definition, refusal = await self._fetch(client, schema_id)
-                writer, refusal = (_Writer(), refusal) if definition is None else _understood(definition)
+                plan, refusal = (_ReadPlan(), refusal) if definition is None else _plan_reading(definition)
                 if refusal is not None:
                     _LOG.warning("values with the schema id %d of %s are set aside: %s", schema_id, self._host, refusal)
-                while len(self._writers) >= MAX_SCHEMAS:
-                    del self._writers[next(iter(self._writers))]
-                writers[schema_id] = self._writers[schema_id] = _Writer(writer.ours, writer.foreign, writer.reader, self._now())
-        return writers
+                while len(self._plans) >= MAX_SCHEMAS:
+                    del self._plans[next(iter(self._plans))]
+                plans[schema_id] = self._plans[schema_id] = _ReadPlan(plan.ours, plan.foreign, plan.reader, self._now())
+        return plans
 
-    def _knows(self, schema_id: int) -> bool:
-        writer = self._writers.get(schema_id)
-        if writer is None:
+    def _is_cached(self, schema_id: int) -> bool:
+        plan = self._plans.get(schema_id)
+        if plan is None:
             return False
-        is_usable = writer.ours is not None or writer.reader is not None
-        return is_usable or self._now() - writer.looked_at < FORGET_SECONDS
+        is_usable = plan.ours is not None or plan.reader is not None
+        return is_usable or self._now() - plan.fetched_at < FORGET_SECONDS
 
     async def _fetch(self, client: httpx2.AsyncClient, schema_id: int) -> tuple[str | None, str | None]:
         """Return the text of a schema, or the reason why there is none."""
@@ -151,36 +151,36 @@ class RegistryFraming:
                         return None, f"it has more than {MAX_BODY_BYTES} bytes"
         except (httpx2.HTTPError, TimeoutError, OSError) as error:
             raise RegistryUnavailableError(f"the schema registry at {self._host}: {type(error).__name__}") from error
-        answer = _json(bytes(body))
+        answer = _decode_object(bytes(body))
         if response.status_code == 404 and answer.get("error_code") == _NO_SUCH_SCHEMA:
             return None, "the registry has no schema of this id"
         if response.status_code != 200 or not isinstance(answer.get("schema"), str):
             raise RegistryUnavailableError(f"the schema registry at {self._host}: HTTP {response.status_code} and no schema")
         if (kind := answer.get("schemaType", "AVRO")) != "AVRO":
-            return None, f"it is a schema of {str(kind)[:20]!r}, not of Avro"
+            return None, f"it is a {str(kind)[:20]!r} schema, not an Avro schema"
         if answer.get("references"):
             return None, "it refers to other schemas; register it with its types spelled out"
         return answer["schema"], None
 
 
-def _warn(tried: RetryCallState) -> None:
+def _log_retry(tried: RetryCallState) -> None:
     _LOG.warning("records wait for a schema: %s", tried.outcome and tried.outcome.exception())
 
 
-def _reframed(values: Sequence[bytes], ids: Mapping[int, int], writers: Mapping[int, _Writer]) -> list[bytes]:
-    """Return the values, reframed where their schema can be read. `ids` has the schema's id by index."""
+def _reframe_values(values: Sequence[bytes], ids: Mapping[int, int], plans: Mapping[int, _ReadPlan]) -> list[bytes]:
+    """Return the values, reframed if their schema can be read. `ids` has the schema ids by the index of their value."""
     reframed = list(values)
     for index, schema_id in ids.items():
-        writer, value = writers[schema_id], values[index]
-        if writer.ours is not None:
-            reframed[index] = writer.ours.prefix + value[REGISTRY_PREFIX_BYTES:]
-        elif writer.reader is not None:
-            reframed[index] = _encoded_anew(value, writer.foreign, writer.reader) or value
+        plan, value = plans[schema_id], values[index]
+        if plan.ours is not None:
+            reframed[index] = plan.ours.prefix + value[REGISTRY_PREFIX_BYTES:]
+        elif plan.reader is not None:
+            reframed[index] = _encode_again(value, plan.foreign, plan.reader) or value
     return reframed
 
 
-def _json(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in a body; an empty one if there is none."""
+def _decode_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body; an empty object for any other body."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -188,29 +188,29 @@ def _json(body: bytes) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _understood(text: str) -> tuple[_Writer, str | None]:
-    """Return how values of a schema are read, and the reason if it cannot be used."""
-    definition = _json(text.encode("utf-8", "replace"))
+def _plan_reading(text: str) -> tuple[_ReadPlan, str | None]:
+    """Return how to read the values of a schema, and the reason if the schema cannot be used."""
+    definition = _decode_object(text.encode("utf-8", "replace"))
     try:
-        if (refusal := refusal_of(definition)) is not None:
-            return _Writer(), refusal
+        if (refusal := find_refusal(definition)) is not None:
+            return _ReadPlan(), refusal
         schema = build_schema(definition)
         ours = schemas_by_prefix().get(schema.prefix)
         if ours is not None:
-            return _Writer(ours=ours), None
+            return _ReadPlan(ours=ours), None
         name = str(schema.parsed["name"])
         reader = current_schemas().get(name.removeprefix("driftline."))
         if reader is None or name != f"driftline.{reader.name}":
-            return _Writer(), f"{name[:100]!r} is no record of Driftline"
+            return _ReadPlan(), f"{name[:100]!r} is not a record of Driftline"
         if not can_read(reader, schema):
-            return _Writer(), f"{name} cannot be read from what it writes, by Avro's rules"
+            return _ReadPlan(), f"{name} cannot be read from what it writes, by Avro's rules"
     except Exception as error:  # noqa: BLE001 - the parsers raise many kinds of errors for an invalid schema
-        return _Writer(), f"it is no Avro schema ({type(error).__name__})"
-    return _Writer(foreign=schema.parsed, reader=reader), None
+        return _ReadPlan(), f"it is not an Avro schema ({type(error).__name__})"
+    return _ReadPlan(foreign=schema.parsed, reader=reader), None
 
 
-def _encoded_anew(value: bytes, foreign: Any, reader: RecordSchema) -> bytes | None:
-    """Return the value encoded by our schema; None if the body does not match its schema."""
+def _encode_again(value: bytes, foreign: Any, reader: RecordSchema) -> bytes | None:
+    """Return the value encoded by Driftline's schema; None if the body does not match its schema."""
     if len(value) > MAX_RECORD_BYTES:
         return None
     body, written = io.BytesIO(value), io.BytesIO()
@@ -225,37 +225,65 @@ def _encoded_anew(value: bytes, foreign: Any, reader: RecordSchema) -> bytes | N
     return reader.prefix + written.getvalue()
 
 
-def refusal_of(definition: Json) -> str | None:
-    """Return the reason why a schema must not be used; None if it may be."""
-    return _refusal_of(definition, ()) if definition.get("type") == "record" else "it is no schema of a record"
+def find_refusal(definition: Json) -> str | None:
+    """Return the reason why a schema must not be used; None if it may be used."""
+    return _find_refusal(definition, ()) if definition.get("type") == "record" else "it is not the schema of a record"
 
 
-def _refusal_of(node: Any, within: tuple[str, ...]) -> str | None:
-    """Return the fault of a type, or the first fault inside it. `within` names the enclosing records."""
-    name, parts = "", list[Any]()
-    kind = node.get("type") if isinstance(node, dict) else None
+def _find_refusal(node: Any, within: tuple[str, ...]) -> str | None:
+    """Return the fault of a type, or the first fault inside it. `within` has the names of the enclosing records."""
+    refusal = _find_own_refusal(node, within)
+    if refusal is not None:
+        return refusal
+    name = _short_name(node["name"]) if isinstance(node, dict) and node.get("type") in _RECORD_TYPES else ""
+    refusals = (_find_refusal(part, (*within, name)) for part in _list_parts(node))
+    return next((refusal for refusal in refusals if refusal is not None), None)
+
+
+def _find_own_refusal(node: Any, within: tuple[str, ...]) -> str | None:
+    """Return the fault of a type, without the faults of the types inside it."""
     if len(within) > MAX_DEPTH:
         return "it nests too deep"
     if isinstance(node, str):
-        # Comparing names without namespaces may refuse too much, but never too little.
-        is_inside = _short(node) in within
-        return "it has a null outside of a union" if node == "null" else "it refers to itself" if is_inside else None
+        return _find_name_refusal(node, within)
     if isinstance(node, list):
-        parts = [part for part in node if part != "null"]
-    elif kind in _RECORDS:
-        fields, name = node.get("fields"), node.get("name")
-        is_sound = isinstance(name, str) and isinstance(fields, list) and all(isinstance(field, dict) for field in fields)
-        if not (is_sound and fields):
-            return "it has a record without fields" if is_sound else _NO_SCHEMA
-        name, parts = _short(name), [field.get("type") for field in fields]
-    elif kind == "fixed" and not node.get("size"):
-        return "it has a fixed type of no bytes"
-    elif kind not in ("enum", "fixed"):
-        if not isinstance(node, dict):
-            return _NO_SCHEMA
-        parts = [node.get(_INNER.get(kind, "type") if isinstance(kind, str) else "type")]
-    return next(filter(None, (_refusal_of(part, (*within, name)) for part in parts)), None)
+        return None
+    if not isinstance(node, dict):
+        return _NO_SCHEMA
+    if node.get("type") == "fixed" and not node.get("size"):
+        return "it has a fixed type without bytes"
+    return _find_record_refusal(node) if node.get("type") in _RECORD_TYPES else None
 
 
-def _short(name: str) -> str:
+def _find_name_refusal(type_name: str, within: tuple[str, ...]) -> str | None:
+    """Return the fault of a type that is given by its name."""
+    if type_name == "null":
+        return "it has a null outside a union"
+    # Names are compared without namespaces, which may reject too much but never too little.
+    return "it refers to itself" if _short_name(type_name) in within else None
+
+
+def _find_record_refusal(node: Json) -> str | None:
+    """Return the fault of a record, without the faults of its fields."""
+    fields = node.get("fields")
+    if not isinstance(node.get("name"), str) or not isinstance(fields, list):
+        return _NO_SCHEMA
+    if not all(isinstance(field, dict) for field in fields):
+        return _NO_SCHEMA
+    return None if fields else "it has a record without fields"
+
+
+def _list_parts(node: Any) -> list[Any]:
+    """Return the types inside a valid type. A union may contain null, which is left out."""
+    if isinstance(node, list):
+        return [part for part in node if part != "null"]
+    if isinstance(node, str) or node.get("type") in ("enum", "fixed"):
+        return []
+    kind = node.get("type")
+    if kind in _RECORD_TYPES:
+        return [field.get("type") for field in node["fields"]]
+    return [node.get(_INNER_MEMBERS.get(kind, "type") if isinstance(kind, str) else "type")]
+
+
+def _short_name(name: str) -> str:
     return name.rpartition(".")[2]

@@ -46,7 +46,7 @@ from streams.kafka.schema_registry import (
     MAX_DEPTH,
     RegistryFraming,
     RegistryUnavailableError,
-    refusal_of,
+    find_refusal,
 )
 from streams.kafka.stages import ComputingContext
 from streams.kafka.states import StoredState
@@ -160,8 +160,8 @@ def test_a_compatible_schema_is_read_by_avros_rules(registry: Registry) -> None:
 
 
 UNREADABLE: dict[str, tuple[Any, str]] = {
-    "another record": (changed(name="Chat"), "no record of Driftline"),
-    "another namespace": (changed(namespace="com.example"), "no record of Driftline"),
+    "another record": (changed(name="Chat"), "not a record of Driftline"),
+    "another namespace": (changed(namespace="com.example"), "not a record of Driftline"),
     "a field that is needed is missing": (
         changed(fields=[field for field in SCHEMA.fields if field["name"] != "session_id"]),
         "Avro's rules",
@@ -170,8 +170,8 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
         changed(fields=[field | ({"type": "int"} if field["name"] == "session_id" else {}) for field in SCHEMA.fields]),
         "Avro's rules",
     ),
-    "no record": ("string", "no schema of a record"),
-    "no schema": ({"type": "record", "name": "Exchange", "fields": [{"name": "a", "type": "nothing"}]}, "no Avro schema"),
+    "no record": ("string", "not the schema of a record"),
+    "no schema": ({"type": "record", "name": "Exchange", "fields": [{"name": "a", "type": "nothing"}]}, "not an Avro schema"),
     "of itself": (changed(fields=[*SCHEMA.fields, {"name": "next", "type": ["null", "driftline.Exchange"]}]), "itself"),
 }
 
@@ -195,7 +195,7 @@ def test_an_incompatible_schema_gives_dead_letters(case: str, registry: Registry
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ({"schemaType": "PROTOBUF"}, "not of Avro"),
+        ({"schemaType": "PROTOBUF"}, "not an Avro schema"),
         ({"references": [{"name": "driftline.Redaction", "subject": "r", "version": 1}]}, "refers to other schemas"),
         ({"padding": "x" * MAX_BODY_BYTES}, "more than"),
     ],
@@ -282,7 +282,7 @@ def test_a_registry_that_does_not_answer_as_one_is_waited_for(
         framing = RegistryFraming(registry.url, ("me", "a-password-not-to-be-shown"), sleep=sleep)
         with pytest.raises(RegistryUnavailableError):
             await framing.reframe([value])
-        assert await framing.insist([value]) == [encode(EXCHANGE)]
+        assert await framing.reframe_when_available([value]) == [encode(EXCHANGE)]
 
     caplog.set_level(logging.DEBUG)
     asyncio.run(run())
@@ -297,7 +297,7 @@ def test_who_waits_for_a_registry_can_be_stopped(registry: Registry) -> None:
     registry.hold.clear()
 
     async def run() -> None:
-        waiting = asyncio.create_task(RegistryFraming(registry.url).insist([framed(1, b"")]))
+        waiting = asyncio.create_task(RegistryFraming(registry.url).reframe_when_available([framed(1, b"")]))
         await until(lambda: registry.arrived, "the registry to be asked")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -345,7 +345,7 @@ HOSTILE: dict[str, Any] = {
 def test_a_schema_that_makes_small_bodies_large_is_refused(case: str) -> None:
     """A few bytes of such a body could use all memory or crash a library."""
     definition = changed(fields=[*SCHEMA.fields, {"name": "extra", "type": HOSTILE[case]}])
-    assert refusal_of(definition) is not None
+    assert find_refusal(definition) is not None
 
 
 def test_a_schema_that_nests_too_deep_is_refused() -> None:
@@ -353,13 +353,13 @@ def test_a_schema_that_nests_too_deep_is_refused() -> None:
     node: Any = "string"
     for _ in range(MAX_DEPTH * 100):
         node = {"type": "array", "items": node}
-    assert refusal_of({"type": "record", "name": "Exchange", "fields": [{"name": "a", "type": node}]}) == "it nests too deep"
+    assert find_refusal({"type": "record", "name": "Exchange", "fields": [{"name": "a", "type": node}]}) == "it nests too deep"
 
 
 @pytest.mark.parametrize("name", ["Exchange", "AgentEvent", "Diagnosis", "Score"])
 def test_our_own_schemas_are_not_refused(name: str) -> None:
     """Our own schemas comply with the rules for foreign ones."""
-    assert refusal_of(schema_of(name).definition) is None
+    assert find_refusal(schema_of(name).definition) is None
 
 
 def test_without_a_registry_the_letter_says_what_to_set() -> None:
@@ -434,7 +434,7 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
         redactor=redactor,
         producer=sent,
         states=states,
-        reframe=framing.insist,
+        reframe=framing.reframe_when_available,
     )
     await computing.open_partition(0).take(
         Chunk("exchanges", 0, [Raw(offset, value, KEY) for offset, value in enumerate(values)]), lambda: done.append(True)
@@ -539,9 +539,12 @@ def test_a_replay_of_the_topics_reads_framed_values(
     async def run() -> list[Record]:
         async with producing(kafka) as producer:
             await producer.send("exchanges", [(KEY, framed(1, encode(EXCHANGE)[PREFIX_BYTES:]))])
-        files, insist = ReplayFiles(tmp_path / "driftline.duckdb", "again"), RegistryFraming(registry.url).insist
+        files, reframe_when_available = (
+            ReplayFiles(tmp_path / "driftline.duckdb", "again"),
+            RegistryFraming(registry.url).reframe_when_available,
+        )
         files.parts.mkdir(parents=True)
-        with closing(await open_topics(kafka, Part(0, (Segment(0, 0, 1),)), Scope(), files, insist)) as history:
+        with closing(await open_topics(kafka, Part(0, (Segment(0, 0, 1),)), Scope(), files, reframe_when_available)) as history:
             return [record async for window in history.windows(0) for _, _, record in window.batch.records()]
 
     assert asyncio.run(run()) == [EXCHANGE]

@@ -138,7 +138,7 @@ def test_a_repeated_import_checks_nothing_and_says_so(driftline: Command, tmp_pa
     (tmp_path / "a.jsonl").touch()
     code, out, _ = driftline("import", "exchanges", "a.jsonl", "--as-of", NOW)
     assert code == 0
-    assert "no new record is of a day that is over" in out
+    assert "no new record is from a past day" in out
     assert rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL") == before
 
 
