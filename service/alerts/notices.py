@@ -20,25 +20,25 @@ from service.text.links import API
 from streams.watch.lifecycle import SUSPECTED
 
 Severity = Literal["warning", "critical"]
-MOST_NAMED = 10
+MAX_NAMED_SESSIONS = 10
 """Maximum number of sessions named in a notice."""
 INCIDENT, TELEMETRY, JUDGE, TEST = "incident", "telemetry", "judge", "test"
-_MISSED = {
+_SILENCE_TEXTS = {
     "warning": "No heartbeat or record for {minutes:g} min ({missed} missed intervals of {interval:g} min).",
     "critical": "No heartbeat or record for {minutes:g} min ({missed} missed intervals of {interval:g} min): it has stopped.",
 }
-_NOT_IN_DETAILS = frozenset({"id", "project", "severity", "title", "description", "moved", "why", "metadata"})
-"""Fields of an incident that its alert has elsewhere or in short, and the evidence, which is too long."""
+_OMITTED_FIELDS = frozenset({"id", "project", "severity", "title", "description", "moved", "why", "metadata"})
+"""Fields of an incident that its alert has elsewhere or in a shorter form, and the evidence, which is too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The cause of one alert. Notices of the same kind, subject and cause are the same."""
+    """The content of an alert. Notices with the same kind, subject and cause are duplicates."""
 
     kind: str
     """incident, telemetry, judge or test."""
     subject: str
-    """Incident, session or model it is about."""
+    """The incident, session or model that it is about."""
     cause: str
     """The reason for another alert about the subject, such as a higher severity."""
     severity: Severity
@@ -46,26 +46,26 @@ class Notice:
     text: str
     project: str | None = None
     path: str | None = None
-    """The path of its page on the server."""
+    """The path of the subject's page on the server."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """For programs: JSON values."""
+    """JSON values for programs."""
 
     def alert_id(self, channel: str) -> str:
-        """Return the id of its alert on a channel, which is the same in every process at any time."""
+        """Return the id of the notice's alert on a channel; duplicates have the same id."""
         return stable_id("alert", channel, self.kind, self.subject, self.cause)
 
 
 def incident_notice(incident: Incident) -> Notice:
-    """Return the notice about an incident. It becomes a new one when the incident turns critical, or confirmed after a suspicion."""
+    """Return the notice about an incident. The incident gets another notice when it becomes critical, and when a suspicion is confirmed."""
     is_suspected = incident.confidence == SUSPECTED
     answer = incident_answer(incident)
     explanation = answer.why.summary if answer.why.is_explained else None
-    details = {name: value for name, value in asdict(answer).items() if name not in _NOT_IN_DETAILS}
+    details = {name: value for name, value in asdict(answer).items() if name not in _OMITTED_FIELDS}
     return Notice(
         INCIDENT,
         incident.incident_id,
         f"suspected {incident.severity}" if is_suspected else incident.severity,
-        _severity(incident.severity),
+        _parse_severity(incident.severity),
         f"Suspected: {incident.title}" if is_suspected else incident.title,
         "\n\n".join(text for text in (explanation, incident.description) if text),
         incident.project,
@@ -81,8 +81,9 @@ def incident_notice(incident: Incident) -> Notice:
 
 def silence_notice(session: OpenSession) -> Notice:
     """Return the notice about a silent session, one for each level of each silence."""
-    level = _severity(session.level or "")
-    minutes, interval = round(session.elapsed_ms / 60_000, 1), round(session.interval_ms / 60_000, 2)
+    level = _parse_severity(session.level or "")
+    minutes = round(session.elapsed_ms / 60_000, 1)
+    interval = round(session.interval_ms / 60_000, 2)
     details = {
         "connection": session.connection,
         "sessionId": session.session_id,
@@ -97,7 +98,7 @@ def silence_notice(session: OpenSession) -> Notice:
         f"{session.last_received.isoformat()} {level}",
         level,
         f"Session {session.session_id} {'has stopped' if level == 'critical' else 'is silent'}",
-        _MISSED[level].format(minutes=minutes, missed=session.missed_intervals, interval=interval),
+        _SILENCE_TEXTS[level].format(minutes=minutes, missed=session.missed_intervals, interval=interval),
         session.project,
         f"{API}/telemetry?project={quote(session.project, safe='')}",
         details,
@@ -105,13 +106,15 @@ def silence_notice(session: OpenSession) -> Notice:
 
 
 def fleet_notice(sessions: Sequence[OpenSession]) -> Notice:
-    """Return the notice about many sessions of a project at one level; the same sessions give the same notice."""
+    """Return the notice about many silent sessions of a project with the same level."""
     first = sessions[0]
-    level, newest = _severity(first.level or ""), max(one.last_received for one in sessions)
-    names = ", ".join(one.session_id for one in sessions[:MOST_NAMED])
+    level = _parse_severity(first.level or "")
+    newest = max(session.last_received for session in sessions)
+    named = sessions[:MAX_NAMED_SESSIONS]
+    names = ", ".join(session.session_id for session in named)
     details = {
         "count": len(sessions),
-        "sessions": [{"connection": one.connection, "sessionId": one.session_id} for one in sessions[:MOST_NAMED]],
+        "sessions": [{"connection": session.connection, "sessionId": session.session_id} for session in named],
         "lastReceived": newest.isoformat(),
         "status": first.status,
     }
@@ -129,7 +132,7 @@ def fleet_notice(sessions: Sequence[OpenSession]) -> Notice:
 
 
 def judge_notice(judge: UnreadableJudge) -> Notice:
-    """Return the notice about a model whose answers cannot be read, one for each such period."""
+    """Return the notice about a model with unreadable answers, one for each period of them."""
     details = {
         "model": judge.model,
         "questions": judge.questions,
@@ -154,5 +157,5 @@ def trial_notice(now: datetime) -> Notice:
     return Notice(TEST, "test", now.isoformat(), "warning", "Driftline can reach this channel", text)
 
 
-def _severity(severity_name: str) -> Severity:
+def _parse_severity(severity_name: str) -> Severity:
     return "critical" if severity_name == "critical" else "warning"

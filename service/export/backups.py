@@ -1,7 +1,7 @@
-"""Backups: a copy of the database, with all records accepted before, and of its tokens.
+"""Backups: copies of the database, with all records accepted before the backup, and of its tokens.
 
-The write-ahead log is not copied, because its pending records are flushed first. A copy gets its final name when it is complete and
-synced; an existing file of that name is not replaced.
+Pending records are flushed to the database first, so the write-ahead log need not be copied. A copy gets its final name when it is complete
+and synced. Existing files are not replaced.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from schemas.registry import current_schemas
 from service.setup.access import access_file, copy_shared
 from service.setup.workspace import Workspace
 
-UNFINISHED = ".unfinished-"
-"""Prefix of the folder name of an unfinished backup."""
+UNFINISHED_PREFIX = ".unfinished-"
+"""The prefix of the name of the folder in which a backup is made."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,25 @@ class Backup:
 def back_up(workspace: Workspace, folder: Path) -> Backup:
     """Copy a workspace's database, and its tokens if there are any, to a folder.
 
-    InputError if the folder already has such files or is not writable.
+    Raises InputError if the folder already has files of these names or is not writable.
     """
     database = workspace.settings.database
     tokens = access_file(database)
-    wanted = [database, tokens] if tokens.exists() else [database]
-    targets = [folder / path.name for path in wanted]
-    if there := next(filter(os.path.lexists, targets), None):
-        raise InputError(f"{there}: exists already", hint="Use a new folder for each backup, such as one named by the date.")
+    sources = [database, tokens] if tokens.exists() else [database]
+    targets = [folder / path.name for path in sources]
+    for target in targets:
+        if os.path.lexists(target):
+            raise InputError(
+                f"{target}: exists already", hint="Use a new folder for each backup, such as one named by the date."
+            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder) as unfinished:
-            copies = [Path(unfinished) / path.name for path in wanted]
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED_PREFIX, dir=folder) as unfinished:
+            copies = [Path(unfinished) / path.name for path in sources]
             _copy(workspace, copies[0])
             if len(copies) > 1:
                 copy_shared(tokens, copies[1])
-            rows = _rows(copies[0])
+            rows = _count_rows(copies[0])
             for copy, target in zip(copies, targets, strict=True):
                 sync(copy)
                 copy.replace(target)
@@ -60,9 +63,9 @@ def back_up(workspace: Workspace, folder: Path) -> Backup:
     return Backup(targets, rows)
 
 
-def begun(folder: Path) -> int:
-    """Return the present size in bytes of an unfinished backup in a folder."""
-    return sum(path.stat().st_size for path in folder.glob(f"{UNFINISHED}*/*"))
+def unfinished_size(folder: Path) -> int:
+    """Return the current size in bytes of a backup that is being made in a folder."""
+    return sum(path.stat().st_size for path in folder.glob(f"{UNFINISHED_PREFIX}*/*"))
 
 
 def _copy(workspace: Workspace, target: Path) -> None:
@@ -72,8 +75,8 @@ def _copy(workspace: Workspace, target: Path) -> None:
         workspace.server.call("copy", type(None), str(target))
 
 
-def _rows(copy: Path) -> dict[str, int]:
-    """Count the rows of each table of the copy, which also proves that the copy is readable."""
+def _count_rows(copy: Path) -> dict[str, int]:
+    """Count the rows of each table of a copy. This also proves that the copy is readable."""
     with attach_files({"copy": copy}) as connection:
         counts = {
             schema.table: connection.execute(f"SELECT count(*) {select_log_rows('copy', schema.table)}").fetchall()[0][0]

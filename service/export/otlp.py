@@ -1,14 +1,14 @@
-"""Scores for an OpenTelemetry collector over OTLP/HTTP, sent at least once; off unless an address is configured.
+"""Export of scores to an OpenTelemetry collector over OTLP/HTTP, at least once. It is off unless an address is configured.
 
-A score becomes events `gen_ai.evaluation.result`: one per tier with a number or a failure, one per dimension. The names are those of the
-semantic conventions for generative AI (status: development); attributes without such a name begin with `driftline.`. Events contain no
-text of an exchange, and the judge's explanations only if configured.
+Each score becomes events `gen_ai.evaluation.result`: one per tier with a score or a failure, and one per dimension. Names follow the
+semantic conventions for generative AI (status: development); other attributes begin with `driftline.`. Events contain no text of an
+exchange, and the judge's explanations only if configured.
 
-1. A watermark in the database moves after the collector has accepted scores, so scores interrupted by a kill are sent again. Scores
+1. A watermark in the database advances after the collector has accepted scores, so that scores are sent again after a crash. Scores
    from before the address was configured are not sent.
-2. Scores for a busy or unreachable collector are retried later. Scores that it calls malformed are logged and skipped, because it
-   would never accept them.
-3. No other work waits for it: it runs beside the server's work and reads with its own cursor.
+2. If the collector is busy or unreachable, scores are retried later. Scores that it rejects as malformed are logged and skipped, because
+   it would never accept them.
+3. The export delays no other work: it runs concurrently and reads with its own cursor.
 """
 
 from __future__ import annotations
@@ -37,39 +37,42 @@ from service.setup.settings import Settings
 from service.setup.version import version
 from streams.judges.rate_limits import retry_after
 
-PATH = "/v1/logs"
-"""The path of a collector that takes log records, which events are."""
+LOGS_PATH = "/v1/logs"
+"""The collector's path for log records; events are log records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """The address and headers of a collector, and whether to send the judge's words."""
+    """The address and headers of a collector, and whether to send the judge's explanations."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     explain: bool = False
 
 
-def collector_of(settings: Settings, environment: Mapping[str, str]) -> Collector | None:
+def read_collector(settings: Settings, environment: Mapping[str, str]) -> Collector | None:
     """Return the collector from the settings, or else from OpenTelemetry's own variables; None without one.
 
-    SettingsError for an invalid address or invalid headers.
+    Raises SettingsError if the address or the headers are invalid.
     """
-    whole = environment.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "")
-    base = settings.otlp_endpoint or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
-    url = whole if whole and not settings.otlp_endpoint else base and base.rstrip("/") + PATH
-    if not url:
+    logs_url = environment.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "")
+    base_url = settings.otlp_endpoint or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+    if logs_url and not settings.otlp_endpoint:
+        url = logs_url
+    elif base_url:
+        url = base_url.rstrip("/") + LOGS_PATH
+    else:
         return None
     if not url.startswith(("http://", "https://")):
         raise SettingsError(
-            "OTEL_EXPORTER_OTLP_ENDPOINT: is not an address", hint="Give one that begins with http:// or https://."
+            "OTEL_EXPORTER_OTLP_ENDPOINT: is not a URL", hint="Set it to a URL that begins with http:// or https://."
         )
     headers_text = environment.get("OTEL_EXPORTER_OTLP_LOGS_HEADERS") or environment.get("OTEL_EXPORTER_OTLP_HEADERS", "")
-    return Collector(url, _headers(headers_text), settings.otlp_explanations)
+    return Collector(url, _parse_headers(headers_text), settings.otlp_explanations)
 
 
-def _headers(text: str) -> dict[str, str]:
-    """Return the headers in OpenTelemetry's form, `name=value,name=value`, percent-encoded."""
+def _parse_headers(text: str) -> dict[str, str]:
+    """Parse headers in OpenTelemetry's format: `name=value,name=value`, percent-encoded."""
     headers = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, equals, value = part.partition("=")
@@ -81,13 +84,13 @@ def _headers(text: str) -> dict[str, str]:
     return headers
 
 
-EVENT = "gen_ai.evaluation.result"
+EVENT_NAME = "gen_ai.evaluation.result"
 NAME, VALUE, LABEL = "gen_ai.evaluation.name", "gen_ai.evaluation.score.value", "gen_ai.evaluation.score.label"
 EXPLANATION, ERROR = "gen_ai.evaluation.explanation", "error.type"
 PASS, FLAGGED = "pass", "flagged"
-LOW = 2
-"""A dimension of Tier 3 at or below this is an anomaly."""
-COMMON = {
+MAX_ANOMALOUS_SCORE = 2
+"""The highest score of a Tier 3 dimension that is an anomaly."""
+COMMON_ATTRIBUTES = {
     "gen_ai.response.id": "exchange_id",
     "gen_ai.conversation.id": "session_id",
     "gen_ai.agent.name": "agent",
@@ -105,47 +108,49 @@ COMMON = {
     "driftline.methodology": "methodology",
     "driftline.methodology.version": "methodology_version",
 }
-"""The attributes of every event of a score, by the score's columns; missing values are left out."""
+"""The attributes of every event of a score, with their columns. Missing values are left out."""
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """The columns of a tier's judgement in a score."""
+class _TierColumns:
+    """The columns of a judged tier in a score."""
 
     name: str
     state: str
     reason: str
     value: str
     dimensions: str | None
-    words: str | None
+    explanation: str | None
 
 
-_JUDGED = (
-    _Judged("tier2", "tier2_state", "tier2_reason", "tier2_score", "tier2_dimensions", "tier2_flag_reason"),
-    _Judged("tier2_5", "tier2_5_state", "tier2_5_reason", "tier2_5_alignment", None, "tier2_5_reasoning"),
-    _Judged("tier3", "tier3_state", "tier3_reason", "tier3_score", "tier3_dimensions", None),
+_JUDGED_TIERS = (
+    _TierColumns("tier2", "tier2_state", "tier2_reason", "tier2_score", "tier2_dimensions", "tier2_flag_reason"),
+    _TierColumns("tier2_5", "tier2_5_state", "tier2_5_reason", "tier2_5_alignment", None, "tier2_5_reasoning"),
+    _TierColumns("tier3", "tier3_state", "tier3_reason", "tier3_score", "tier3_dimensions", None),
 )
 
 
-def request_of(rows: Sequence[Row], version: str, *, explain: bool) -> ExportLogsServiceRequest:
-    """Return the request to a collector with the events of scores."""
-    records = [_record(row, attributes) for row in rows for attributes in evaluations(row, explain=explain)]
+def build_request(rows: Sequence[Row], version: str, *, explain: bool) -> ExportLogsServiceRequest:
+    """Return the request that sends the events of scores to a collector."""
+    records = [_build_log_record(row, attributes) for row in rows for attributes in build_evaluations(row, explain=explain)]
     scope = InstrumentationScope(name="driftline", version=version)
-    resource = Resource(attributes=[_pair("service.name", "driftline"), _pair("service.version", version)])
+    resource = Resource(
+        attributes=[_build_attribute("service.name", "driftline"), _build_attribute("service.version", version)]
+    )
     return ExportLogsServiceRequest(
         resource_logs=[ResourceLogs(resource=resource, scope_logs=[ScopeLogs(scope=scope, log_records=records)])]
     )
 
 
-def evaluations(row: Row, *, explain: bool) -> Iterator[dict[str, Any]]:
-    """Return the attributes of each event of a score, besides the common ones."""
+def build_evaluations(row: Row, *, explain: bool) -> Iterator[dict[str, Any]]:
+    """Yield the attributes of each event of a score, without the common ones."""
     yield {NAME: "tier1", VALUE: row["tier1_score"], LABEL: FLAGGED if row["tier1_flags"] else PASS}
-    for tier in _JUDGED:
+    for tier in _JUDGED_TIERS:
         if row[tier.state] == "unscored":
             yield {NAME: tier.name, ERROR: row[tier.reason] or "unscored"}
         elif row[tier.state] == "scored":
-            explanation = row[tier.words] if explain and tier.words else None
+            explanation = row[tier.explanation] if explain and tier.explanation else None
             yield {
                 NAME: tier.name,
                 VALUE: row[tier.value],
@@ -162,18 +167,18 @@ def _is_flagged(row: Row, tier: str) -> bool:
         return bool(row["tier2_flagged"])
     if tier == "tier2_5":
         return bool(row["tier2_5_sycophancy"] or row["tier2_5_advocacy_suppression"])
-    return any(dimension["score"] <= LOW for dimension in row["tier3_dimensions"])
+    return any(dimension["score"] <= MAX_ANOMALOUS_SCORE for dimension in row["tier3_dimensions"])
 
 
-def _record(row: Row, attributes: Mapping[str, Any]) -> LogRecord:
-    """Return an event at the time of the exchange, observed at the time of its score."""
-    given = {**attributes, **{name: row[column] for name, column in COMMON.items()}}
+def _build_log_record(row: Row, attributes: Mapping[str, Any]) -> LogRecord:
+    """Return an event with the time of the exchange, observed at the time of its score."""
+    all_attributes = {**attributes, **{name: row[column] for name, column in COMMON_ATTRIBUTES.items()}}
     return LogRecord(
         time_unix_nano=_nanoseconds(row["exchange_at"]),
         observed_time_unix_nano=_nanoseconds(row["scored_at"]),
         severity_number=SeverityNumber.SEVERITY_NUMBER_INFO,
-        event_name=EVENT,
-        attributes=[_pair(name, value) for name, value in given.items() if value is not None],
+        event_name=EVENT_NAME,
+        attributes=[_build_attribute(name, value) for name, value in all_attributes.items() if value is not None],
     )
 
 
@@ -182,7 +187,7 @@ def _nanoseconds(moment: datetime) -> int:
     return seconds * 1_000_000_000 + moment.microsecond * 1000
 
 
-def _pair(key: str, value: bool | float | str) -> KeyValue:
+def _build_attribute(key: str, value: bool | float | str) -> KeyValue:
     if isinstance(value, bool):
         return KeyValue(key=key, value=AnyValue(bool_value=value))
     if isinstance(value, int):
@@ -194,22 +199,22 @@ def _pair(key: str, value: bool | float | str) -> KeyValue:
 
 CONSUMER = "otlp"
 TOPIC = "scores"
-BATCH = 500
-"""Scores of one request."""
-INTERVAL = 10.0
-DEADLINE = 10.0
-"""Seconds for a request."""
-TRIES = 3
-PAUSE = 1.0
-"""Seconds before the first retry; each further one waits twice as long, or as long as the collector requests."""
-LONGEST_PAUSE = 30.0
-AGAIN = frozenset({429, 502, 503, 504})
-MALFORMED = 400
+BATCH_SIZE = 500
+"""Scores per request."""
+INTERVAL_SECONDS = 10.0
+DEADLINE_SECONDS = 10.0
+"""The timeout of a request."""
+MAX_TRIES = 3
+FIRST_PAUSE_SECONDS = 1.0
+"""Seconds until the first retry. The delay doubles with each further one; the collector may request a longer one."""
+MAX_PAUSE_SECONDS = 30.0
+RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+MALFORMED_STATUS = 400
 log = logging.getLogger(__name__)
 
 
 class CollectorError(DriftlineError):
-    """The collector refused the scores for now; they will be sent again later."""
+    """The collector does not accept scores at the moment; they are sent again later."""
 
     hint = "Check that DRIFTLINE_OTLP_ENDPOINT is a collector's address for OTLP over HTTP, and look at the collector's log."
 
@@ -218,83 +223,84 @@ class ScoreEvents:
     """The periodic task that sends new scores."""
 
     name = "otlp"
-    interval = INTERVAL
+    interval = INTERVAL_SECONDS
 
     def __init__(self, store: Store, collector: Collector) -> None:
-        self._store, self._collector = store, collector
+        self._store = store
+        self._collector = collector
 
     async def run(self) -> None:
-        """Send all pending scores, batch by batch; CollectorError if the collector refuses them for now."""
-        positions = await asyncio.to_thread(self._begin)
-        async with httpx2.AsyncClient(follow_redirects=False, timeout=DEADLINE) as client:
+        """Send all pending scores in batches. Raises CollectorError if the collector does not accept them at the moment."""
+        positions = await asyncio.to_thread(self._read_positions)
+        async with httpx2.AsyncClient(follow_redirects=False, timeout=DEADLINE_SECONDS) as client:
             for partition in positions:
                 while rows := await asyncio.to_thread(self._read, partition, positions[partition]):
                     await self._send(client, rows)
                     positions[partition] = rows[-1]["_offset"] + 1
-                    await asyncio.to_thread(self._move, partition, positions[partition])
+                    await asyncio.to_thread(self._store_position, partition, positions[partition])
 
-    def _begin(self) -> dict[int, int]:
-        """Return the position to continue from in each partition; on the first run, the end of each partition."""
+    def _read_positions(self) -> dict[int, int]:
+        """Return the position of the first pending score in each partition; on the first run, the end of each partition."""
         with contextlib.closing(self._store.cursor()) as cursor:
             ends = {row["partition"]: row["next_position"] for row in query_rows(cursor, "score_positions")}
         with self._store.transaction() as transaction:
-            watermarks = {partition: at for (_, partition), at in transaction.watermarks(CONSUMER).items()}
+            watermarks = {partition: position for (_, partition), position in transaction.watermarks(CONSUMER).items()}
             if not watermarks:
-                started = ends or {0: 0}
-                transaction.set_watermarks(CONSUMER, {(TOPIC, partition): at for partition, at in started.items()})
-                return started
-        # Send partitions added later from their beginning. A rebuilt table may end before the watermark.
+                positions = ends or {0: 0}
+                transaction.set_watermarks(CONSUMER, {(TOPIC, partition): end for partition, end in positions.items()})
+                return positions
+        # New partitions are sent from their beginning. A rebuilt table may end before the watermark.
         return {partition: min(watermarks.get(partition, 0), end) for partition, end in ends.items()}
 
     def _read(self, partition: int, position: int) -> list[dict[str, Any]]:
         with contextlib.closing(self._store.cursor()) as cursor:
-            return query_rows(cursor, "scores_after", {"partition": partition, "position": position, "limit": BATCH})
+            return query_rows(cursor, "scores_after", {"partition": partition, "position": position, "limit": BATCH_SIZE})
 
-    def _move(self, partition: int, position: int) -> None:
+    def _store_position(self, partition: int, position: int) -> None:
         with self._store.transaction() as transaction:
             transaction.set_watermarks(CONSUMER, {(TOPIC, partition): position})
 
     async def _send(self, client: httpx2.AsyncClient, rows: list[dict[str, Any]]) -> None:
-        body = request_of(rows, version(), explain=self._collector.explain).SerializeToString()
-        again = AsyncRetrying(retry=retry_if_not_result(_is_settled), wait=_pause, stop=stop_after_attempt(TRIES))
+        body = build_request(rows, version(), explain=self._collector.explain).SerializeToString()
+        retrying = AsyncRetrying(retry=retry_if_not_result(_is_settled), wait=_retry_delay, stop=stop_after_attempt(MAX_TRIES))
         try:
-            await again(self._try, client, body, rows)
+            await retrying(self._post, client, body, rows)
         except RetryError:
-            raise CollectorError("the collector is unreachable, or accepts nothing at the moment") from None
+            raise CollectorError("the collector is unreachable or does not accept scores at the moment") from None
 
-    async def _try(self, client: httpx2.AsyncClient, body: bytes, rows: list[dict[str, Any]]) -> float | None:
-        """Send once; return None if the batch is settled, otherwise the wait in seconds that the collector requests."""
+    async def _post(self, client: httpx2.AsyncClient, body: bytes, rows: list[dict[str, Any]]) -> float | None:
+        """Send a batch once. Return None if it is settled, or else the delay in seconds that the collector requests."""
         headers = {**self._collector.headers, "content-type": "application/x-protobuf"}
         try:
-            async with asyncio.timeout(DEADLINE):
-                answer = await client.post(self._collector.url, content=body, headers=headers)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                response = await client.post(self._collector.url, content=body, headers=headers)
         except (httpx2.HTTPError, TimeoutError):
             return 0.0
-        if answer.status_code in AGAIN:
-            return retry_after(answer.headers, time.time) or 0.0
+        if response.status_code in RETRIED_STATUSES:
+            return retry_after(response.headers, time.time) or 0.0
         span = f"scores from {rows[0]['_offset']} to {rows[-1]['_offset']}"
-        if answer.status_code == MALFORMED:
-            log.error("the collector rejects %s as malformed: they are left out", span)
-        elif not answer.is_success:
-            raise CollectorError(f"the collector answers {answer.status_code}")
+        if response.status_code == MALFORMED_STATUS:
+            log.error("the collector rejected %s as malformed; they are skipped", span)
+        elif not response.is_success:
+            raise CollectorError(f"the collector answered with status {response.status_code}")
         else:
-            _note_partial(answer.content, span)
+            _log_rejections(response.content, span)
         return None
 
 
-def _is_settled(wait: float | None) -> bool:
-    return wait is None
+def _is_settled(delay: float | None) -> bool:
+    return delay is None
 
 
-def _pause(tried: RetryCallState) -> float:
-    """Return the seconds until the next attempt: `PAUSE`, doubled with each attempt, or longer if the collector requests it."""
-    wanted = tried.outcome.result() if tried.outcome else 0.0
-    return min(max(wanted, wait_exponential(multiplier=PAUSE)(tried)), LONGEST_PAUSE)
+def _retry_delay(attempt: RetryCallState) -> float:
+    """Return the seconds until the next attempt: an exponential delay, or a longer one if the collector requests it."""
+    requested = attempt.outcome.result() if attempt.outcome else 0.0
+    return min(max(requested, wait_exponential(multiplier=FIRST_PAUSE_SECONDS)(attempt)), MAX_PAUSE_SECONDS)
 
 
-def _note_partial(content: bytes, span: str) -> None:
-    """Log scores that the collector rejected, which by the protocol must not be sent again."""
-    with contextlib.suppress(Exception):  # an answer in another form: the scores were accepted all the same
+def _log_rejections(content: bytes, span: str) -> None:
+    """Log the events that the collector rejected. By the protocol they must not be sent again."""
+    with contextlib.suppress(Exception):  # the response has another format, but the scores were accepted
         partial = ExportLogsServiceResponse.FromString(content).partial_success
         if partial.rejected_log_records:
-            log.warning("the collector left %d events of %s out", partial.rejected_log_records, span)
+            log.warning("the collector rejected %d events of %s", partial.rejected_log_records, span)

@@ -1,9 +1,9 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are literals, quoted
-"""Exports to Parquet, with times in UTC: the whole log, or the latest revisions by project and day.
+"""Exports to Parquet, with times in UTC: the whole log, or the latest revisions partitioned by project and day.
 
-The log has one file per table, with rows in the order of topic, partition and offset. By project and day the files are
-`TABLE/project=…/day=…/*.parquet`, by the UTC day of the event. A partition replaces the previous one in a single step. Partitions that
-no longer have rows are left alone, because retention here does not decide what is kept elsewhere.
+An export of the log has one file per table, with rows ordered by topic, partition and offset. A partitioned export has the files
+`TABLE/project=…/day=…/*.parquet`, by the UTC day of the event. A partition replaces the previous one atomically. Partitions without rows
+are not deleted, because the retention of the database does not apply to exports.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.registry import RecordSchema, current_schemas
 
-ROW_GROUP = 10_000
-"""Rows per row group; small, because a replay reads windows and exchanges are large."""
+ROW_GROUP_SIZE = 10_000
+"""Rows per row group. Groups are small, because replays read windows of time and exchanges are large."""
 
 
-def export_tables(store: Store, folder: Path, tell: Callable[[str], None] = lambda _: None) -> dict[str, int]:
-    """Write every table whose records travel on a topic; return the number of rows of each. `tell` is called with each table's name first.
+def export_tables(store: Store, folder: Path, report: Callable[[str], None] = lambda _: None) -> dict[str, int]:
+    """Write every table with records of a topic, and return their numbers of rows. `report` is called with each table's name first.
 
-    A file replaces an older one in a single step. InputError if the folder is not writable.
+    A file replaces the previous one atomically. Raises InputError if the folder is not writable.
     """
     written = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for schema in current_schemas().values():
             if schema.topics:
-                tell(schema.table)
+                report(schema.table)
                 written[schema.table] = _export_table(store, schema, folder)
     except (OSError, duckdb.IOException) as error:
         raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
@@ -45,12 +45,13 @@ def export_tables(store: Store, folder: Path, tell: Callable[[str], None] = lamb
 def _export_table(store: Store, schema: RecordSchema, folder: Path) -> int:
     columns = [*(quote(name) for name in SYSTEM_COLUMNS)]
     columns += [
-        f"{quote(name)}::{kind} AS {quote(name)}" for name, kind in column_types(schema, timestamp="TIMESTAMPTZ").items()
+        f"{quote(name)}::{column_type} AS {quote(name)}"
+        for name, column_type in column_types(schema, timestamp="TIMESTAMPTZ").items()
     ]
     unfinished = folder / f".{schema.table}.parquet"
     statement = (
         f"COPY (SELECT {', '.join(columns)} FROM {full_name(schema)} ORDER BY _topic, _partition, _offset) "
-        f"TO {literal(str(unfinished))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP})"
+        f"TO {literal(str(unfinished))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_SIZE})"
     )
     ((rows,),) = store.cursor().execute(statement).fetchall()
     unfinished.replace(folder / f"{schema.table}.parquet")
@@ -75,94 +76,95 @@ EVENT_TIMES = {
     "spans": "started_at",
     "trace_assemblies": "started_at",
 }
-"""The event time of each table's records. Other tables have no project, or hold work in progress."""
-KEYS = ("project", "day")
+"""The event time of each table's records. Other tables have no project or contain work in progress, and are not exported."""
+PARTITION_KEYS = ("project", "day")
 UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The scope of an export: one project or all, and the days from `since` to before `until`."""
+    """The scope of an export: one project or all projects, and the days from `since` up to, but not including, `until`."""
 
     project: str | None = None
     since: date | None = None
     until: date | None = None
 
     def of_project(self, project: str | None) -> Selection:
-        """Return the same days of one project, or of all."""
+        """Return the same days of one project, or of all projects."""
         return replace(self, project=project)
 
     def condition(self) -> str:
-        """Return the selection as a condition over project and day."""
-        wanted = ["true"]
+        """Return the selection as an SQL condition on project and day."""
+        conditions = ["true"]
         if self.project is not None:
-            wanted.append(f"project = {literal(self.project)}")
+            conditions.append(f"project = {literal(self.project)}")
         if self.since is not None:
-            wanted.append(f"day >= DATE {literal(self.since.isoformat())}")
+            conditions.append(f"day >= DATE {literal(self.since.isoformat())}")
         if self.until is not None:
-            wanted.append(f"day < DATE {literal(self.until.isoformat())}")
-        return " AND ".join(wanted)
+            conditions.append(f"day < DATE {literal(self.until.isoformat())}")
+        return " AND ".join(conditions)
 
 
 def export_partitions(
-    store: Store, folder: Path, selection: Selection, tell: Callable[[str], None] = lambda _: None
+    store: Store, folder: Path, selection: Selection, report: Callable[[str], None] = lambda _: None
 ) -> dict[str, int]:
-    """Write the selected records of every table with projects and days; return the number of rows of each. `tell` is called with each name first.
+    """Write the selected records of every table with projects and days, and return their numbers of rows.
 
-    InputError if the folder is not writable.
+    `report` is called with each table's name first. Raises InputError if the folder is not writable.
     """
     schemas = [schema for schema in current_schemas().values() if schema.table in EVENT_TIMES]
     written = {}
     try:
         for schema in schemas:
-            tell(schema.table)
-            written[schema.table] = _export_partitions_of(store, schema, folder, selection)
+            report(schema.table)
+            written[schema.table] = _export_table_partitions(store, schema, folder, selection)
     except (OSError, duckdb.IOException) as error:
         raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
     return written
 
 
-def days_of(since: date | None, until: date | None) -> Selection:
-    """Return a selection of days, both inclusive; InputError if the first comes after the last."""
+def select_days(since: date | None, until: date | None) -> Selection:
+    """Return the selection of the days between two days, both included. Raises InputError if `since` is after `until`."""
     if since is not None and until is not None and since > until:
-        raise InputError(f"--since {since} is after --until {until}", hint="Swap them.")
+        raise InputError(f"--since {since} is after --until {until}", hint="Swap the two dates.")
     return Selection(since=since, until=None if until is None else until + timedelta(days=1))
 
 
-def _export_partitions_of(store: Store, schema: RecordSchema, folder: Path, selection: Selection) -> int:
-    target, unfinished = folder / schema.table, folder / f"{UNFINISHED}-{schema.table}"
+def _export_table_partitions(store: Store, schema: RecordSchema, folder: Path, selection: Selection) -> int:
+    target = folder / schema.table
+    unfinished = folder / f"{UNFINISHED}-{schema.table}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
         statement = (
-            f"COPY ({_rows(schema, selection)}) TO {literal(str(unfinished))} "
-            f"(FORMAT parquet, COMPRESSION zstd, PARTITION_BY ({', '.join(KEYS)}), OVERWRITE_OR_IGNORE)"
+            f"COPY ({_select_rows(schema, selection)}) TO {literal(str(unfinished))} "
+            f"(FORMAT parquet, COMPRESSION zstd, PARTITION_BY ({', '.join(PARTITION_KEYS)}), OVERWRITE_OR_IGNORE)"
         )
         ((rows,),) = store.cursor().execute(statement).fetchall()
         for partition in sorted(unfinished.glob("project=*/day=*")):
-            _put(partition, target / partition.relative_to(unfinished))
+            _replace_partition(partition, target / partition.relative_to(unfinished))
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return int(rows)
 
 
-def _rows(schema: RecordSchema, selection: Selection) -> str:
-    """Return the latest revision of each selected record, with its day, in a fixed order, so that the same rows make the same files."""
-    kinds = column_types(schema, timestamp="TIMESTAMPTZ")
-    columns = ", ".join(f"{quote(name)}::{kind} AS {quote(name)}" for name, kind in kinds.items())
-    own = "true" if selection.project is None else f"project = {literal(selection.project)}"
+def _select_rows(schema: RecordSchema, selection: Selection) -> str:
+    """Return the query for the latest revision of each selected record, with its day. The order is fixed, so that exports are reproducible."""
+    types = column_types(schema, timestamp="TIMESTAMPTZ")
+    columns = ", ".join(f"{quote(name)}::{column_type} AS {quote(name)}" for name, column_type in types.items())
+    of_project = "true" if selection.project is None else f"project = {literal(selection.project)}"
     source, latest = current_rows_sql(schema)
-    rows = f"SELECT *, ({EVENT_TIMES[schema.table]})::DATE AS day FROM {source} WHERE {own}{latest}"
+    rows = f"SELECT *, ({EVENT_TIMES[schema.table]})::DATE AS day FROM {source} WHERE {of_project}{latest}"
     order = ", ".join(map(quote, schema.identity))
     return f"SELECT {columns}, day FROM ({rows}) WHERE {selection.condition()} ORDER BY project, day, {order}"
 
 
-def _put(made: Path, target: Path) -> None:
-    """Move a partition into place, replacing the previous one."""
+def _replace_partition(partition: Path, target: Path) -> None:
+    """Move a new partition into place, replacing the previous one."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    before = target.with_name(f"{UNFINISHED}-{target.name}")
-    shutil.rmtree(before, ignore_errors=True)
+    previous = target.with_name(f"{UNFINISHED}-{target.name}")
+    shutil.rmtree(previous, ignore_errors=True)
     if target.exists():
-        target.rename(before)
-    made.rename(target)
-    shutil.rmtree(before, ignore_errors=True)
+        target.rename(previous)
+    partition.rename(target)
+    shutil.rmtree(previous, ignore_errors=True)

@@ -24,7 +24,7 @@ from audit.policy import Policy
 from audit.silence import STOPPED, listening_since
 from service.alerts.delivery import Alerts, Delivery, open_alerts
 from service.alerts.notices import Notice, fleet_notice, silence_notice
-from service.export.otlp import collector_of
+from service.export.otlp import read_collector
 from service.read.telemetry import OpenSession, listening_of, note_listening, open_sessions
 from service.setup.access import AccessStore
 from service.setup.settings import Settings
@@ -181,7 +181,7 @@ def periodic_tasks_of(
 
 def _export_scores(engine: RecordIntake, settings: Settings) -> list[PeriodicTask]:
     """Return the task that sends scores to a collector, if one is configured."""
-    collector = collector_of(settings, os.environ)
+    collector = read_collector(settings, os.environ)
     if collector is None:
         return []
     from service.export.otlp import ScoreEvents  # noqa: PLC0415 - the collector's format takes a while to load, and most have none

@@ -10,7 +10,7 @@ from support.receivers import Receiver
 from analytics.store.store import Store
 from audit.policy import Policy, RedactionSettings
 from audit.redaction import Redactor
-from service.alerts.delivery import Alerts, Channel, Delivery, Held
+from service.alerts.delivery import Alerts, Channel, Delivery, HeldSeverity
 from service.alerts.notices import Notice
 from service.setup.settings import QuietHours, Secret
 
@@ -26,7 +26,7 @@ class Desk:
         self._loop = loop
         self.channels: tuple[Channel, ...] = ()
         self.quiet: QuietHours | None = None
-        self.held: Held = "warning"
+        self.held: HeldSeverity = "warning"
         self.policy: Policy | None = None
 
     @property

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from analytics.store.store import ALERT_STATUSES
 from schemas.errors import InputError, SettingsError
-from service.alerts.delivery import Channel, Letter, Outcome, channels_of
+from service.alerts.delivery import Channel, Outcome, OutgoingMessage, configured_channels
 from service.alerts.notices import trial_notice
 from service.cli.commands.options import (
     SHOWN,
@@ -51,7 +51,7 @@ Status = Annotated[
 @fails_when("a channel rejects the message")
 def try_channels(as_json: AsJson = False) -> None:
     """Send a test message to each configured channel, without retries."""
-    channels = channels_of(settings_of())
+    channels = configured_channels(settings_of())
     if not channels:
         raise SettingsError("no alert channel is configured", hint="Set DRIFTLINE_ALERT_WEBHOOK or DRIFTLINE_ALERT_SLACK.")
     outcomes = asyncio.run(_try_each(channels))
@@ -88,7 +88,7 @@ async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]
 
     notice, now = trial_notice(utc_now()), utc_now()
     async with open_client() as client:
-        letters = [Letter(notice.alert_id(channel.name), channel.body(notice, now)) for channel in channels]
+        letters = [OutgoingMessage(notice.alert_id(channel.name), channel.body(notice, now)) for channel in channels]
         tried = [post(client, channel, letter, utc_now) for channel, letter in zip(channels, letters, strict=True)]
         return list(zip(channels, await asyncio.gather(*tried), strict=True))
 

@@ -12,8 +12,8 @@ from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, PolicyFile, Project, Since, print_json, settings_of, since_of
 from service.cli.progress import growing, working
 from service.cli.terminal import out
-from service.export.backups import back_up, begun
-from service.export.parquet import KEYS, days_of, export_partitions, export_tables
+from service.export.backups import back_up, unfinished_size
+from service.export.parquet import PARTITION_KEYS, export_partitions, export_tables, select_days
 from service.read.known_projects import require_known
 from service.setup.settings import Settings
 from service.setup.workspace import local_store, open_workspace
@@ -32,7 +32,10 @@ def backup(
     files whose names begin with its name, and copy the backup's files to that place. Replays are not copied; run them again.
     """
     settings = settings_of(database, policy)
-    with open_workspace(settings) as workspace, growing("copying the database", _size(settings), lambda: begun(folder)):
+    with (
+        open_workspace(settings) as workspace,
+        growing("copying the database", _size(settings), lambda: unfinished_size(folder)),
+    ):
         made = back_up(workspace, folder)
     if as_json:
         print_json({"files": [str(path) for path in made.files], "rows": made.rows})
@@ -69,7 +72,7 @@ def export(
     """
     _check(by, selected=any(value is not None for value in (project, since, until)))
     start = since_of(since)
-    days = days_of(start and start.date(), until and until.date())
+    days = select_days(start and start.date(), until and until.date())
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)
         with local_store(workspace) as store, working("exporting") as tell:
@@ -85,7 +88,7 @@ def export(
 
 
 def _check(by: str | None, *, selected: bool) -> None:
-    if by is not None and tuple(by.split(",")) != KEYS:
+    if by is not None and tuple(by.split(",")) != PARTITION_KEYS:
         raise InputError(f"--by {by}: must be project,day", hint="Use --by project,day.")
     if by is None and selected:
         raise InputError("--project, --since and --until need --by", hint="Add --by project,day, or leave them out.")

@@ -16,7 +16,7 @@ from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Incident
 from service.alerts import delivery as posting
-from service.alerts.delivery import MOST_ATTEMPTS
+from service.alerts.delivery import MAX_ATTEMPTS
 from service.alerts.notices import Notice, incident_notice
 from service.setup.settings import quiet_hours_of
 from streams.judges.rate_limits import MAX_UNREADABLE
@@ -132,11 +132,11 @@ def test_an_alert_that_fails_for_hours_is_abandoned(desk: Desk, receiver: Receiv
     desk.channels = (webhook(receiver),)
     receiver.answers = [Answer(500)]
     desk.tell(notice())
-    for _ in range(MOST_ATTEMPTS + 3):
+    for _ in range(MAX_ATTEMPTS + 3):
         desk.deliver()
         desk.wait(hours=1)
-    assert desk.rows() == [("webhook", "i1", "given_up", MOST_ATTEMPTS, "the answer was 500")]
-    assert len(receiver.posts) == MOST_ATTEMPTS
+    assert desk.rows() == [("webhook", "i1", "given_up", MAX_ATTEMPTS, "the answer was 500")]
+    assert len(receiver.posts) == MAX_ATTEMPTS
 
 
 def test_a_redirect_is_not_followed(desk: Desk, receiver: Receiver, other: Receiver) -> None:

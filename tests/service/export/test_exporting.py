@@ -17,7 +17,7 @@ from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.registry import current_schemas
 from service.cli.main import application
-from service.export.parquet import EVENT_TIMES, Selection, days_of, export_partitions
+from service.export.parquet import EVENT_TIMES, Selection, export_partitions, select_days
 
 DAY = datetime(2026, 10, 1, 23, 30, tzinfo=UTC)
 
@@ -85,8 +85,8 @@ def test_a_partition_is_replaced_as_a_unit_and_others_stay(store: Store, tmp_pat
     ("selection", "expected"),
     [
         (Selection(project="web"), [("web", "2026-10-01", 1)]),
-        (days_of(date(2026, 10, 2), None), [("ops", "2026-10-02", 2)]),
-        (days_of(None, date(2026, 10, 1)), [("ops", "2026-10-01", 1), ("web", "2026-10-01", 1)]),
+        (select_days(date(2026, 10, 2), None), [("ops", "2026-10-02", 2)]),
+        (select_days(None, date(2026, 10, 1)), [("ops", "2026-10-01", 1), ("web", "2026-10-01", 1)]),
     ],
 )
 def test_a_selection_limits_the_export(store: Store, tmp_path: Path, selection: Selection, expected: list[Any]) -> None:

@@ -18,7 +18,7 @@ from support.servers import LONG, ROOT, Home, Nursery, nursery, until
 from analytics.deletion.compaction import compact_at_start
 from analytics.store.store import Store
 from service.cli.main import run
-from service.export.parquet import days_of, export_partitions, export_tables
+from service.export.parquet import export_partitions, export_tables, select_days
 from streams.engine.engine import Engine
 from streams.upkeep.deletion import purge
 
@@ -34,7 +34,9 @@ WORK: dict[str, Callable[[Call, Tokens, Engine, Path], object]] = {
     ),
     "a purge": lambda _call, _tokens, engine, _folder: purge(engine.store, engine.policy, engine.now(), 1),
     "an export": lambda _call, _tokens, engine, folder: export_tables(engine.store, folder / "exported"),
-    "partitions": lambda _call, _tokens, engine, folder: export_partitions(engine.store, folder / "lake", days_of(None, None)),
+    "partitions": lambda _call, _tokens, engine, folder: export_partitions(
+        engine.store, folder / "lake", select_days(None, None)
+    ),
     "a backup": lambda _call, _tokens, engine, folder: subprocess.run(
         ["cp", str(engine.store.path), str(folder / "backup.duckdb")],  # noqa: S607
         check=True,

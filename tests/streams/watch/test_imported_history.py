@@ -13,7 +13,7 @@ from support.watch_histories import END, ended_run, fallen, history, put, steady
 from analytics.store.store import Outbox, Store
 from audit.policy import Policy
 from schemas.records import Score
-from service.alerts.delivery import RECENT
+from service.alerts.delivery import MAX_INCIDENT_AGE
 from streams.log.sink import StorePublisher
 from streams.watch.checking import CheckResult
 from streams.watch.history import EVERY_PROJECT, MAX_IMPORT_AGE, History, ProjectHistory
@@ -225,13 +225,13 @@ def test_past_history_alerts_nobody_and_an_ongoing_change_alerts_once(store: Sto
     importing.bring(history(fallen(4), MONTH, project="web"), "web")
     importing.check("web")
     asyncio.run(importing.watch.check(["web"]))
-    assert [incident.project for incident in Outbox(store).find_unalerted(importing.now - RECENT)] == ["web"]
+    assert [incident.project for incident in Outbox(store).find_unalerted(importing.now - MAX_INCIDENT_AGE)] == ["web"]
     importing.now = NOW
     importing.bring(history(fallen(4), MONTH))
     (check,) = importing.check()
     asyncio.run(importing.watch.check(["ops"]))
     assert check.incidents
-    assert list(Outbox(store).find_unalerted(importing.now - RECENT)) == []
+    assert list(Outbox(store).find_unalerted(importing.now - MAX_INCIDENT_AGE)) == []
 
 
 def test_history_before_a_live_project_changes_none_of_its_incidents(store: Store) -> None:
