@@ -27,11 +27,11 @@ CONTEXT_POLLUTION = FailureType(
 )
 def context_pollution(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """Find contexts that are 85 % full or more, or were compacted."""
-    seen = evidence.problem("context_event")
-    n = seen.count
+    problem = evidence.problem("context_event")
+    n = problem.count
     if n < thresholds.polluted_contexts:
         return []
     severity = "high" if evidence.context_full else "medium"
     level = f", with saturation of {evidence.severe_saturation:g} % or more" if evidence.context_full else ""
     description = f"Context saturated or compacted in {pluralize(n, 'context event')}{level}."
-    return [CONTEXT_POLLUTION.cause(severity, 7 + 5 * n, description, seen.references, evidence_count=n)]
+    return [CONTEXT_POLLUTION.cause(severity, 7 + 5 * n, description, problem.references, evidence_count=n)]

@@ -38,15 +38,16 @@ COST_EXPLOSION = FailureType(
 def cost_explosion(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """Find sessions with 12 000 tokens or more, or three duplicate calls.
 
-    For a transcript, new tokens and duplicate calls of one exchange count. Evidence: of the twelve token_usage events with the
-    most tokens, the fewest that reach the threshold, if the tokens do; then the repeated calls, if the duplicates do.
+    For a transcript, new tokens and duplicate calls of one exchange count. The evidence has the largest token_usage events, up to
+    twelve, that together reach the threshold of tokens, and the repeated calls if they reach theirs.
     """
-    total, most = evidence.total_tokens, evidence.new_tokens
-    repeated = evidence.most_repeated_but(thresholds.polling_tools)
+    total = evidence.total_tokens
+    most = evidence.new_tokens
+    repeated = evidence.most_repeated_except(thresholds.polling_tools)
     duplicates = duplicates_of(repeated)
     spent = {
-        *_reaching(total, thresholds.session_tokens, evidence.largest),
-        *_reaching(most.most, thresholds.exchange_tokens, most.most_shares),
+        *_select_shares(total, thresholds.session_tokens, evidence.largest),
+        *_select_shares(most.most, thresholds.exchange_tokens, most.most_shares),
     }
     is_expensive = _reaches(total, thresholds.session_tokens) or _reaches(most.most, thresholds.exchange_tokens)
     if not is_expensive and duplicates < thresholds.duplicate_calls:
@@ -56,7 +57,7 @@ def cost_explosion(evidence: SessionEvidence, thresholds: Thresholds) -> list[Ca
     is_critical = _reaches(total, thresholds.critical_session_tokens) or _reaches(
         most.most, thresholds.critical_exchange_tokens
     )
-    tokens, used = _spent(evidence, thresholds)
+    tokens, used = _describe_tokens(evidence, thresholds)
     return [
         COST_EXPLOSION.cause(
             "critical" if is_critical else "high",
@@ -72,19 +73,19 @@ def _reaches(value: int, threshold: int | None) -> bool:
     return threshold is not None and value >= threshold
 
 
-def _reaching(value: int, threshold: int | None, shares: Iterable[Share]) -> Iterator[Reference]:
+def _select_shares(value: int, threshold: int | None, shares: Iterable[Share]) -> Iterator[Reference]:
     """Yield the largest shares of a value until their sum reaches the threshold; none if the value does not reach it."""
     if threshold is None or value < threshold:
         return
-    left = threshold
-    for amount, seq, event_id in shares:
+    missing = threshold
+    for negated_amount, seq, event_id in shares:
         yield seq, event_id
-        left += amount
-        if left <= 0:
+        missing += negated_amount
+        if missing <= 0:
             return
 
 
-def _spent(evidence: SessionEvidence, thresholds: Thresholds) -> tuple[int, str]:
+def _describe_tokens(evidence: SessionEvidence, thresholds: Thresholds) -> tuple[int, str]:
     """Return the tokens that the thresholds apply to, and their description."""
     if thresholds.session_tokens is not None:
         return evidence.total_tokens, f"Session used {pluralize(evidence.total_tokens, 'token')}"

@@ -28,10 +28,10 @@ IGNORING_TOOL_OUTPUTS = FailureType(
 )
 def ignoring_tool_outputs(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """Find tool outputs that were not used, not referenced or ignored."""
-    seen = evidence.problem("tool_output")
-    n = seen.count
+    problem = evidence.problem("tool_output")
+    n = problem.count
     if n < thresholds.unused_outputs:
         return []
     severity = "high" if n >= thresholds.severe_unused_outputs else "medium"
     description = f"{pluralize(n, 'tool output')} not used by later decisions."
-    return [IGNORING_TOOL_OUTPUTS.cause(severity, 10 + 7 * n, description, seen.references, evidence_count=n)]
+    return [IGNORING_TOOL_OUTPUTS.cause(severity, 10 + 7 * n, description, problem.references, evidence_count=n)]

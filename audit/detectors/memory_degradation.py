@@ -31,10 +31,10 @@ MEMORY_DEGRADATION = FailureType(
 )
 def memory_degradation(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """Find memory events whose action (else status) is recall_failed, ignored, lost or miss."""
-    seen = evidence.problem("memory_event")
-    n = seen.count
+    problem = evidence.problem("memory_event")
+    n = problem.count
     if n < thresholds.lost_memories:
         return []
     severity = "high" if n >= thresholds.severe_lost_memories else "medium"
     description = f"Memory recall failed, was ignored or lost in {pluralize(n, 'memory event')}."
-    return [MEMORY_DEGRADATION.cause(severity, 8 + 5 * n, description, seen.references, evidence_count=n)]
+    return [MEMORY_DEGRADATION.cause(severity, 8 + 5 * n, description, problem.references, evidence_count=n)]

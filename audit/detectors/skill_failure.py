@@ -28,10 +28,10 @@ SKILL_FAILURE = FailureType(
 )
 def skill_failure(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """Find skills that were available but not invoked, ignored, mismatched or failed."""
-    seen = evidence.problem("skill_event")
-    n = seen.count
+    problem = evidence.problem("skill_event")
+    n = problem.count
     if n < thresholds.failed_skills:
         return []
     severity = "high" if n >= thresholds.severe_failed_skills else "medium"
     description = f"Skill not invoked, ignored, mismatched or failed in {pluralize(n, 'skill event')}."
-    return [SKILL_FAILURE.cause(severity, 8 + 6 * n, description, seen.references, evidence_count=n)]
+    return [SKILL_FAILURE.cause(severity, 8 + 6 * n, description, problem.references, evidence_count=n)]

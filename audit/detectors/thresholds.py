@@ -21,14 +21,14 @@ from pydantic import Field
 from audit.fingerprints import canonical_json
 from audit.settings_files import PolicyModel
 
-LOWEST_SATURATION = 50.0
-"""Lowest value of any threshold for the saturation of a context, in percent."""
+MIN_SATURATION = 50.0
+"""Minimum of any threshold for the saturation of a context, in percent."""
 TRANSCRIPT_SOURCES = frozenset({"claude-code", "codex", "openclaw"})
 """The values of `source` in events of transcripts."""
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=2**53)]
-Percent = Annotated[float, Field(ge=LOWEST_SATURATION, le=100, allow_inf_nan=False)]
+Percent = Annotated[float, Field(ge=MIN_SATURATION, le=100, allow_inf_nan=False)]
 ToolName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -40,41 +40,41 @@ class Thresholds(PolicyModel):
     critical_loop_calls: Annotated[int, Field(ge=2, le=1_000_000)] = 5
     """Identical calls from which a loop is critical."""
     critical_retries: Count | None = 3
-    """Retry events (of a transcript: in one exchange) from which a loop is critical; null: never by them."""
+    """Retry events (of a transcript: in one exchange) from which a loop is critical; null: never."""
     polling_tools: Annotated[tuple[ToolName, ...], Field(max_length=100)] = ()
-    """Further tools that may be called again and again: neither loop nor duplicate. Of transcripts, `audit/diagnosis/events.py` has some."""
+    """Further tools that may be called repeatedly without being a loop or duplicates. Those of transcripts are in `audit/diagnosis/events.py`."""
     lost_memories: Count = 1
     """Lost memories from which memory is degraded."""
     severe_lost_memories: Count = 3
-    """Lost memories from which that is severe."""
+    """Lost memories from which the degradation is severe."""
     unused_outputs: Count = 1
     """Unused tool outputs from which they are ignored."""
     severe_unused_outputs: Count = 2
-    """Unused tool outputs from which that is severe."""
+    """Unused tool outputs from which ignoring them is severe."""
     saturation: Percent = 85.0
     """Percent of the context's size from which it is polluted; a compaction always counts."""
     severe_saturation: Percent = 95.0
-    """Percent from which that is severe."""
+    """Percent of the context's size from which the pollution is severe."""
     polluted_contexts: Count = 1
     """Polluted contexts from which they are a failure."""
     session_tokens: Tokens | None = 12_000
-    """Tokens from which a session is too expensive; null: not by its tokens."""
+    """Tokens from which a session is too expensive; null: no limit."""
     critical_session_tokens: Tokens | None = 30_000
-    """Tokens from which its expense is critical; null: never by them."""
+    """Tokens from which its cost is critical; null: never."""
     exchange_tokens: Tokens | None = None
-    """New tokens in one exchange from which a session is too expensive; null: not by them."""
+    """New tokens in one exchange from which a session is too expensive; null: no limit."""
     critical_exchange_tokens: Tokens | None = None
-    """New tokens in one exchange from which its expense is critical; null: never by them."""
+    """New tokens in one exchange from which its cost is critical; null: never."""
     duplicate_calls: Count = 3
     """Duplicate calls (of a transcript: in one exchange) from which a session is too expensive."""
     failed_skills: Count = 1
     """Failed skills from which they are a failure."""
     severe_failed_skills: Count = 2
-    """Failed skills from which that is severe."""
+    """Failed skills from which the failure is severe."""
     alternating_rounds: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
-    """Rounds of two calls in turn (A, B, A, B are two) from which they are a finding; null: not looked for."""
+    """Rounds of two calls in turn (A, B, A, B are two) from which they are a finding; null: disabled."""
     near_duplicate_calls: Count | None = None
-    """Calls that nearly repeat one before them from which they are a finding; null: not looked for."""
+    """Calls that nearly repeat one before them from which they are a finding; null: disabled."""
     near_duplicate_similarity: Annotated[float, Field(ge=0.5, le=1, allow_inf_nan=False)] = 0.9
     """Share of words that calls have in common from which one nearly repeats the other."""
 
@@ -83,13 +83,13 @@ class TranscriptThresholds(Thresholds):
     """The same thresholds, with the defaults for sessions that are read from transcripts."""
 
     session_tokens: Tokens | None = None
-    """Tokens from which a session is too expensive; null: not by its tokens."""
+    """Tokens from which a session is too expensive; null: no limit."""
     critical_session_tokens: Tokens | None = None
-    """Tokens from which its expense is critical; null: never by them."""
+    """Tokens from which its cost is critical; null: never."""
     exchange_tokens: Tokens | None = 50_000
-    """New tokens in one exchange from which a session is too expensive; null: not by them."""
+    """New tokens in one exchange from which a session is too expensive; null: no limit."""
     critical_exchange_tokens: Tokens | None = 150_000
-    """New tokens in one exchange from which its expense is critical; null: never by them."""
+    """New tokens in one exchange from which its cost is critical; null: never."""
 
 
 EVENTS = Thresholds()
@@ -122,7 +122,7 @@ class AgentDetectors(PolicyModel):
 
     def changed(self, name: ProfileName) -> dict[str, Any]:
         """Return the settings of a profile that were set here, by field."""
-        return _set(getattr(self, name)) if name in self.model_fields_set else {}
+        return _explicit_values(getattr(self, name)) if name in self.model_fields_set else {}
 
 
 AgentName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -145,7 +145,9 @@ class Detectors(AgentDetectors):
         for agent in (None, *self.agents):
             for name in PROFILES:
                 path = (name,) if agent is None else ("agents", agent, name)
-                yield from (((*path, field), reason) for field, reason in _contradictions(self.profile(name, agent).thresholds))
+                yield from (
+                    ((*path, field), reason) for field, reason in _find_contradictions(self.profile(name, agent).thresholds)
+                )
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -199,18 +201,18 @@ def recorded_profile(version: str | None, changes_json: str | None) -> Profile |
     default = next((profile for profile in DEFAULTS.values() if profile.version == version), None)
     if default is None or changes_json is None:
         return default
-    return Profile.of(default.name, _set(type(default.thresholds).model_validate_json(changes_json)))
+    return Profile.of(default.name, _explicit_values(type(default.thresholds).model_validate_json(changes_json)))
 
 
-def _set(thresholds: Thresholds) -> dict[str, Any]:
+def _explicit_values(thresholds: Thresholds) -> dict[str, Any]:
     """Return the thresholds that were set, by field."""
     return {field: getattr(thresholds, field) for field in thresholds.model_fields_set}
 
 
-def _contradictions(thresholds: Thresholds) -> Iterator[tuple[str, str]]:
+def _find_contradictions(thresholds: Thresholds) -> Iterator[tuple[str, str]]:
     """Yield the fields that exceed the severer threshold of their kind, with the message."""
     for lower, upper in SEVERER.items():
-        least, most = getattr(thresholds, lower), getattr(thresholds, upper)
-        if least is not None and most is not None and most < least:
-            alias = Thresholds.model_fields
-            yield str(alias[lower].alias), f"{least} lies above {alias[upper].alias}, which is {most}"
+        lower_value, upper_value = getattr(thresholds, lower), getattr(thresholds, upper)
+        if lower_value is not None and upper_value is not None and upper_value < lower_value:
+            fields = Thresholds.model_fields
+            yield str(fields[lower].alias), f"{lower_value} is above {fields[upper].alias}, which is {upper_value}"

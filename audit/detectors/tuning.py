@@ -1,4 +1,4 @@
-"""Tuning thresholds to an agent's own history: what each threshold flags, and which value would flag hardly any run.
+"""Tuning thresholds to an agent's own history: the runs that each threshold flags, and a value that would flag hardly any.
 
 1. `MEASURES` has the measure of a run that each threshold limits.
 2. The proposal is the smallest value that at most a given share of the runs reaches, and never below the profile's default: a
@@ -21,31 +21,31 @@ from audit.detectors.thresholds import PROFILES, SEVERER, Profile, ProfileName, 
 from audit.diagnosis.evidence import SessionEvidence, duplicates_of
 
 MIN_RUNS = 50
-"""Fewest runs for a proposal."""
+"""Minimum number of runs for a proposal."""
 
 Measure = Callable[[SessionEvidence, Thresholds], float]
 
 
-def _longest_loop(evidence: SessionEvidence, thresholds: Thresholds) -> float:
+def _count_longest_loop(evidence: SessionEvidence, thresholds: Thresholds) -> float:
     counts = (calls.count for calls in evidence.calls.values() if calls.tool not in (None, *thresholds.polling_tools))
     return max(counts, default=0)
 
 
-def _problem(event: str) -> Measure:
+def _count_problems(event: str) -> Measure:
     return lambda evidence, _: evidence.problem(event).count
 
 
 MEASURES: dict[str, Measure] = {
-    "loop_calls": _longest_loop,
+    "loop_calls": _count_longest_loop,
     "critical_retries": lambda evidence, _: evidence.retries_in_scope,
-    "lost_memories": _problem("memory_event"),
-    "unused_outputs": _problem("tool_output"),
+    "lost_memories": _count_problems("memory_event"),
+    "unused_outputs": _count_problems("tool_output"),
     "saturation": lambda evidence, _: evidence.fullest,
-    "polluted_contexts": _problem("context_event"),
+    "polluted_contexts": _count_problems("context_event"),
     "session_tokens": lambda evidence, _: evidence.total_tokens,
     "exchange_tokens": lambda evidence, _: evidence.new_tokens.most,
-    "duplicate_calls": lambda evidence, thresholds: duplicates_of(evidence.most_repeated_but(thresholds.polling_tools)),
-    "failed_skills": _problem("skill_event"),
+    "duplicate_calls": lambda evidence, thresholds: duplicates_of(evidence.most_repeated_except(thresholds.polling_tools)),
+    "failed_skills": _count_problems("skill_event"),
     "alternating_rounds": lambda evidence, _: evidence.patterns.alternation.rounds if evidence.patterns else 0,
     "near_duplicate_calls": lambda evidence, _: evidence.patterns.near_duplicates if evidence.patterns else 0,
 }
@@ -86,9 +86,11 @@ def tune(evidence_by_run: Sequence[tuple[int, SessionEvidence]], profile: Profil
         name: [(number, measure(evidence, profile.thresholds)) for number, evidence in evidence_by_run]
         for name, measure in MEASURES.items()
     }
-    proposals = _proposals({name: [value for _, value in found] for name, found in measured.items()}, profile, share)
+    proposals = _propose_all({name: [value for _, value in found] for name, found in measured.items()}, profile, share)
     return [
-        _tuned(name, measured[name], profile, proposals[name], named) for name in Thresholds.model_fields if name in MEASURES
+        _measure_threshold(name, measured[name], profile, proposals[name], named)
+        for name in Thresholds.model_fields
+        if name in MEASURES
     ]
 
 
@@ -99,24 +101,26 @@ def proposed_policy(rows: Sequence[Tuned], name: ProfileName, agent: str) -> dic
     return {"detectors": {"agents": {agent: {name: changes}}}} if changes else {}
 
 
-def _proposals(values: dict[str, list[float]], profile: Profile, share: float) -> dict[str, float | None]:
+def _propose_all(values: dict[str, list[float]], profile: Profile, share: float) -> dict[str, float | None]:
     """Return the proposed value of each threshold; a severer one is never below the other of its kind."""
-    proposed = {name: _proposal(name, found, profile, share) for name, found in values.items()}
+    proposed = {name: _propose(name, found, profile, share) for name, found in values.items()}
     for lower, upper in SEVERER.items():
-        least, most = proposed[lower], proposed[upper]
-        if least is not None and most is not None:
-            proposed[upper] = max(least, most)
+        lower_value, upper_value = proposed[lower], proposed[upper]
+        if lower_value is not None and upper_value is not None:
+            proposed[upper] = max(lower_value, upper_value)
     return proposed
 
 
-def _proposal(name: str, values: Sequence[float], profile: Profile, share: float) -> float | None:
+def _propose(name: str, values: Sequence[float], profile: Profile, share: float) -> float | None:
     value: float | None = getattr(profile.thresholds, name)
     if value is None or len(values) < MIN_RUNS:
         return value
-    return max(_unlikely(sorted(values), share, name), getattr(PROFILES[profile.name], name) or 0)
+    return max(_rare_value(sorted(values), share, name), getattr(PROFILES[profile.name], name) or 0)
 
 
-def _tuned(name: str, measurements: Sequence[tuple[int, float]], profile: Profile, proposed: float | None, named: int) -> Tuned:
+def _measure_threshold(
+    name: str, measurements: Sequence[tuple[int, float]], profile: Profile, proposed: float | None, named: int
+) -> Tuned:
     value = getattr(profile.thresholds, name)
     values = sorted(measured for _, measured in measurements)
     flagged = [number for number, measured in measurements if value is not None and measured >= value]
@@ -134,7 +138,7 @@ def _tuned(name: str, measurements: Sequence[tuple[int, float]], profile: Profil
     )
 
 
-def _unlikely(values: Sequence[float], share: float, name: str) -> float:
+def _rare_value(values: Sequence[float], share: float, name: str) -> float:
     """Return the smallest round value that at most this share of the sorted values reaches."""
     allowed = math.floor(share * len(values))
     beyond = values[len(values) - 1 - allowed]

@@ -1,13 +1,13 @@
-"""The diagnosis of a session: what the detectors find, the trust score that follows, and the forms it is handed out in.
+"""The diagnosis of a session: the findings of the detectors, the trust score, and the record and document with both.
 
 1. A dimension is 100 less the largest penalty of its failure type, at least 0; trust is the weighted mean of the dimensions, in
    integers, rounded half to even. A critical cause or a trust below 60 is unsafe_for_production; a cause of high severity or a trust
    below 80 is review_recommended; the rest is ready_for_runtime. Without a single event there is no evidence, so no score. Every
    penalty has a limit, so trust is never below 73: the rule of 60 never applies, and only a critical cause makes a run
-   unsafe_for_production. Go by readiness first; trust tells runs of the same readiness apart.
-2. The record is what a message can carry of it. Counts are exact and scores rest on everything. Lists are cut: the causes with
+   unsafe_for_production. Compare runs by readiness first; trust distinguishes runs of the same readiness.
+2. The record is cut to the size of a message. Counts are exact, and scores are computed from all events. Lists are cut: the causes with
    the largest impact, the first references of each, the most frequent event types, the beginning of long names. The events themselves
-   are in the log, so the whole is computed again from them on request.
+   are in the log, so the entire diagnosis can be computed again from them on request.
 3. The causal graph has a node per event, then a node per failure type. Its edges are `precedes` between consecutive events; for
    every cause, `causes` from each evidence event to its failure, and `reinforces` between its consecutive evidence events. No
    edge is repeated. It is built on request, from the events and the causes; it is not stored.
@@ -52,9 +52,9 @@ EVIDENCE_REFERENCES = 100
 ALL_REFERENCES = 1_000
 """References that all causes keep together; the first causes take theirs first."""
 CAUSES = 50
-"""Most causes in a record."""
+"""Maximum number of causes in a record."""
 EVENT_TYPES = 100
-"""Most event types in a record."""
+"""Maximum number of event types in a record."""
 NAME_CHARACTERS = 128
 """Characters kept of an event's id or type."""
 
@@ -100,7 +100,8 @@ def lowest_trust(failures: Iterable[FailureType]) -> int:
 def _divide_half_even(numerator: int, denominator: int) -> int:
     """Divide non-negative integers, rounding half to even."""
     quotient, remainder = divmod(numerator, denominator)
-    return quotient + (2 * remainder > denominator or (2 * remainder == denominator and quotient % 2))
+    rounds_up = 2 * remainder > denominator or (2 * remainder == denominator and quotient % 2 == 1)
+    return quotient + 1 if rounds_up else quotient
 
 
 def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagnosis:
@@ -119,12 +120,12 @@ def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagno
         trust = _divide_half_even(total, 100)
     return SessionDiagnosis(
         trust_score=trust,
-        readiness_level=_readiness_level(trust, causes),
+        readiness_level=_decide_readiness(trust, causes),
         scores=scores,
         causes=causes,
         # min() returns the first of equals.
         primary=min(causes, key=lambda cause: cause.impact_score, default=None),
-        cost_analysis=_cost_analysis(evidence, penalties.get("cost_explosion", 0)),
+        cost_analysis=_analyse_cost(evidence, penalties.get("cost_explosion", 0)),
         evidence_summary={
             "event_count": evidence.event_count,
             "event_counts": dict(sorted(evidence.event_counts.items())),
@@ -133,7 +134,7 @@ def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagno
     )
 
 
-def _readiness_level(trust: int | None, causes: Sequence[Cause]) -> str:
+def _decide_readiness(trust: int | None, causes: Sequence[Cause]) -> str:
     severities = {cause.severity for cause in causes}
     if trust is None:
         return "insufficient_evidence"
@@ -144,8 +145,9 @@ def _readiness_level(trust: int | None, causes: Sequence[Cause]) -> str:
     return "ready_for_runtime"
 
 
-def _cost_analysis(evidence: SessionEvidence, cost_penalty: int) -> CostAnalysis:
-    duplicates, tokens = evidence.duplicate_calls, evidence.total_tokens
+def _analyse_cost(evidence: SessionEvidence, cost_penalty: int) -> CostAnalysis:
+    duplicates = evidence.duplicate_calls
+    tokens = evidence.total_tokens
     redundancy = _divide_half_even(100 * duplicates, max(1, evidence.count("tool_call")))
     return CostAnalysis(
         total_tokens=tokens,
@@ -188,15 +190,15 @@ def diagnosis_document(
         "trust_score": result.trust_score,
         "readiness_level": result.readiness_level,
         "scores": dict(result.scores),
-        "failure_causes": [_cause_document(cause, event_at) for cause in result.causes],
-        "primary_diagnosis": _primary_document(result),
+        "failure_causes": [_describe_cause(cause, event_at) for cause in result.causes],
+        "primary_diagnosis": _describe_primary(result),
         "cost_analysis": msgspec.structs.asdict(result.cost_analysis),
         "evidence_summary": result.evidence_summary,
         "causal_graph": causal_graph(named_events, result.causes, dict(zip(positions_of_events, ids, strict=True))),
     }
 
 
-def _cause_document(cause: Cause, event_at: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _describe_cause(cause: Cause, event_at: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "type": cause.type,
         "severity": cause.severity,
@@ -208,7 +210,7 @@ def _cause_document(cause: Cause, event_at: Mapping[int, Mapping[str, Any]]) -> 
     }
 
 
-def _primary_document(result: SessionDiagnosis) -> dict[str, Any]:
+def _describe_primary(result: SessionDiagnosis) -> dict[str, Any]:
     primary = result.primary
     nothing = NO_EVENTS if result.trust_score is None else NO_FAILURE
     return {
@@ -287,13 +289,13 @@ def to_record(
         trust_score=result.trust_score,
         readiness_level=result.readiness_level,
         scores=_first_scores(result.scores),
-        failure_causes=_cause_records(result.causes),
+        failure_causes=_select_causes(result.causes),
         failure_cause_count=len(result.causes),
         primary_failure_type=result.primary.type if result.primary else None,
         primary_severity=result.primary.severity if result.primary else None,
         cost_analysis=result.cost_analysis,
         event_count=evidence.event_count,
-        event_counts=_event_counts(evidence),
+        event_counts=_select_event_counts(evidence),
         event_type_count=len(evidence.event_counts),
         rule_version=rule_version(profile.thresholds),
         policy_digest=policy_digest,
@@ -309,17 +311,18 @@ def _first_scores(scores: Mapping[str, int | None]) -> DimensionScores:
     return DimensionScores(**{name: scores.get(name) for name in DimensionScores.__struct_fields__})
 
 
-def _cause_records(causes: Sequence[Cause]) -> tuple[FailureCause, ...]:
+def _select_causes(causes: Sequence[Cause]) -> tuple[FailureCause, ...]:
     """Return the causes with the largest impact, the first of equals, in their own order."""
     order = sorted(range(len(causes)), key=lambda index: (causes[index].impact_score, index))[:CAUSES]
-    references_left, records = ALL_REFERENCES, []
+    references_left = ALL_REFERENCES
+    records: list[FailureCause] = []
     for index in sorted(order):
-        records.append(_cause_record(causes[index], min(references_left, EVIDENCE_REFERENCES)))
+        records.append(_build_cause(causes[index], min(references_left, EVIDENCE_REFERENCES)))
         references_left -= len(records[-1].evidence)
     return tuple(records)
 
 
-def _cause_record(cause: Cause, references: int) -> FailureCause:
+def _build_cause(cause: Cause, references: int) -> FailureCause:
     return FailureCause(
         type=cause.type,
         severity=cause.severity,
@@ -334,7 +337,7 @@ def _cause_record(cause: Cause, references: int) -> FailureCause:
     )
 
 
-def _event_counts(evidence: SessionEvidence) -> tuple[EventCount, ...]:
+def _select_event_counts(evidence: SessionEvidence) -> tuple[EventCount, ...]:
     """Return the most frequent event types, by name; always including tool calls, because lists of runs show their number."""
     order = sorted(evidence.event_counts.items(), key=lambda entry: (entry[0] != "tool_call", -entry[1], entry[0]))
     frequent = order[:EVENT_TYPES]

@@ -51,7 +51,7 @@ _ARGUMENTS = ("args", "arguments", "params")
 _PROMPT = ("input", "cache_read", "cache_write")
 
 MAX_DIGITS = 4000
-"""Most digits of an integer: Python refuses to write integers with more than 4300."""
+"""Maximum number of digits of an integer: Python refuses to write integers with more than 4300."""
 _MAX_INTEGER = 10**MAX_DIGITS
 _NESTED = frozenset({dict, list, tuple})
 
@@ -112,17 +112,17 @@ def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
 def normalise_payload(payload: dict[str, Any], index: int) -> NormalisedEvent:
     """Normalize an event that can be written as JSON, in place; see `normalise_event`."""
     get = payload.get
-    payload["event"] = event = _name(get("event")) or _name(get("type")) or "process_output"
-    payload["event_id"] = _event_id(get("event_id"), index)
+    payload["event"] = event = _read_name(get("event")) or _read_name(get("type")) or "process_output"
+    payload["event_id"] = _read_event_id(get("event_id"), index)
     columns = columns_of(payload)
     return NormalisedEvent(event, payload["event_id"], get("timestamp"), *columns[:9], payload, *columns[9:])
 
 
-def _name(value: Any) -> str | None:
+def _read_name(value: Any) -> str | None:
     return value.strip() or None if type(value) is str else None
 
 
-def _event_id(value: Any, index: int) -> str:
+def _read_event_id(value: Any, index: int) -> str:
     kind = type(value)
     if kind is str and value.strip():
         return str(value)
@@ -145,15 +145,15 @@ def columns_of(payload: Mapping[str, Any]) -> Columns:
     return Columns(
         tool,
         call_key,
-        _word(action) if action is not None else None,
-        _word(status) if status is not None else None,
+        _read_word(action) if action is not None else None,
+        _read_word(status) if status is not None else None,
         used if used is True or used is False else None,
         referenced if referenced is True or referenced is False else None,
         invoked if invoked is True or invoked is False else None,
-        _saturation(payload) if "saturation" in payload or "saturation_score" in payload else None,
+        _read_saturation(payload) if "saturation" in payload or "saturation_score" in payload else None,
         tokens,
-        _identifier(get("source"), MAX_ID),
-        _identifier(get("exchange_id"), MAX_MADE_ID),
+        _read_identifier(get("source"), MAX_ID),
+        _read_identifier(get("exchange_id"), MAX_MADE_ID),
         prompt,
         cached,
     )
@@ -172,7 +172,7 @@ def tool_facts(payload: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 def tool_name(payload: Mapping[str, Any]) -> str | None:
     """Return the named tool of a call or output: `tool`, else `tool_name`, else `name`; None without a valid one."""
-    return _name(payload.get("tool")) or _name(payload.get("tool_name")) or _name(payload.get("name"))
+    return _read_name(payload.get("tool")) or _read_name(payload.get("tool_name")) or _read_name(payload.get("name"))
 
 
 def call_arguments(payload: Mapping[str, Any]) -> Any:
@@ -199,12 +199,12 @@ def _call_key(payload: Mapping[str, Any], tool: str | None, arguments: Any) -> s
     """Return the digest of the tool (else the skill, else the type) and its arguments; equal keys are repetitions."""
     if tool:
         return digest_of_value([tool, arguments])
-    return UNNAMED + digest_of_value([_name(payload.get("skill")) or payload["event"], arguments])
+    return UNNAMED + digest_of_value([_read_name(payload.get("skill")) or payload["event"], arguments])
 
 
 def usage_facts(payload: Mapping[str, Any]) -> tuple[int | None, int | None, int | None]:
     """Return the tokens of a token_usage: the total, those read, and those read from a cache."""
-    return token_total(payload), *_prompt_tokens(payload)
+    return token_total(payload), *_read_prompt_tokens(payload)
 
 
 def token_total(payload: Mapping[str, Any]) -> int | None:
@@ -212,57 +212,57 @@ def token_total(payload: Mapping[str, Any]) -> int | None:
     usage = payload.get("usage")
     if type(usage) is dict:
         total = usage.get("total")
-        if type(total) is int and 0 <= total <= MAX_TOKENS:  # as most
+        if type(total) is int and 0 <= total <= MAX_TOKENS:  # the usual form
             return total
     for source in (usage, payload) if isinstance(usage, dict) else (payload,):
         for field in ("total", "total_tokens"):
-            value = _number(source.get(field))
+            value = _read_number(source.get(field))
             if value is not None and value >= 0:
                 return int(min(value, MAX_TOKENS))
     return None
 
 
-def _number(value: Any) -> float | int | None:
+def _read_number(value: Any) -> float | int | None:
     kind = type(value)
     return value if kind is int or kind is float else None
 
 
-def _prompt_tokens(payload: Mapping[str, Any]) -> tuple[int | None, int | None]:
+def _read_prompt_tokens(payload: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """Return the tokens read, and those of them read from a cache; None if `usage` does not distinguish them."""
     usage = payload.get("usage")
     if type(usage) is dict:
         plain, cached, written = map(usage.get, _PROMPT)
         if type(plain) is int and type(cached) is int and type(written) is int and 0 <= plain | cached | written < MAX_TOKENS:
-            return min(plain + cached + written, MAX_TOKENS), cached  # as most
-    counts = [_count(usage.get(field)) for field in _PROMPT] if isinstance(usage, dict) else [None]
+            return min(plain + cached + written, MAX_TOKENS), cached  # the usual form
+    counts = [_read_count(usage.get(field)) for field in _PROMPT] if isinstance(usage, dict) else [None]
     if counts[0] is None:
         return None, None
-    read, kept, added = (count or 0 for count in counts)
-    return min(read + kept + added, MAX_TOKENS), kept
+    plain, cached, written = (count or 0 for count in counts)
+    return min(plain + cached + written, MAX_TOKENS), cached
 
 
-def _count(value: Any) -> int | None:
-    number = _number(value)
+def _read_count(value: Any) -> int | None:
+    number = _read_number(value)
     return None if number is None or not number >= 0 else int(min(number, MAX_TOKENS))
 
 
-def _word(value: Any) -> str | None:
+def _read_word(value: Any) -> str | None:
     return value.strip().lower() or None if type(value) is str else None
 
 
-def _saturation(payload: Mapping[str, Any]) -> float | None:
+def _read_saturation(payload: Mapping[str, Any]) -> float | None:
     """Return `saturation`, else `saturation_score`, in percent: the first that is a number."""
     for field in ("saturation", "saturation_score"):
-        value = _number(payload.get(field))
+        value = _read_number(payload.get(field))
         if value is not None:
             # An integer of hundreds of digits does not fit into a float; the largest float has the same effect.
             return float(min(max(value, -MAX_TOKENS), MAX_TOKENS))
     return None
 
 
-def _identifier(value: Any, longest: int) -> str | None:
+def _read_identifier(value: Any, max_length: int) -> str | None:
     """Return a text that is valid as an identifier."""
-    return value if type(value) is str and value.strip() and len(value) <= longest and value.isprintable() else None
+    return value if type(value) is str and value.strip() and len(value) <= max_length and value.isprintable() else None
 
 
 def clean_payload(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -272,24 +272,24 @@ def clean_payload(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
     JSON.
     """
     if type(raw) is not dict and not isinstance(raw, Mapping):
-        raise InputError(f"events[{index}]: is {type(raw).__name__}, not a JSON object", hint="Send one object an event.")
+        raise InputError(f"events[{index}]: is {type(raw).__name__}, not a JSON object", hint="Send one object per event.")
     payload = dict(raw)
     try:
-        return _mended(payload) if _is_broken(payload) else payload
+        return _repair(payload) if _is_broken(payload) else payload
     except BoundsError as error:
-        raise BoundsError(f"events[{index}]{_faulty_field(payload)}: {error}") from None
+        raise BoundsError(f"events[{index}]{_find_faulty_field(payload)}: {error}") from None
 
 
-def _mended(value: Any) -> Any:
-    """Return the value with its text and numbers repaired for JSON; its depth is known to be bounded."""
+def _repair(value: Any) -> Any:
+    """Return the value with its text and numbers repaired for JSON. The caller must have bounded its depth."""
     if isinstance(value, str):
         return repair_text(value)
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {repair_text(name): _mended(item) for name, item in value.items()}
+        return {repair_text(name): _repair(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_mended(item) for item in value]
+        return [_repair(item) for item in value]
     return value
 
 
@@ -331,7 +331,7 @@ def _has_broken_name(container: dict[Any, Any]) -> bool:
     return has_surrogates(names)
 
 
-def _faulty_field(payload: dict[Any, Any]) -> str:
+def _find_faulty_field(payload: dict[Any, Any]) -> str:
     """Return `.field` for the first invalid field, for a message."""
     for field, value in payload.items():
         try:
@@ -342,7 +342,7 @@ def _faulty_field(payload: dict[Any, Any]) -> str:
 
 
 class Columns(NamedTuple):
-    """Return the facts of a payload except its type, id and time, in the order of `NormalisedEvent`."""
+    """The facts of a payload except its type, id and time, in the order of `NormalisedEvent`."""
 
     tool: str | None
     call_key: str | None
@@ -375,18 +375,18 @@ def unique_ids(ids: list[str], *, reserved: Collection[str] = ()) -> list[str]:
 
     Linear in the number of ids: an id that already has a suffix can only collide with one other id.
     """
-    seen = set(ids)
-    if len(seen) == len(ids) and seen.isdisjoint(reserved):
+    distinct = set(ids)
+    if len(distinct) == len(ids) and distinct.isdisjoint(reserved):
         return ids
-    taken = set(reserved)
+    used = set(reserved)
     copies: dict[str, int] = {}
     unique = []
     for event_id in ids:
         candidate = event_id
-        while candidate in taken:
+        while candidate in used:
             copies[event_id] = copies.get(event_id, 1) + 1
             candidate = f"{event_id}#{copies[event_id]}"
-        taken.add(candidate)
+        used.add(candidate)
         unique.append(candidate)
     return unique
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from audit.detectors.call_patterns import CallPatterns
-from audit.detectors.thresholds import EVENTS, LOWEST_SATURATION, TRANSCRIPT_SOURCES, Thresholds
+from audit.detectors.thresholds import EVENTS, MIN_SATURATION, TRANSCRIPT_SOURCES, Thresholds
 from audit.diagnosis.events import MAX_TOKENS, NormalisedEvent
 from schemas.records import AgentEvent
 
@@ -50,9 +50,9 @@ The payload is needed only for calls, and only if `SessionEvidence.patterns` com
 """
 
 RETRY_REFERENCES = 3
-"""Most retry events that are evidence of a loop."""
-LARGEST = 12
-"""Most token_usage events that are evidence of a cost explosion: those with the most tokens."""
+"""Maximum number of retry events that are evidence of a loop."""
+MAX_SHARES = 12
+"""Maximum number of token_usage events that are evidence of a cost explosion: those with the most tokens."""
 LOST_MEMORY = frozenset({"recall_failed", "ignored", "lost", "miss"})
 """The actions (else statuses) of a memory_event that mean that memory failed."""
 FAILED_SKILL = frozenset({"ignored", "mismatch", "failed"})
@@ -66,8 +66,8 @@ Row = tuple[Any, ...]
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Sightings(msgspec.Struct, array_like=True, gc=False):
-    """Occurrences of something: the count is exact, the references may be capped."""
+class Occurrences(msgspec.Struct, array_like=True, gc=False):
+    """Events that show a failure: the count is exact, the references may be capped."""
 
     count: int = 0
     references: list[Reference] = []
@@ -96,17 +96,20 @@ class ExchangeSums(msgspec.Struct, array_like=True, gc=False):
     def add(self, exchange: str | None, count: int, reference: Reference) -> None:
         """Add an amount of an event to the sum of an exchange."""
         if exchange != self.exchange:
-            self.exchange, self.count, self.shares = exchange, 0, []
+            self.exchange = exchange
+            self.count = 0
+            self.shares = []
         self.count += count
         _keep_largest(self.shares, count, reference)
         if self.count > self.most:
-            self.most, self.most_shares = min(self.count, MAX_TOKENS), self.shares.copy()
+            self.most = min(self.count, MAX_TOKENS)
+            self.most_shares = self.shares.copy()
 
 
 class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     """The evidence about one session. Memory is linear in distinct calls, event types and kept references.
 
-    `reference_limit` caps the references kept of each kind (and of each distinct call); None keeps all. LARGEST shares of each
+    `reference_limit` caps the references kept of each kind (and of each distinct call); None keeps all. MAX_SHARES shares of each
     sum are always kept, because their number is part of a finding. `calls` is in order of first occurrence. `problems` has, by
     event type, the events that show a failure: lost memories, unused tool outputs, polluted contexts, failed skills. Token
     totals are capped at MAX_TOKENS. `saturation` and `severe_saturation` are thresholds for contexts. `source` is that of the
@@ -119,13 +122,13 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     retries: list[Reference] = []
     largest: list[Share] = []
     """The token_usage events with the most tokens."""
-    problems: dict[str, Sightings] = {}
+    problems: dict[str, Occurrences] = {}
     context_full: bool = False
     total_tokens: int = 0
     saturation: float = EVENTS.saturation
     severe_saturation: float = EVENTS.severe_saturation
     fullest: float = 0.0
-    """The highest reported saturation, if at least LOWEST_SATURATION."""
+    """The highest reported saturation, if at least MIN_SATURATION."""
     source: str | None = None
     last_call: tuple[str, str | None] | None = None
     """The key of the last call of a transcript, and its exchange."""
@@ -145,7 +148,8 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
 
     def hold_to(self, thresholds: Thresholds) -> None:
         """Set the thresholds of the session, before any event is folded."""
-        self.saturation, self.severe_saturation = thresholds.saturation, thresholds.severe_saturation
+        self.saturation = thresholds.saturation
+        self.severe_saturation = thresholds.severe_saturation
         self.patterns = CallPatterns.for_thresholds(thresholds)
 
     @property
@@ -180,8 +184,11 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
         """The number of tool calls that repeat an earlier one: calls less distinct call keys."""
         return sum(calls.count for calls in self.calls.values()) - len(self.calls)
 
-    def most_repeated_but(self, tools: Collection[str]) -> list[Calls]:
-        """Return the repeated calls of the exchange with most duplicates, or of the session if it is not a transcript."""
+    def most_repeated_except(self, tools: Collection[str]) -> list[Calls]:
+        """Return the repeated calls, except those of `tools`, of the exchange with the most duplicates.
+
+        If the session is not a transcript, all of it counts as one exchange.
+        """
         by_exchange: dict[str | None, list[Calls]] = {}
         for calls in self.calls.values():
             if calls.count > 1 and calls.tool not in tools:
@@ -192,9 +199,9 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
         """Return the number of events of one type."""
         return self.event_counts.get(event, 0)
 
-    def problem(self, event: str) -> Sightings:
+    def problem(self, event: str) -> Occurrences:
         """Return the events of one type that show a failure."""
-        return self.problems.get(event) or Sightings()
+        return self.problems.get(event) or Occurrences()
 
     def count_events(self, event: str, count: int) -> None:
         """Count events of a type."""
@@ -268,7 +275,7 @@ def fold_counted(evidence_by_session: Mapping[Key, SessionEvidence], rows: Itera
 
 
 def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
-    recorded = _is_recorded(evidence, row)
+    recorded = _note_transcript(evidence, row)
     key: Any = _run_key(evidence, row) if recorded else row[5]
     reference = (row[1], row[2])
     limit = evidence.reference_limit
@@ -284,7 +291,7 @@ def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
         evidence.patterns.add(reference, row[4], row[5], exchange=exchange, payload=row[17], limit=limit)
 
 
-def _is_recorded(evidence: SessionEvidence, row: Row) -> bool:
+def _note_transcript(evidence: SessionEvidence, row: Row) -> bool:
     """Return whether the event was read from a transcript, which makes its session one."""
     if row[13] not in TRANSCRIPT_SOURCES:
         return False
@@ -312,20 +319,20 @@ def _fold_token_usage(evidence: SessionEvidence, row: Row) -> None:
     tokens = row[12]
     if tokens is not None:
         evidence.total_tokens = min(evidence.total_tokens + tokens, MAX_TOKENS)
-        if _is_recorded(evidence, row):
-            evidence.new_tokens.add(row[14], _new_tokens(evidence, tokens, row[15], row[16]), (row[1], row[2]))
+        if _note_transcript(evidence, row):
+            evidence.new_tokens.add(row[14], _count_new_tokens(evidence, tokens, row[15], row[16]), (row[1], row[2]))
         _keep_largest(evidence.largest, tokens, (row[1], row[2]))
 
 
 def _keep_largest(shares: list[Share], amount: int, reference: Reference) -> None:
-    """Keep an event if it is among the LARGEST that added most to a sum, the first of equals."""
+    """Keep an event if its share of a sum is among the MAX_SHARES largest, the first of equals."""
     share = (-amount, *reference)
-    if amount > 0 and (len(shares) < LARGEST or share < shares[-1]):
+    if amount > 0 and (len(shares) < MAX_SHARES or share < shares[-1]):
         insort(shares, share)
-        del shares[LARGEST:]
+        del shares[MAX_SHARES:]
 
 
-def _new_tokens(evidence: SessionEvidence, tokens: int, prompt: int | None, cached: int | None) -> int:
+def _count_new_tokens(evidence: SessionEvidence, tokens: int, prompt: int | None, cached: int | None) -> int:
     """Return the tokens of a request that the previous request did not have."""
     if prompt is None:
         return tokens
@@ -335,7 +342,7 @@ def _new_tokens(evidence: SessionEvidence, tokens: int, prompt: int | None, cach
 
 
 def _fold_retry(evidence: SessionEvidence, row: Row) -> None:
-    if _is_recorded(evidence, row):
+    if _note_transcript(evidence, row):
         evidence.exchange_retries.add(row[14], 1, (row[1], row[2]))
     limit = evidence.reference_limit
     if len(evidence.retries) < (RETRY_REFERENCES if limit is None else min(limit, RETRY_REFERENCES)):
@@ -344,44 +351,45 @@ def _fold_retry(evidence: SessionEvidence, row: Row) -> None:
 
 def _fold_memory(evidence: SessionEvidence, row: Row) -> None:
     if (row[6] or row[7]) in LOST_MEMORY:
-        _see(evidence, row)
+        _add_problem(evidence, row)
 
 
 def _fold_tool_output(evidence: SessionEvidence, row: Row) -> None:
     if row[8] is False or row[9] is False or row[7] == "ignored":
-        _see(evidence, row)
+        _add_problem(evidence, row)
 
 
 def _fold_output_use(evidence: SessionEvidence, row: Row) -> None:
     if row[8] is False:
-        _see(evidence, row, "tool_output")
+        _add_problem(evidence, row, "tool_output")
 
 
 def _fold_context(evidence: SessionEvidence, row: Row) -> None:
     saturation = row[11]
-    if saturation is not None and saturation >= LOWEST_SATURATION:
+    if saturation is not None and saturation >= MIN_SATURATION:
         evidence.fullest = max(evidence.fullest, saturation)
     if saturation is not None and saturation >= evidence.saturation:
         evidence.context_full = evidence.context_full or saturation >= evidence.severe_saturation
     elif row[6] != "compaction":
         return
-    _see(evidence, row)
+    _add_problem(evidence, row)
 
 
 def _fold_skill(evidence: SessionEvidence, row: Row) -> None:
     if row[10] is False or row[7] in FAILED_SKILL:
-        _see(evidence, row)
+        _add_problem(evidence, row)
 
 
-def _see(evidence: SessionEvidence, row: Row, kind: str | None = None) -> None:
-    kind = kind or row[3]
-    seen = evidence.problems.get(kind)
-    if seen is None:
-        seen = evidence.problems[kind] = Sightings()
-    seen.count += 1
+def _add_problem(evidence: SessionEvidence, row: Row, event: str | None = None) -> None:
+    """Add an event that shows a failure, under its own type or under another `event` type."""
+    event = event or row[3]
+    occurrences = evidence.problems.get(event)
+    if occurrences is None:
+        occurrences = evidence.problems[event] = Occurrences()
+    occurrences.count += 1
     limit = evidence.reference_limit
-    if limit is None or len(seen.references) < limit:
-        seen.references.append((row[1], row[2]))
+    if limit is None or len(occurrences.references) < limit:
+        occurrences.references.append((row[1], row[2]))
 
 
 _FOLDS: dict[str, Callable[[SessionEvidence, Row], None]] = {

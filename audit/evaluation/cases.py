@@ -51,9 +51,9 @@ Model = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/@-]
 MAX_REPETITIONS = 50
 _NAMES = {"type": "string", "enum": [*get_args(JudgeType), *_OTHER_NAMES]}
 MAX_SYSTEM_PROMPT_BYTES = 64 * 1024
-"""Size of the largest system prompt: it is sent with every question."""
+"""Maximum size of a system prompt, which is sent with every question."""
 _HINT = "Correct the lines named above; docs/evaluation-files.md explains every field."
-_NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
+_NOT_ID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_ID = 64
 _SHIPPED_PROMPT = "judge_system_prompt.md"
 
@@ -65,7 +65,7 @@ class FileModel(BaseModel):
 
 
 class Problem(NamedTuple):
-    """Return a validation problem of the field at `location`; `value` is the content of the field."""
+    """A validation problem of the field at `location`; `value` is the content of the field."""
 
     location: tuple[str | int, ...]
     reason: str
@@ -96,13 +96,15 @@ def repetitions(values: Sequence[object], items: str, field: str) -> Iterator[Pr
         first.setdefault(value, index)
 
 
-def _once_each(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
+def _refuse_repetition(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
     if len(set(dimensions)) < len(dimensions):
         raise ValueError("names a dimension twice")
-    return tuple(one for one in DIMENSIONS if one in dimensions)
+    return tuple(dimension for dimension in DIMENSIONS if dimension in dimensions)
 
 
-Dimensions = Annotated[tuple[Dimension, ...], Field(min_length=1, max_length=len(DIMENSIONS)), AfterValidator(_once_each)]
+Dimensions = Annotated[
+    tuple[Dimension, ...], Field(min_length=1, max_length=len(DIMENSIONS)), AfterValidator(_refuse_repetition)
+]
 """Some of the six, each once, in their own order."""
 
 
@@ -142,7 +144,7 @@ class ToolCallCount(_Check):
     """Most calls; null is no such bound."""
 
     @model_validator(mode="after")
-    def _bounded(self) -> Self:
+    def _check_bounds(self) -> Self:
         if self.min is None and self.max is None:
             refuse("ToolCallCount", [Problem(("min",), "give min, max or both: without them any count passes", self)])
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -159,7 +161,7 @@ class ResponseContains(_Check):
     """The text that the answer must hold."""
 
 
-def _that_compiles(regex: str) -> str:
+def _require_pattern(regex: str) -> str:
     try:
         compile_pattern(regex, where="RE2", ignore_case=False)
     except PolicyError as error:
@@ -172,7 +174,7 @@ class ResponseMatches(_Check):
 
     kind: Literal["response_matches"]
     """Kind of the check."""
-    regex: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_LENGTH), AfterValidator(_that_compiles)]
+    regex: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_LENGTH), AfterValidator(_require_pattern)]
     """The pattern."""
 
 
@@ -288,7 +290,7 @@ class Rubric(FileModel):
     """Anything else that the judge should go by."""
 
     @model_validator(mode="after")
-    def _one_meaning_each(self) -> Self:
+    def _check_meanings(self) -> Self:
         refuse("Rubric", repetitions([anchor.score for anchor in self.scale_anchors], "scale_anchors", "score"))
         return self
 
@@ -329,12 +331,12 @@ class Case(FileModel):
     """Go into the results, for looking things up."""
 
     @model_validator(mode="after")
-    def _ids_differ(self) -> Self:
+    def _check_ids(self) -> Self:
         refuse("Case", repetitions([check.check_id for check in self.deterministic_checks], "deterministic_checks", "check_id"))
         return self
 
 
-def _own_name(value: Any) -> Any:
+def _translate_name(value: Any) -> Any:
     return _OTHER_NAMES.get(value, value) if isinstance(value, str) else value
 
 
@@ -343,7 +345,7 @@ class Judge(FileModel):
 
     judge_id: Identifier
     """Name of the judge within the profile."""
-    type: Annotated[JudgeType, BeforeValidator(_own_name), WithJsonSchema(_NAMES)] = "live"
+    type: Annotated[JudgeType, BeforeValidator(_translate_name), WithJsonSchema(_NAMES)] = "live"
     """live, or llm_probe: the Messages API; batch: its batches, at half the price; recorded: no judge, only recorded answers count."""
     model: Model
     """Model that is asked."""
@@ -382,7 +384,7 @@ class DimensionPolicy(FileModel):
     """Weight of the score of the checks."""
 
     @model_validator(mode="after")
-    def _some_weight(self) -> Self:
+    def _check_weights(self) -> Self:
         if self.policy == "weighted" and self.judge_weight + self.deterministic_weight <= 0:
             refuse("DimensionPolicy", [Problem(("judge_weight",), "both weights are 0: one of them must count", self)])
         return self
@@ -409,11 +411,11 @@ class Profile(FileModel):
     """Most that the calls for one evaluation may cost; null is no cap."""
 
     @model_validator(mode="after")
-    def _names_agree(self) -> Self:
-        refuse("Profile", self._problems())
+    def _check_names(self) -> Self:
+        refuse("Profile", self._find_problems())
         return self
 
-    def _problems(self) -> Iterator[Problem]:
+    def _find_problems(self) -> Iterator[Problem]:
         judge_ids = [judge.judge_id for judge in self.judges]
         yield from repetitions(judge_ids, "judges", "judge_id")
         yield from repetitions([run.judge_run_id for run in self.judge_runs], "judge_runs", "judge_run_id")
@@ -476,26 +478,26 @@ def load_profile(path: Path) -> LoadedProfile:
     A profile without a `profile_id` gets the name of its file.
     """
     document = Document(path, hint=_HINT)
-    if isinstance(document.value, dict) and (name := _identifier(path.stem)):
+    if isinstance(document.value, dict) and (name := _make_identifier(path.stem)):
         document.value.setdefault("profile_id", name)
     profile = document.validate(Profile)
     prompt_path = profile.judge_system_prompt_path
     if prompt_path is None:
         return LoadedProfile(profile, shipped_system_prompt())
     try:
-        text = _system_prompt(path.parent / prompt_path)
+        text = _read_system_prompt(path.parent / prompt_path)
     except ValueError as error:
         location = document.describe_location(("judge_system_prompt_path",))
         raise PolicyError(f"{location}: the file {prompt_path!r} {error}", hint=_HINT) from None
     return LoadedProfile(profile, text)
 
 
-def _identifier(name: str) -> str:
+def _make_identifier(name: str) -> str:
     """Replace characters that an id cannot contain by hyphens; empty if nothing is left."""
-    return _NO_ID.sub("-", name).strip("-._")[:_MAX_ID]
+    return _NOT_ID_CHARACTERS.sub("-", name).strip("-._")[:_MAX_ID]
 
 
-def _system_prompt(path: Path) -> str:
+def _read_system_prompt(path: Path) -> str:
     """Return the text of the file; raises ValueError with the reason if it cannot be used."""
     try:
         with path.open("rb") as file:

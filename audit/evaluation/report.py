@@ -34,7 +34,7 @@ FAILED = "failed"
 LATER_ATTEMPT_FAILED = "A later attempt failed: this is the last result that finished."
 """Warning on an evaluation that was asked for again in vain."""
 
-_EVERY = "every run"
+_ONLY_STRATUM = "every run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Report(_ReportModel):
 
 def report_of(evaluated: Iterable[Evaluated], fail_under: float | None = None) -> Report:
     """The report on evaluations, by judge run, model, case and repetition."""
-    rows = tuple(row_of(evaluation) for evaluation in sorted(evaluated, key=_order))
+    rows = tuple(row_of(evaluation) for evaluation in sorted(evaluated, key=_sort_key))
     executed = [row for row in rows if row.evaluation == "exec"]
     groups: dict[tuple[str, str | None], list[EvaluationRow]] = defaultdict(list)
     for row in rows:
@@ -150,13 +150,13 @@ def report_of(evaluated: Iterable[Evaluated], fail_under: float | None = None) -
         failed=sum(row.evaluation_status == FAILED for row in rows),
         fail_under=fail_under,
         below=sum(fail_under is not None and row.score is not None and row.score < fail_under for row in rows),
-        spent_usd=_total([row.evaluation_cost_usd for row in executed]),
+        spent_usd=_sum_costs([row.evaluation_cost_usd for row in executed]),
         evaluations=rows,
-        models=tuple(_summary(judge_run_id, model, of_model) for (judge_run_id, model), of_model in groups.items()),
+        models=tuple(_summarize_model(judge_run_id, model, model_rows) for (judge_run_id, model), model_rows in groups.items()),
     )
 
 
-def _order(evaluated: Evaluated) -> tuple[str, str, str, int, str, str]:
+def _sort_key(evaluated: Evaluated) -> tuple[str, str, str, int, str, str]:
     evaluation = evaluated.evaluation
     return (
         evaluation.judge_run_id,
@@ -168,12 +168,12 @@ def _order(evaluated: Evaluated) -> tuple[str, str, str, int, str, str]:
     )
 
 
-def _total(costs: Sequence[float | None]) -> float | None:
+def _sum_costs(costs: Sequence[float | None]) -> float | None:
     """Return the sum; None if a value is unknown."""
     return None if None in costs else math.fsum(cost for cost in costs if cost is not None)
 
 
-def _summary(judge_run_id: str, model: str | None, rows: Sequence[EvaluationRow]) -> ModelSummary:
+def _summarize_model(judge_run_id: str, model: str | None, rows: Sequence[EvaluationRow]) -> ModelSummary:
     scores = [row.score for row in rows if row.score is not None]
     low, high = mean_interval(scores) or (None, None)
     return ModelSummary(
@@ -184,21 +184,21 @@ def _summary(judge_run_id: str, model: str | None, rows: Sequence[EvaluationRow]
         mean=statistics.fmean(scores) if scores else None,
         low=low,
         high=high,
-        dimensions={dimension: _dimension_mean(dimension, rows) for dimension in DIMENSIONS},
-        run_cost_usd=_known_total([row.run_cost_usd for row in rows]),
-        evaluation_cost_usd=_known_total([row.evaluation_cost_usd for row in rows]),
-        total_cost_usd=_known_total([cost for row in rows for cost in (row.run_cost_usd, row.evaluation_cost_usd)]),
+        dimensions={dimension: _average_dimension(dimension, rows) for dimension in DIMENSIONS},
+        run_cost_usd=_sum_known_costs([row.run_cost_usd for row in rows]),
+        evaluation_cost_usd=_sum_known_costs([row.evaluation_cost_usd for row in rows]),
+        total_cost_usd=_sum_known_costs([cost for row in rows for cost in (row.run_cost_usd, row.evaluation_cost_usd)]),
         unknown_costs=sum(row.total_cost_usd is None for row in rows),
     )
 
 
-def _dimension_mean(dimension: Dimension, rows: Sequence[EvaluationRow]) -> DimensionMean:
+def _average_dimension(dimension: Dimension, rows: Sequence[EvaluationRow]) -> DimensionMean:
     final = [row.result.final_result.final_dimensions.get(dimension) for row in rows]
     scores = [score for score in final if score is not None]
     return DimensionMean(mean=statistics.fmean(scores) if scores else None, evaluations=len(scores))
 
 
-def _known_total(costs: Sequence[float | None]) -> float | None:
+def _sum_known_costs(costs: Sequence[float | None]) -> float | None:
     """Return the sum of the known values; None without any."""
     known_costs = [cost for cost in costs if cost is not None]
     return math.fsum(known_costs) if known_costs else None
@@ -209,8 +209,8 @@ def mean_interval(scores: Sequence[float]) -> tuple[float, float] | None:
     if len(scores) < 2:
         return None
     mean = statistics.fmean(scores)
-    half = t_quantile((1 + CONFIDENCE) / 2, len(scores) - 1) * statistics.stdev(scores) / math.sqrt(len(scores))
-    return max(mean - half, LOWEST), min(mean + half, HIGHEST)
+    half_width = t_quantile((1 + CONFIDENCE) / 2, len(scores) - 1) * statistics.stdev(scores) / math.sqrt(len(scores))
+    return max(mean - half_width, LOWEST), min(mean + half_width, HIGHEST)
 
 
 def row_of(evaluated: Evaluated) -> EvaluationRow:
@@ -237,7 +237,7 @@ def row_of(evaluated: Evaluated) -> EvaluationRow:
         output_tokens=evaluation.run_output_tokens,
         run_cost_usd=evaluation.run_cost_usd,
         evaluation_cost_usd=evaluation.cost_usd,
-        total_cost_usd=_total([evaluation.run_cost_usd, evaluation.cost_usd]),
+        total_cost_usd=_sum_costs([evaluation.run_cost_usd, evaluation.cost_usd]),
         simulated=evaluation.simulated,
         evaluated_at=evaluation.evaluated_at,
         warnings=evaluation.warnings,
@@ -274,8 +274,8 @@ def agreement_with_people(verdicts: Sequence[RaterVerdict]) -> Agreement:
             rater=verdict.rater,
             human=round_to_point(verdict.human),
             judge=on_the_scale_of_people(verdict.final_score),
-            stratum=_EVERY,
+            stratum=_ONLY_STRATUM,
         )
         for verdict in verdicts
     ]
-    return agreement(labels, {_EVERY: len({verdict.evaluation_id for verdict in verdicts})})
+    return agreement(labels, {_ONLY_STRATUM: len({verdict.evaluation_id for verdict in verdicts})})

@@ -163,15 +163,15 @@ def aggregate(answers: Mapping[int, EvaluationAnswer], method: Method) -> Aggreg
     median_answer = answers[nearest]
     return Aggregates(
         {
-            dimension: _aggregate([answers[number].dimensions[dimension] for number in numbers], method, item.evidence)
+            dimension: _aggregate_scores([answers[number].dimensions[dimension] for number in numbers], method, item.evidence)
             for dimension, item in median_answer.dimensions.items()
         },
-        _aggregate([answers[number].overall for number in numbers], method, median_answer.overall.evidence),
+        _aggregate_scores([answers[number].overall for number in numbers], method, median_answer.overall.evidence),
         nearest,
     )
 
 
-def _aggregate(iterations: Sequence[Assessment], method: Method, evidence: tuple[str, ...]) -> Aggregate:
+def _aggregate_scores(iterations: Sequence[Assessment], method: Method, evidence: tuple[str, ...]) -> Aggregate:
     scores = [iteration.score for iteration in iterations]
     return Aggregate(_METHODS[method](scores), max(scores) - min(scores), evidence)
 
@@ -194,7 +194,7 @@ class Resolution:
 def resolve(dimension: Dimension, policy: DimensionPolicy, checks: Sequence[CheckOutcome], judge: float | None) -> Resolution:
     """Return the score of one dimension; see the table of the module."""
     deterministic = deterministic_score(dimension, checks)
-    source = _source(policy, deterministic, judge)
+    source = _choose_source(policy, deterministic, judge)
     final = {"judge": judge, "deterministic": deterministic, "missing": None}.get(source)
     if source == "weighted" and judge is not None and deterministic is not None:
         final = weighted(judge, deterministic, policy)
@@ -207,7 +207,7 @@ def deterministic_score(dimension: Dimension, checks: Sequence[CheckOutcome]) ->
     return HIGHEST * sum(check.outcome == PASS for check in mapped) / len(mapped) if mapped else None
 
 
-def _source(policy: DimensionPolicy, deterministic: float | None, judge: float | None) -> Source:
+def _choose_source(policy: DimensionPolicy, deterministic: float | None, judge: float | None) -> Source:
     if deterministic is None and judge is None:
         return "missing"
     both, judge_alone, checks_alone = _SOURCES[policy.policy]
@@ -266,10 +266,12 @@ class Findings:
 
     def result(self, request: EvaluationRequest) -> EvaluationResult:
         """Return the published documents."""
-        return EvaluationResult(final_result=_final_result(request, self), judge_result=_judge_result(request, self))
+        return EvaluationResult(
+            final_result=_build_final_result(request, self), judge_result=_build_judge_result(request, self)
+        )
 
 
-def _final_result(request: EvaluationRequest, findings: Findings) -> FinalResult:
+def _build_final_result(request: EvaluationRequest, findings: Findings) -> FinalResult:
     aggregates = findings.aggregates
     return FinalResult(
         evaluation_id=request.evaluation_id,
@@ -282,23 +284,23 @@ def _final_result(request: EvaluationRequest, findings: Findings) -> FinalResult
         simulated=findings.simulated,
         evaluation_status="failed" if aggregates is None else "completed",
         final_score=aggregates.overall.score if aggregates else None,
-        judge_overall=_score(aggregates.overall) if aggregates else None,
-        judge_dimensions={item: _score(score) for item, score in (aggregates.dimensions if aggregates else {}).items()},
+        judge_overall=_build_score(aggregates.overall) if aggregates else None,
+        judge_dimensions={item: _build_score(score) for item, score in (aggregates.dimensions if aggregates else {}).items()},
         deterministic_dimensions={item.dimension: item.deterministic for item in findings.resolutions},
         final_dimensions={item.dimension: item.final for item in findings.resolutions},
-        dimension_resolutions={item.dimension: _resolution(item) for item in findings.resolutions},
+        dimension_resolutions={item.dimension: _build_resolution(item) for item in findings.resolutions},
         checks=tuple(CheckResult.model_validate(item, from_attributes=True) for item in findings.terms.checks),
-        summary=_summary(findings),
+        summary=_summarize(findings),
         warnings=findings.warnings,
         anomaly_reasons=request.anomaly_reasons,
     )
 
 
-def _score(aggregate: Aggregate) -> AggregateScore:
+def _build_score(aggregate: Aggregate) -> AggregateScore:
     return AggregateScore(evidence=aggregate.evidence, score=aggregate.score, spread=aggregate.spread)
 
 
-def _resolution(resolution: Resolution) -> DimensionResolution:
+def _build_resolution(resolution: Resolution) -> DimensionResolution:
     weights = normalised(resolution.policy) if resolution.policy.policy == "weighted" else (None, None)
     return DimensionResolution(
         policy=resolution.policy.policy,
@@ -311,7 +313,7 @@ def _resolution(resolution: Resolution) -> DimensionResolution:
     )
 
 
-def _summary(findings: Findings) -> ResultSummary:
+def _summarize(findings: Findings) -> ResultSummary:
     outcomes = [check.outcome for check in findings.terms.checks]
     return ResultSummary(
         deterministic_passed_checks=outcomes.count(PASS),
@@ -322,12 +324,12 @@ def _summary(findings: Findings) -> ResultSummary:
     )
 
 
-def _judge_result(request: EvaluationRequest, findings: Findings) -> JudgeResult:
+def _build_judge_result(request: EvaluationRequest, findings: Findings) -> JudgeResult:
     plan, aggregates = findings.terms.plan, None
     if findings.aggregates is not None:
         aggregates = JudgeAggregate(
-            dimensions={dimension: _score(aggregate) for dimension, aggregate in findings.aggregates.dimensions.items()},
-            overall=_score(findings.aggregates.overall),
+            dimensions={dimension: _build_score(aggregate) for dimension, aggregate in findings.aggregates.dimensions.items()},
+            overall=_build_score(findings.aggregates.overall),
             evidence_iteration=findings.aggregates.evidence_iteration,
         )
     return JudgeResult(
@@ -346,19 +348,19 @@ def _judge_result(request: EvaluationRequest, findings: Findings) -> JudgeResult
 
 def documents(iterations: Sequence[IterationOutcome], evaluation_id: str) -> tuple[Iteration, ...]:
     """Return the iterations as the result shows them."""
-    return tuple(_document(iteration, evaluation_id, MAX_ANSWERS_BYTES // len(iterations)) for iteration in iterations)
+    return tuple(_build_iteration(iteration, evaluation_id, MAX_ANSWERS_BYTES // len(iterations)) for iteration in iterations)
 
 
-def _document(iteration: IterationOutcome, evaluation_id: str, room: int) -> Iteration:
+def _build_iteration(iteration: IterationOutcome, evaluation_id: str, room: int) -> Iteration:
     scores = None
     if iteration.answer is not None:
         by_dimension = {dimension: assessment.score for dimension, assessment in iteration.answer.dimensions.items()}
         scores = IterationScores(dimensions=by_dimension, overall=iteration.answer.overall.score)
-    call = _call_facts(iteration.judgement, evaluation_id, room)
+    call = _describe_call(iteration.judgement, evaluation_id, room)
     return Iteration(iteration=iteration.number, outcome=iteration.outcome, reason=iteration.reason, scores=scores, **call)
 
 
-def _call_facts(judgement: Judgement | None, evaluation_id: str, room: int) -> dict[str, Any]:
+def _describe_call(judgement: Judgement | None, evaluation_id: str, room: int) -> dict[str, Any]:
     """Return the facts about a call; empty values if it was never made.
 
     A call for another evaluation has no cost here.
@@ -375,15 +377,15 @@ def _call_facts(judgement: Judgement | None, evaluation_id: str, room: int) -> d
 
 def _cut_answer(answer: str, room: int) -> str:
     """Cut the answer to at most so many bytes of JSON, stating what is left out."""
-    if len(answer) <= MAX_ANSWER and _size(answer) <= room:
+    if len(answer) <= MAX_ANSWER and _json_size(answer) <= room:
         return answer
     shown = answer[:room]
-    while _size(shown) > room:
-        shown = shown[: len(shown) * room // (_size(shown) + 1)]
+    while _json_size(shown) > room:
+        shown = shown[: len(shown) * room // (_json_size(shown) + 1)]
     return f"{shown} [… {len(answer) - len(shown)} characters left out …]"
 
 
-def _size(text: str) -> int:
+def _json_size(text: str) -> int:
     return len(canonical_json(text).encode())
 
 
@@ -403,13 +405,13 @@ def findings_of(request: EvaluationRequest, terms: Terms, iterations: Sequence[I
     )
     warnings = [
         *request.warnings,
-        *_iteration_warnings(iterations),
+        *_warn_of_failures(iterations),
         *resolution_warnings(resolutions, terms.checks),
     ]
     return Findings(terms, tuple(iterations), aggregates, resolutions, tuple(dict.fromkeys(warnings)))
 
 
-def _iteration_warnings(iterations: Sequence[IterationOutcome]) -> Iterator[str]:
+def _warn_of_failures(iterations: Sequence[IterationOutcome]) -> Iterator[str]:
     return (
         f"Judge iteration {iteration.number} failed and was excluded." for iteration in iterations if iteration.answer is None
     )
@@ -429,12 +431,12 @@ class AggregateScore(_Document):
     """Largest minus smallest over the iterations."""
 
 
-def _in_order(by_dimension: Mapping[Dimension, Value]) -> Mapping[Dimension, Value]:
-    """JSON objects that were sorted by name are shown in the dimensions' own order all the same."""
+def _sort_dimensions(by_dimension: Mapping[Dimension, Value]) -> Mapping[Dimension, Value]:
+    """Return the mapping in the order of `DIMENSIONS`, because JSON objects may have been sorted by name."""
     return {dimension: by_dimension[dimension] for dimension in DIMENSIONS if dimension in by_dimension}
 
 
-ByDimension = Annotated[Mapping[Dimension, Value], AfterValidator(_in_order)]
+ByDimension = Annotated[Mapping[Dimension, Value], AfterValidator(_sort_dimensions)]
 """A value for each dimension that the case declares."""
 
 
@@ -483,7 +485,7 @@ class Iteration(_Document):
 
 
 class JudgeResult(_Document):
-    """Everything the judge said of a run."""
+    """All answers of the judge about a run, and their aggregate."""
 
     judge_run_id: str
     judge_id: str
@@ -525,7 +527,7 @@ class CheckResult(_Document):
 
 
 class ResultSummary(_Document):
-    """Counts."""
+    """The numbers of checks and iterations by outcome."""
 
     deterministic_passed_checks: Count
     deterministic_failed_checks: Count
@@ -564,11 +566,11 @@ class FinalResult(_Document):
 
 
 class EvaluationResult(_Document):
-    """Both documents; what an `Evaluation` record keeps in `result`."""
+    """Both documents, as an `Evaluation` record stores them in `result`."""
 
     final_result: FinalResult
     judge_result: JudgeResult
 
     def as_json(self) -> str:
-        """Canonical JSON: the same result gives the same bytes. `model_validate_json` reads it."""
+        """Return the result as canonical JSON, which `model_validate_json` reads."""
         return canonical_json(self.model_dump(mode="json"))

@@ -83,10 +83,11 @@ _STATUSES: Mapping[str, Status] = {
     "no_response": "no_response",
 }
 MAX_LENGTH = 500
-"""Longest value that is taken for a name."""
-_SHORTEST_NAME, _LONG_NAME = 4, 12
-_SMALLEST_ID = 10_000
-"""Smallest integer that is taken for an id; smaller ones are often counts or ports."""
+"""Maximum length of a value that may be a name."""
+_MIN_NAME_LENGTH, _MIN_WORD_LENGTH = 4, 12
+"""Minimum lengths of a name, and of a name of letters only."""
+_MIN_ID = 10_000
+"""Minimum of an integer that may be an id; smaller ones are often counts or ports."""
 _NESTED_NAME_FIELDS = frozenset({"id", "name", "path", "address", "ip", "digest"})
 """Fields that hold the name if a well-known field holds an object."""
 # fmt: off
@@ -439,7 +440,7 @@ def _values_of_known_fields(event: Mapping[str, Any]) -> Iterator[str]:
                 next_level += [(item, is_name) for item in value]
             elif is_name and isinstance(value, str):
                 yield value
-            elif is_name and type(value) is int and _SMALLEST_ID <= value < 2**63:
+            elif is_name and type(value) is int and _MIN_ID <= value < 2**63:
                 yield str(value)
         if not next_level:
             return
@@ -458,8 +459,12 @@ def _letters(field: str) -> str:
 
 
 def _is_specific(name: str) -> bool:
-    has_size = _SHORTEST_NAME <= len(name) <= MAX_LENGTH and "\n" not in name
-    return has_size and (len(name) >= _LONG_NAME or _NON_LETTER.search(name) is not None) and not _GENERATED_ID.fullmatch(name)
+    has_size = _MIN_NAME_LENGTH <= len(name) <= MAX_LENGTH and "\n" not in name
+    return (
+        has_size
+        and (len(name) >= _MIN_WORD_LENGTH or _NON_LETTER.search(name) is not None)
+        and not _GENERATED_ID.fullmatch(name)
+    )
 
 
 def _collect_failures(session: SessionRecords, trace: Trace, active: Sequence[Exchange], status: Status) -> Iterator[Failure]:
@@ -527,10 +532,10 @@ class Trace:
 
     def take(self, event: Event) -> None:
         """Add the next event; an event of another type only contributes its time."""
-        at = _parse_time(event)
-        if at is not None:
-            self.first_at = at if self.first_at is None else min(at, self.first_at)
-            self.last_at = at if self.last_at is None else max(at, self.last_at)
+        time = _parse_time(event)
+        if time is not None:
+            self.first_at = time if self.first_at is None else min(time, self.first_at)
+            self.last_at = time if self.last_at is None else max(time, self.last_at)
         reader = _READERS.get(_first_text(event, ("event",)))
         if reader is not None:
             reader(self, event)
@@ -560,7 +565,8 @@ class Trace:
         path = _first_text(event, _PATH_FIELDS)
         if not path:
             return
-        key, content = normalize_path(path), _first_value(event, _CONTENT_FIELDS)
+        key = normalize_path(path)
+        content = _first_value(event, _CONTENT_FIELDS)
         before = self.artifacts.pop(key, None)
         if _first_text(event, ("action",)).lower() not in _DELETE_ACTIONS:
             excerpt = before.excerpt if before else ""
@@ -576,7 +582,7 @@ class Trace:
             _first_text(event, _MESSAGE_FIELDS)
             or (_first_text(inner, _MESSAGE_FIELDS) if isinstance(inner, dict) else "")
             or _first_text(event, ("action", "status"))
-            or "no words"
+            or "no message"
         )
         self._add_error(event, tool, Failure("error_event", f"{tool}: {message}" if tool else message))
 
@@ -615,8 +621,8 @@ def _first_text(event: Event, names: Iterable[str]) -> str:
     """Return the first of these fields that is a text and not blank; empty without any."""
     for name in names:
         value = event.get(name)
-        if isinstance(value, str) and (text := value.strip()):
-            return text
+        if isinstance(value, str) and value.strip():
+            return value.strip()
     return ""
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from audit.detectors.thresholds import LOWEST_SATURATION, TRANSCRIPT_SOURCES, Profile, profile_name
+from audit.detectors.thresholds import MIN_SATURATION, TRANSCRIPT_SOURCES, Profile, profile_name
 from audit.diagnosis.diagnosis import EVIDENCE_REFERENCES, diagnose, to_record
 from audit.diagnosis.evidence import FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
 from audit.policy import Policy
@@ -267,7 +267,7 @@ def _other_events_filter() -> pl.Expr:
         | ((pl.col("event") == "output_use") & ~pl.col("used"))
         | (
             (pl.col("event") == "context_event")
-            & ((pl.col("saturation") >= LOWEST_SATURATION) | (pl.col("action") == "compaction"))
+            & ((pl.col("saturation") >= MIN_SATURATION) | (pl.col("action") == "compaction"))
         )
         | ((pl.col("event") == "skill_event") & (~pl.col("invoked") | pl.col("status").is_in(list(FAILED_SKILL))))
     )

@@ -230,7 +230,7 @@ def test_thresholds_that_contradict_each_other_are_refused_by_line(tmp_path: Pat
     """A loop that is critical before it is a loop shows that two numbers were swapped."""
     path = tmp_path / "p.yaml"
     path.write_text("version: 1\ndefaults:\n  detectors:\n    events:\n      loopCalls: 9\n", "utf-8")
-    words = "p.yaml:5: defaults.detectors.events.loopCalls: 9 lies above criticalLoopCalls, which is 5"
+    words = "p.yaml:5: defaults.detectors.events.loopCalls: 9 is above criticalLoopCalls, which is 5"
     with pytest.raises(PolicyError, match=re.escape(words)):
         load_policy(path)
 

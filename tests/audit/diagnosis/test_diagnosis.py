@@ -177,9 +177,9 @@ def test_readiness_follows_from_severity(events: list[dict[str, Any]], trust: in
 )
 def test_readiness_thresholds(trust: int | None, level: str) -> None:
     """The current penalties cannot reach these scores, but a new failure type may."""
-    from audit.diagnosis.diagnosis import _readiness_level
+    from audit.diagnosis.diagnosis import _decide_readiness
 
-    assert _readiness_level(trust, ()) == level
+    assert _decide_readiness(trust, ()) == level
 
 
 @given(numerator=st.integers(0, 10**6), denominator=st.integers(1, 1000))

@@ -247,7 +247,7 @@ def test_the_fingerprint_changes_with_the_wording_and_the_dimensions(monkeypatch
         ("_BASE_TOKENS", 1),
         ("tier2_schema", lambda _names: {"type": "object"}),
         ("tier2_instructions", lambda _methodology: "Judge."),
-        ("_cached_task", lambda *_parts: ("Go.", b'"Go."')),
+        ("_build_task_cached", lambda *_parts: ("Go.", b'"Go."')),
         ("TIER2", "tier2b"),
     ]:
         with monkeypatch.context() as patch:
