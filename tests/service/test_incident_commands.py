@@ -279,15 +279,15 @@ def test_an_incident_about_runs_is_shown_with_its_runs(tmp_path: Path, capsys: p
     assert "run_days, watched_runs, incident_runs" in " ".join(output.split())
 
 
-def test_a_check_fails_on_the_incidents_that_are_asked_for(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A build stops while an incident waits for a decision, whichever check found it, and goes on after the decision."""
+def test_a_check_fails_on_the_selected_incidents(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A build stops while an incident waits for a decision, whichever check found it."""
     check = ["check-drift", "--as-of", AS_OF, "--db", str(database)]
     assert run(check) == 0
     assert run([*check, "--fail-on", "open"]) == 1
-    told = capsys.readouterr().err
-    assert "FAIL ops " in told
-    assert "1 incident is open" in told
-    assert "driftline incidents show ID" in told
+    errors = capsys.readouterr().err
+    assert "FAIL ops " in errors
+    assert "1 incident is open" in errors
+    assert "driftline incidents show ID" in errors
     for kind, code in (("live", 1), ("confirmed", 1), ("critical", 1)):
         assert code == run([*check, "--fail-on", kind]), kind
     assert run([*check, "--fail-on", "open", "--project", "web"]) == 0

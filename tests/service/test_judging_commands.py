@@ -59,8 +59,8 @@ def spent(tmp_path: Path) -> None:
         ("model", [("claude-haiku-4-5", 0.875, 0, 1), ("local-model", None, 1, 0)]),
     ],
 )
-def test_costs_are_summed_by_what_is_asked_for(driftline: Command, by: str, expected: list[Any]) -> None:
-    """Each row says which group it is of, and nothing of the other groupings."""
+def test_costs_are_grouped_as_requested(driftline: Command, by: str, expected: list[Any]) -> None:
+    """Each row names its group and has no other grouping."""
     code, out, _ = driftline("costs", "--by", by, "--json")
     rows = [json.loads(line) for line in out.splitlines()]
 
@@ -70,8 +70,8 @@ def test_costs_are_summed_by_what_is_asked_for(driftline: Command, by: str, expe
 
 
 @pytest.mark.usefixtures("spent")
-def test_costs_of_one_project(driftline: Command) -> None:
-    """What others spent is nobody's business."""
+def test_costs_can_be_limited_to_a_project(driftline: Command) -> None:
+    """The costs of other projects are not shown."""
     _, out, _ = driftline("costs", "--project", "ops", "--json")
     [row] = [json.loads(line) for line in out.splitlines()]
     assert row["project"] == "ops"
@@ -83,8 +83,8 @@ def test_costs_of_one_project(driftline: Command) -> None:
 
 
 @pytest.mark.usefixtures("spent")
-def test_the_table_of_costs_marks_what_is_simulated_or_unknown(driftline: Command) -> None:
-    """Money that was not spent, and money nobody knows of, must not look like the rest."""
+def test_the_table_of_costs_marks_simulated_and_unknown_ones(driftline: Command) -> None:
+    """They must not look like money that was spent."""
     code, out, _ = driftline("costs", "--by", "session")
     header, _, ops, web = (" ".join(line.split()) for line in out.splitlines())
 
@@ -95,16 +95,16 @@ def test_the_table_of_costs_marks_what_is_simulated_or_unknown(driftline: Comman
 
 
 @pytest.mark.usefixtures("spent")
-def test_a_model_nobody_knows_the_price_of_has_no_cost(driftline: Command) -> None:
-    """Unknown is not 0."""
+def test_a_model_without_a_known_price_has_no_cost(driftline: Command) -> None:
+    """Unknown is not zero."""
     _, out, _ = driftline("costs", "--by", "model")
     [line] = [line for line in out.splitlines() if line.startswith("local-model")]
     assert "$" not in line
     assert line.split()[-3:] == ["1", "unknown", "-"]
 
 
-def test_no_judgement_is_said_and_is_no_error(driftline: Command, tmp_path: Path) -> None:
-    """The first thing a newcomer has is a database that no judge has seen."""
+def test_without_judgements_the_command_says_so(driftline: Command, tmp_path: Path) -> None:
+    """A newcomer's database has no judgements yet."""
     database_of(tmp_path, [])
     assert driftline("costs", "--json")[:2] == (0, "")
     code, out, err = driftline("costs")
@@ -114,7 +114,7 @@ def test_no_judgement_is_said_and_is_no_error(driftline: Command, tmp_path: Path
 
 
 def test_an_unknown_grouping_is_refused(driftline: Command, tmp_path: Path) -> None:
-    """The message names those there are."""
+    """The message lists the groupings."""
     database_of(tmp_path, [])
     code, _, err = driftline("costs", "--by", "hour")
     assert code == 2
@@ -137,8 +137,8 @@ def open_incident(number: int, project: str) -> Incident:
     )
 
 
-def test_the_banner_has_the_project_s_settings_and_open_incidents(driftline: Command, tmp_path: Path) -> None:
-    """Not the defaults, and not a zero that is never anything else."""
+def test_the_banner_has_the_projects_settings_and_open_incidents(driftline: Command, tmp_path: Path) -> None:
+    """It must show neither the defaults nor a constant zero."""
     database_of(tmp_path, [open_incident(1, "ops"), open_incident(2, "ops"), open_incident(3, "web")])
     policy = tmp_path / "policy.yaml"
     policy.write_text("version: 1\nprojects:\n  ops:\n    costCapPerSession: null\n    sampling:\n      routineInterval: 4\n")
@@ -155,10 +155,10 @@ def test_the_banner_has_the_project_s_settings_and_open_incidents(driftline: Com
     ]
 
 
-def test_the_banner_names_the_judge_where_there_is_a_key(
+def test_the_banner_names_the_judge_if_there_is_a_key(
     driftline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A project without records has a banner, too: it is shown before the first of them."""
+    """It is shown before a project's first record."""
     database_of(tmp_path, [])
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
     _, out, _ = driftline("banner", "ops", "--json")
@@ -169,10 +169,10 @@ def test_the_banner_names_the_judge_where_there_is_a_key(
     assert document["banner"].endswith("Open incidents: 0. Not checked yet: there are no scores to check.")
 
 
-def test_the_banner_names_no_judge_where_none_is_wanted(
+def test_the_banner_names_no_judge_if_none_is_wanted(
     driftline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that lies about is not used against the settings."""
+    """An existing key does not override the settings."""
     database_of(tmp_path, [])
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
     monkeypatch.setenv("DRIFTLINE_JUDGE", "none")
@@ -180,8 +180,8 @@ def test_the_banner_names_no_judge_where_none_is_wanted(
     assert "Judge model: none; only Tier 1 runs" in out.splitlines()
 
 
-def test_the_banner_says_that_a_judge_is_simulated(driftline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers at the address of a judge and in its words; only it knows that it is none, and is asked."""
+def test_the_banner_marks_a_simulated_judge(driftline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers like a real judge, and only the judge itself can tell."""
     database_of(tmp_path, [])
     with running() as judge:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
@@ -189,8 +189,8 @@ def test_the_banner_says_that_a_judge_is_simulated(driftline: Command, tmp_path:
     assert "Judge model: claude-haiku-4-5 (simulated judge)" in out.splitlines()
 
 
-def test_the_table_of_scores_shows_every_tier_or_why_it_has_no_score(driftline: Command, tmp_path: Path) -> None:
-    """Each state reads differently, and none like a score; what a simulated judge said is marked."""
+def test_the_table_of_scores_shows_each_tier_or_its_reason(driftline: Command, tmp_path: Path) -> None:
+    """Each state reads differently and unlike a score, and simulated scores are marked."""
     judged = {"disposition": "scored", "tier2_state": "scored", "tier2_score": 0.75, "tier2_5_alignment": 0.5}
     records = [
         score("s", 4, **judged, tier2_5_state="scored", tier3_state="scored", tier3_score=4.5, simulated=True),
@@ -200,19 +200,19 @@ def test_the_table_of_scores_shows_every_tier_or_why_it_has_no_score(driftline: 
     ]
     database_of(tmp_path, records)
     code, out, _ = driftline("scores")
-    header, _, *shown = out.splitlines()
+    header, _, *score_lines = out.splitlines()
 
     assert code == 0
     assert "project agent session turn sampling tiers 1, 2, 2.5, 3 judged, anomalies" in " ".join(header.split())
-    assert shown_tiers(shown[0]) == ["0.75", "0.50", "4.50"]
-    assert shown_tiers(shown[1]) == ["0.75", "n/a", "gate"]
-    assert shown_tiers(shown[2]) == ["-", "n/a", "-"]
-    assert shown_tiers(shown[3]) == ["cap", "n/a", "unsc"]
-    assert ["scored, simulated judge" in line for line in shown] == [True, False, False, False]
+    assert shown_tiers(score_lines[0]) == ["0.75", "0.50", "4.50"]
+    assert shown_tiers(score_lines[1]) == ["0.75", "n/a", "gate"]
+    assert shown_tiers(score_lines[2]) == ["-", "n/a", "-"]
+    assert shown_tiers(score_lines[3]) == ["cap", "n/a", "unsc"]
+    assert ["scored, simulated judge" in line for line in score_lines] == [True, False, False, False]
 
 
-def test_the_table_of_scores_says_why_an_exchange_is_unscored() -> None:
-    """Each reason once, whichever tier it is of, and at 130 columns as well, where only names are cut."""
+def test_the_table_of_scores_gives_the_reasons_of_unscored_exchanges() -> None:
+    """Each reason is given once; at 130 columns only names are shortened."""
     spoiled = {"tier2_5_state": "unscored", "tier2_5_reason": "invalid"}
     session = "0193a7c2-1e4f-7f60-a2f4-6f5e7a0b9c3d"
     console = Console(width=130, file=io.StringIO())
@@ -229,8 +229,8 @@ def test_the_table_of_scores_says_why_an_exchange_is_unscored() -> None:
     assert "unscored: no_judge, invalid" in " ".join(" ".join(second).split())
 
 
-def test_the_scores_for_scripts_have_the_reason_of_every_tier(driftline: Command, tmp_path: Path) -> None:
-    """A script should not have to ask the database why."""
+def test_json_scores_have_the_reason_of_every_tier(driftline: Command, tmp_path: Path) -> None:
+    """A script should not need another query."""
     database_of(tmp_path, [score("s", 1)])
     document = json.loads(driftline("scores", "--json")[1])
     assert document["project"] == "ops"
@@ -238,8 +238,8 @@ def test_the_scores_for_scripts_have_the_reason_of_every_tier(driftline: Command
     assert [document[f"{tier}Reason"] for tier in ("tier2", "tier2_5", "tier3")] == ["no_judge", "no_thinking", "no_judge"]
 
 
-def test_a_banner_is_of_a_project_that_can_be(driftline: Command, tmp_path: Path) -> None:
-    """A name that is mistyped beyond any project gets no banner with the settings of the others."""
+def test_an_invalid_project_has_no_banner(driftline: Command, tmp_path: Path) -> None:
+    """A mistyped name must not get the settings of other projects."""
     database_of(tmp_path, [])
     for name in ("No/Project", "ops\n", ""):
         code, out, err = driftline("banner", name)
@@ -266,7 +266,7 @@ def unpriced(tmp_path: Path) -> str:
 
 
 def test_a_project_without_a_cap_hides_none_that_has_one() -> None:
-    """Both may name the same model; the one with the cap is asked nothing. What is not audited is no loss."""
+    """Both may use one model, but only the capped one is not judged. Unaudited projects do not matter."""
     projects = {
         "capped": ProjectSettings(judge_model="house-model"),
         "free": ProjectSettings(judge_model="house-model", cost_cap_per_session=None),
@@ -280,17 +280,17 @@ def test_a_project_without_a_cap_hides_none_that_has_one() -> None:
 
 
 def test_a_note_on_many_projects_is_short() -> None:
-    """A policy may name ten thousand."""
+    """A policy may name ten thousand projects."""
     projects = {f"p{number}": ProjectSettings(judge_model="house-model") for number in range(12)}
     assert unpriced_note(Policy(projects=projects)).endswith("p9 (house-model) and 2 more")
 
 
-def test_policy_check_shows_judge_cap_and_price_and_what_is_asked_nothing(driftline: Command, unpriced: str) -> None:
-    """Whoever writes a policy sees it before a server runs by it."""
+def test_policy_check_shows_judge_cap_price_and_unjudged_projects(driftline: Command, unpriced: str) -> None:
+    """The author of a policy sees them before a server uses it."""
     code, out, err = driftline("policy", "check", unpriced)
     assert code == 0
-    others, capped, free, *_ = [" ".join(line.split()) for line in out.splitlines()[2:]]
-    assert "(others) on default 1.0 1 routine turn in 3 claude-haiku-4-5 1 USD 1 / 5 USD" in others
+    other_projects, capped, free, *_ = [" ".join(line.split()) for line in out.splitlines()[2:]]
+    assert "(others) on default 1.0 1 routine turn in 3 claude-haiku-4-5 1 USD 1 / 5 USD" in other_projects
     assert " house-model 1 USD not known " in capped
     assert " house-model none not known " in free
     assert "unknown_price): capped (house-model)" in err
@@ -298,10 +298,8 @@ def test_policy_check_shows_judge_cap_and_price_and_what_is_asked_nothing(driftl
     assert json.loads(driftline("policy", "check", unpriced, "--json")[1])["capped"]["price"] == "not known"
 
 
-def test_doctor_names_the_projects_whose_judge_is_asked_nothing(
-    driftline: Command, unpriced: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is a problem: they think that they are judged. The address that is asked is shown."""
+def test_doctor_names_unjudged_projects(driftline: Command, unpriced: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their owners believe that they are judged. The judge's address is shown."""
     with running() as judge:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
         code, out, _ = driftline("doctor", "--policy", unpriced, "--json")
@@ -312,8 +310,8 @@ def test_doctor_names_the_projects_whose_judge_is_asked_nothing(
     assert problem.endswith(": capped (house-model)")
 
 
-def test_doctor_says_that_a_judge_does_not_answer(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing would be scored, and nothing else would say so before the first exchange."""
+def test_doctor_reports_a_judge_that_does_not_answer(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nobody would notice before the first exchange."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # nothing listens there, and nobody else is given the port
         address = f"http://127.0.0.1:{reserved.getsockname()[1]}"

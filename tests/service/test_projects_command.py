@@ -45,47 +45,47 @@ def listed(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, 
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_the_worst_project_comes_first_with_what_changed(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Who is on call reads one line: which project, how bad, what moved from where to where, and since when."""
-    first, *others = listed(capsys, "--db", str(database))
+def test_the_worst_project_comes_first_with_its_change(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The person on call reads one line: the project, its state, what changed, and since when."""
+    first, *other_rows = listed(capsys, "--db", str(database))
 
     assert first["health"] == "critical"
     assert first["reasons"] == ["open_incidents"]
     assert first["openIncidents"] == 1
     assert {"series", "name", "before", "after", "since"} <= set(first["change"])  # type: ignore[call-overload]
-    assert [one["project"] for one in others] == ["web", "new-agents"]
-    assert [one["health"] for one in others] == ["ok", "empty"]
+    assert [one["project"] for one in other_rows] == ["web", "new-agents"]
+    assert [one["health"] for one in other_rows] == ["ok", "empty"]
 
 
-def test_the_table_names_what_the_json_does(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both are of the same rows; a project of which nothing is known has dashes and no made-up figures."""
+def test_the_table_has_the_figures_of_the_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A project without data has dashes instead of figures."""
     assert run(["projects", "--until", UNTIL, "--db", str(database)]) == 0
-    shown = capsys.readouterr().out.splitlines()
+    table_lines = capsys.readouterr().out.splitlines()
 
-    assert "what changed" in shown[0]
-    assert ["→" in line for line in shown[2:4]] == [True, True]
-    assert "→" not in shown[4]
+    assert "what changed" in table_lines[0]
+    assert ["→" in line for line in table_lines[2:4]] == [True, True]
+    assert "→" not in table_lines[4]
 
 
-def test_only_projects_in_one_state_are_listed(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For a script that asks whether anything is critical; a state that there is not is refused with those that there are."""
+def test_projects_can_be_filtered_by_state(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts ask for critical projects; an unknown state is refused with the valid ones."""
     assert [one["project"] for one in listed(capsys, "--health", "ok", "--db", str(database))] == ["web"]
     assert listed(capsys, "--health", "warning", "--db", str(database)) == []
     assert run(["projects", "--health", "fine", "--db", str(database)]) == 2
     assert "must be one of critical, warning, unknown, ok, empty" in " ".join(capsys.readouterr().err.split())
 
 
-def test_more_projects_than_asked_for_are_counted_out(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list that is cut says so."""
+def test_a_truncated_list_says_how_many_are_missing(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A silently truncated list looks complete."""
     capsys.readouterr()
     assert run(["projects", "--limit", "1", "--json", "--db", str(database)]) == 0
-    said = capsys.readouterr()
-    assert len(said.out.splitlines()) == 1
-    assert "there are more than 1" in said.err
+    output = capsys.readouterr()
+    assert len(output.out.splitlines()) == 1
+    assert "there are more than 1" in output.err
 
 
 def test_an_empty_database_says_what_to_do_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No table with a head alone."""
+    """A table with only headings would look broken."""
     path = tmp_path / "empty.duckdb"
     Store(path).close()
     assert run(["projects", "--db", str(path)]) == 0
@@ -95,11 +95,11 @@ def test_an_empty_database_says_what_to_do_first(tmp_path: Path, capsys: pytest.
 def test_the_fleet_is_the_same_beside_a_running_server(
     children: Nursery, database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command that finds the database in use asks the process that has it."""
+    """A command that finds the database in use asks the server."""
     before = listed(capsys, "--db", str(database))
     home = Home(tmp_path)
     children.serve(home, "--judge", "none").serving()
-    code, said = children.run(home, "projects", "--json", "--until", UNTIL)
+    code, output = children.run(home, "projects", "--json", "--until", UNTIL)
 
     assert code == 0
-    assert [json.loads(line) for line in said.splitlines()] == before
+    assert [json.loads(line) for line in output.splitlines()] == before

@@ -32,8 +32,8 @@ def scored(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_query_is_listed_with_what_it_takes(driftline: Command) -> None:
-    """Nobody should have to read the files to find a query; there need not be a database yet."""
+def test_every_query_is_listed_with_its_parameters(driftline: Command) -> None:
+    """Users need not read the files, and no database is needed."""
     code, out, _ = driftline("sql", "--list", "--json")
     rows = {row["name"]: row for row in map(json.loads, out.splitlines())}
 
@@ -45,30 +45,30 @@ def test_every_query_is_listed_with_what_it_takes(driftline: Command) -> None:
 
 
 @pytest.mark.usefixtures("scored")
-def test_a_query_is_asked_by_its_name(driftline: Command) -> None:
-    """With a project, the present as it is told, and parameters of its own."""
-    asked = ("sql", "trends", "--project", "ops", "--as-of", "2026-10-10T13:00:00Z")
-    code, out, _ = driftline(*asked, "--set", "days=2", "--json")
+def test_a_query_can_be_run_by_name(driftline: Command) -> None:
+    """It takes a project, a present time, and its own parameters."""
+    arguments = ("sql", "trends", "--project", "ops", "--as-of", "2026-10-10T13:00:00Z")
+    code, out, _ = driftline(*arguments, "--set", "days=2", "--json")
 
     assert code == 0
     rows = [json.loads(line) for line in out.splitlines()]
     assert [(row["day"], row["tier1_mean"]) for row in rows] == [("2026-10-09", 0.75), ("2026-10-10", 1.0)]
-    code, out, _ = driftline(*asked, "--limit", "1")
+    code, out, _ = driftline(*arguments, "--limit", "1")
     assert code == 0
     assert "2026-10-08" in out
     assert "1 row, cut at --limit 1" in out
 
 
 @pytest.mark.usefixtures("scored")
-def test_without_a_project_all_are_meant(driftline: Command) -> None:
-    """What the header says NULL is for need not be said."""
+def test_without_a_project_a_query_covers_all(driftline: Command) -> None:
+    """A parameter whose NULL is documented may be omitted."""
     _, out, _ = driftline("sql", "baseline", "--as-of", "2026-10-10T13:00:00Z", "--json")
 
     assert [json.loads(line)["project"] for line in out.splitlines()] == ["ops", "web"]
 
 
-def test_the_days_are_added_up_first(driftline: Command, scored: Path) -> None:
-    """So the second question is quick, whoever asks it."""
+def test_daily_sums_are_refreshed_first(driftline: Command, scored: Path) -> None:
+    """The next query is fast, whoever runs it."""
     driftline("sql", "baseline")
 
     with duckdb.connect(str(scored), read_only=True) as connection:
@@ -76,8 +76,8 @@ def test_the_days_are_added_up_first(driftline: Command, scored: Path) -> None:
 
 
 @pytest.mark.usefixtures("scored")
-def test_a_file_that_cannot_be_written_to_is_still_asked(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy on a read-only disk has its answers, only later; and it says why."""
+def test_a_read_only_file_can_be_queried(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query is only slower, and says why."""
     from schemas.errors import StoreError
 
     def refused(_: Path) -> Store:
@@ -105,8 +105,8 @@ READERS: dict[str, Callable[[bytes], pl.DataFrame]] = {
 @pytest.mark.parametrize(
     "asked", [("trends", "--as-of", "2026-10-10T13:00:00Z"), ("SELECT project, tier1_score AS tier1_mean FROM scores",)]
 )
-def test_an_answer_is_written_in_every_format(driftline: Command, tmp_path: Path, form: str, asked: tuple[str, ...]) -> None:
-    """What follows works on it in the tool it is used to."""
+def test_a_result_can_be_written_in_every_format(driftline: Command, tmp_path: Path, form: str, asked: tuple[str, ...]) -> None:
+    """Users continue in their own tools."""
     code, out, error = driftline("sql", *asked, "--format", form, "-o", "answer")
 
     frame = READERS[form]((tmp_path / "answer").read_bytes())
@@ -135,8 +135,8 @@ def test_an_answer_is_written_in_every_format(driftline: Command, tmp_path: Path
         (("trends", "--format", "csv", "-o", "nowhere/answer"), "nowhere/answer"),
     ],
 )
-def test_a_mistake_is_told(driftline: Command, arguments: tuple[str, ...], expected: str) -> None:
-    """Which word is wrong, and what would be right."""
+def test_a_mistake_is_explained(driftline: Command, arguments: tuple[str, ...], expected: str) -> None:
+    """The message names the wrong word and the valid ones."""
     code, _, error = driftline("sql", *arguments)
 
     assert code == 2
@@ -144,8 +144,8 @@ def test_a_mistake_is_told(driftline: Command, arguments: tuple[str, ...], expec
     assert "error:" in error
 
 
-def test_what_a_header_says_of_null_decides_what_must_be_given() -> None:
-    """A parameter that is forgotten must not mean that nothing is found."""
+def test_a_parameter_is_required_unless_its_header_documents_null() -> None:
+    """A forgotten parameter must not look like an empty result."""
     assert queries()["runs"].optional == ("project", "since", "newest")
     assert queries()["session_events"].optional == ()
     assert set(queries()["trends"].parameters) == {"project", "as_of", "days"}

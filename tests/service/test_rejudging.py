@@ -50,8 +50,8 @@ def dispositions(path: Path) -> Sequence[tuple[object, ...]]:
         return store.cursor().execute("SELECT disposition, revision, simulated FROM scores ORDER BY turn_number").fetchall()
 
 
-def test_it_says_what_it_would_cost_and_asks_nobody(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
-    """Whoever pays wants to know before."""
+def test_the_cost_is_shown_before_anybody_is_asked(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
+    """Users who pay want to know in advance."""
     code, out, err = driftline("rejudge", "--dry-run")
     assert code == 0
     assert out == ""
@@ -66,8 +66,8 @@ def test_it_says_what_it_would_cost_and_asks_nobody(driftline: Command, unscored
     assert 0 < document["expected_usd"] < document["at_most_usd"]
 
 
-def test_what_was_unscored_is_judged_and_labelled(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
-    """The score keeps its id and gets the next revision; a simulated judge is called one."""
+def test_unscored_exchanges_are_judged_and_marked(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
+    """The score keeps its id and gets the next revision, and a simulated judge is named."""
     code, out, _ = driftline("rejudge", "--yes")
     assert code == 0
     assert "3 exchanges judged again" in out
@@ -79,22 +79,22 @@ def test_what_was_unscored_is_judged_and_labelled(driftline: Command, unscored: 
     assert simulator.requests == 6
 
 
-def test_only_what_was_asked_for_is_judged(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
-    """By project, by reason, and no more than so many."""
+def test_only_the_selected_exchanges_are_judged(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
+    """They are selected by project, reason and number."""
     assert driftline("rejudge", "--yes", "--project", "other")[0] == 0
-    words = "nothing matches --reason timeout: 2 exchanges are unscored for: no_judge"
-    assert words in driftline("rejudge", "--yes", "--reason", "timeout")[2]
-    words = "nothing matches --project other: 2 exchanges in ops (2) are unscored for: no_judge"
-    assert words in driftline("rejudge", "--yes", "--project", "other")[2]
+    message = "nothing matches --reason timeout: 2 exchanges are unscored for: no_judge"
+    assert message in driftline("rejudge", "--yes", "--reason", "timeout")[2]
+    message = "nothing matches --project other: 2 exchanges in ops (2) are unscored for: no_judge"
+    assert message in driftline("rejudge", "--yes", "--project", "other")[2]
     assert driftline("rejudge", "--yes", "--limit", "1", "--reason", "no_judge")[0] == 0
     assert [disposition for disposition, *_ in dispositions(unscored)] == ["scored", "unscored", "scored"]
     assert simulator.requests == 4
 
 
-def test_what_stays_unscored_is_named_and_can_be_asked_again(
+def test_exchanges_that_stay_unscored_are_named_and_can_be_requested_again(
     driftline: Command, unscored: Path, simulator: RunningJudge
 ) -> None:
-    """A judge that refuses today may answer tomorrow; both are on record."""
+    """A judge may answer tomorrow, and both attempts are recorded."""
     simulator.reset("refusal")
     document = json.loads(driftline("rejudge", "--yes", "--json", "--project", "other")[1])
     assert document["calls"] == {"refused": 2}
@@ -105,8 +105,8 @@ def test_what_stays_unscored_is_named_and_can_be_asked_again(
 
 
 @pytest.mark.usefixtures("unscored")
-def test_without_a_judge_it_says_what_to_set(driftline: Command) -> None:
-    """The way on is in the error."""
+def test_without_a_judge_the_error_says_what_to_set(driftline: Command) -> None:
+    """The error contains the next step."""
     code, _, err = driftline("rejudge", "--yes")
     assert code == 2
     assert "there is no judge" in err
@@ -125,10 +125,8 @@ def policy_without_a_price(folder: Path, cap: str) -> str:
     return str(policy)
 
 
-def test_under_a_cap_a_judge_without_a_price_is_asked_nothing_and_that_is_said(
-    driftline: Command, unscored: Path, simulator: RunningJudge
-) -> None:
-    """A question that costs 0.0000 USD and answers nothing would be a riddle."""
+def test_under_a_cap_a_judge_without_a_price_is_not_asked(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
+    """The command says so, because a cost of zero without answers would be confusing."""
     policy = policy_without_a_price(unscored.parent, "1.0")
     for arguments, expected in ((["--dry-run"], 0), (["--yes"], 2)):
         code, _, err = driftline("rejudge", *arguments, "--policy", policy)
@@ -139,8 +137,8 @@ def test_under_a_cap_a_judge_without_a_price_is_asked_nothing_and_that_is_said(
     assert simulator.requests == 0
 
 
-def test_a_cost_that_nobody_knows_is_not_nought(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
-    """Without a cap it is asked all the same."""
+def test_an_unknown_cost_is_not_zero(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
+    """Without a cap, the judge is asked anyway."""
     policy = policy_without_a_price(unscored.parent, "null")
     assert "3 calls at an unknown cost" in driftline("rejudge", "--dry-run", "--policy", policy)[2]
     document = json.loads(driftline("rejudge", "--dry-run", "--json", "--policy", policy)[1])
@@ -152,10 +150,10 @@ def test_a_cost_that_nobody_knows_is_not_nought(driftline: Command, unscored: Pa
     assert simulator.requests == 6
 
 
-def test_nothing_is_paid_for_unless_somebody_says_yes(
+def test_nothing_is_paid_for_without_consent(
     driftline: Command, unscored: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A terminal that is not there says nothing."""
+    """Without a terminal there is no consent."""
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert driftline("rejudge")[0] != 0
     assert simulator.requests == 0

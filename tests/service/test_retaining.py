@@ -44,7 +44,7 @@ def sessions(path: Path) -> list[str]:
 
 
 def test_retention_can_be_run_by_hand(database: Path, driftline: Command) -> None:
-    """Where no server does it."""
+    """An installation without a server needs it."""
     code, told, _said = driftline("retention", "run", "--as-of", AS_OF, "--db", str(database), "--json")
     assert code == 0
 
@@ -60,7 +60,7 @@ def test_retention_can_be_run_by_hand(database: Path, driftline: Command) -> Non
 
 
 def test_an_erased_session_is_in_no_byte_of_the_file(database: Path, driftline: Command) -> None:
-    """The command compacts, too, and says what it does not reach."""
+    """The command also compacts the file, and names the copies that it cannot reach."""
     assert b"an old session says" in database.read_bytes()
 
     code, told, said = driftline(
@@ -79,8 +79,8 @@ def test_an_erased_session_is_in_no_byte_of_the_file(database: Path, driftline: 
 
 
 @pytest.mark.parametrize("whose", [("--connection", ""), ("--connection", "local", "--session", "")])
-def test_an_empty_name_is_nobodys(whose: tuple[str, ...], database: Path, driftline: Command) -> None:
-    """A variable that was never set erases nothing, and is not told that it did."""
+def test_an_empty_name_erases_nothing(whose: tuple[str, ...], database: Path, driftline: Command) -> None:
+    """An unset shell variable must be an error."""
     code, told, said = driftline("erase", *whose, "--yes", "--db", str(database))
 
     assert code == 2
@@ -89,8 +89,8 @@ def test_an_empty_name_is_nobodys(whose: tuple[str, ...], database: Path, driftl
     assert len(sessions(database)) == 2
 
 
-def test_a_database_that_kafka_fills_is_erased_by_its_server(database: Path, driftline: Command) -> None:
-    """A request that is on no topic would be forgotten by the next rebuild."""
+def test_a_database_filled_by_kafka_is_erased_by_its_server(database: Path, driftline: Command) -> None:
+    """A request that is not on the topic would be undone by the next rebuild."""
     with Store(database) as store, store.transaction() as transaction:
         transaction.set_watermark(SINK, "exchanges", 2)
 
@@ -101,8 +101,8 @@ def test_a_database_that_kafka_fills_is_erased_by_its_server(database: Path, dri
     assert len(sessions(database)) == 2
 
 
-def test_compaction_says_what_it_gave_back(database: Path, driftline: Command) -> None:
-    """Also what is only wanted because something was erased is done by it."""
+def test_compaction_reports_the_freed_space(database: Path, driftline: Command) -> None:
+    """It also runs if it is due only because of an erasure."""
     with Store(database) as store, store.transaction() as transaction:
         transaction.set_watermark(COMPACTION, "", 1)
 

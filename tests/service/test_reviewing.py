@@ -26,8 +26,8 @@ def database(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(POLICY)
     odd = JUDGED | {"anomaly": True, "anomaly_reasons": ("It gave up.",), "tier3_score": 1.5}
     with Store(tmp_path / "driftline.duckdb") as store, store.transaction() as transaction:
-        said = [exchange("s", 1), exchange("s", 2, "I give up.\x1b[31m"), exchange("t", 1), exchange("u", 1)]
-        transaction.append("exchanges", [encode(one) for one in said])
+        exchanges = [exchange("s", 1), exchange("s", 2, "I give up.\x1b[31m"), exchange("t", 1), exchange("u", 1)]
+        transaction.append("exchanges", [encode(one) for one in exchanges])
         transaction.set_watermark("intake", "exchanges", 3)
         scores = [score("s", 1, **JUDGED), score("s", 2, **odd), score("t", 1, **JUDGED)]
         transaction.append("scores", [encode(one) for one in scores])
@@ -35,7 +35,7 @@ def database(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("database")
 def test_the_next_exchange_is_shown_scored_and_not_shown_again(driftline: Command) -> None:
-    """The anomaly first, with what agents write made harmless."""
+    """The anomaly comes first, and texts of agents are escaped."""
     code, shown, _ = driftline("review", "next", *PEOPLE)
     assert code == 0
     assert "agent: I give up.<U+001B>" in shown
@@ -54,8 +54,8 @@ def test_the_next_exchange_is_shown_scored_and_not_shown_again(driftline: Comman
 
 
 @pytest.mark.usefixtures("database")
-def test_a_score_of_a_person_makes_nothing_that_waits_unscored(driftline: Command, tmp_path: Path) -> None:
-    """A server was stopped with work left: it is judged when that is started again, not given up because somebody had an opinion."""
+def test_a_human_score_leaves_pending_tasks_alone(driftline: Command, tmp_path: Path) -> None:
+    """Tasks of a stopped server are judged when it starts again."""
     driftline("review", "score", "score s:1", "4", *PEOPLE)
     with Store(tmp_path / "driftline.duckdb") as store:
         assert store.count("scores") == 3
@@ -63,8 +63,8 @@ def test_a_score_of_a_person_makes_nothing_that_waits_unscored(driftline: Comman
 
 
 @pytest.mark.usefixtures("database")
-def test_agreement_says_when_there_are_too_few_labels(driftline: Command) -> None:
-    """Instead of a number that somebody would quote."""
+def test_agreement_reports_too_few_labels(driftline: Command) -> None:
+    """A number would be quoted."""
     driftline("review", "score", "score s:1", "4", *PEOPLE)
     code, shown, _ = driftline("agreement", *OPS)
     assert code == 0
@@ -89,8 +89,8 @@ def test_agreement_says_when_there_are_too_few_labels(driftline: Command) -> Non
         (("anchors", "run", *OPS), "there is no judge"),
     ],
 )
-def test_what_cannot_be_done_is_an_error_that_says_why(driftline: Command, arguments: tuple[str, ...], words: str) -> None:
-    """Exit code 2, one line, and a hint."""
+def test_an_impossible_command_is_an_error_with_a_reason(driftline: Command, arguments: tuple[str, ...], words: str) -> None:
+    """It has exit code 2, one line, and a hint."""
     code, shown, said = driftline(*arguments)
     assert code == 2
     assert shown == ""
@@ -99,7 +99,7 @@ def test_what_cannot_be_done_is_an_error_that_says_why(driftline: Command, argum
 
 @pytest.mark.usefixtures("database")
 def test_anchors_are_chosen_judged_listed_and_withdrawn(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One round costs something and proves nothing yet."""
+    """A single round costs money but proves nothing yet."""
     assert "no anchor in project ops yet" in driftline("anchors", "list", *OPS)[2]
     assert driftline("anchors", "add", *OPS, "--count", "2")[1].startswith("2 anchors chosen")
     with running() as judge:
@@ -110,9 +110,9 @@ def test_anchors_are_chosen_judged_listed_and_withdrawn(driftline: Command, monk
     assert shown.startswith("2 anchors judged again\n")
     assert "tier2: no change of the judge is proven" in shown
     _, document, _ = driftline("anchors", "list", *OPS, "--json")
-    found = json.loads(document)
-    assert [(one["anchors"], one["scored"]) for one in found["rounds"]] == [(2, 2)]
-    assert "is no longer judged" in driftline("anchors", "withdraw", *OPS, found["anchors"][0]["id"])[1]
+    anchors_found = json.loads(document)
+    assert [(one["anchors"], one["scored"]) for one in anchors_found["rounds"]] == [(2, 2)]
+    assert "is no longer judged" in driftline("anchors", "withdraw", *OPS, anchors_found["anchors"][0]["id"])[1]
     code, listed, _ = driftline("anchors", "list", *OPS)
     assert code == 0
     assert "no more" in listed

@@ -90,40 +90,40 @@ def exchanges() -> Iterator[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
     """What a server left behind that was sent every secret, over every way in, and was read over every way out."""
-    found = Traces()
+    traces = Traces()
     with running() as judge, nursery() as children:
         folder = tmp_path_factory.mktemp("secrets")
         keys = {"ANTHROPIC_API_KEY": f"sk-ant-api03-{drawn(48)}", "DRIFTLINE_REDACTION_KEY": drawn(32)}
         home = Home(folder, ANTHROPIC_BASE_URL=judge.base_url, **keys)
         tokens = [home.connection("north"), home.operator()]
-        found.tokens = [*keys.values(), *(token.split("_", 2)[2] for token in tokens)]
+        traces.tokens = [*keys.values(), *(token.split("_", 2)[2] for token in tokens)]
         server = children.serve(home)
         url = server.serving()
         with httpx2.Client(base_url=url, timeout=PATIENCE) as client:
             for answer in calls(client, *tokens):
-                found.note("answers", answer.text + str(answer.headers))
+                traces.note("answers", answer.text + str(answer.headers))
             until(lambda: not waiting(url, tokens[1]), "everything to be judged")
             for path in ("scores", "anomalies", "summary", "banner"):
-                found.note("answers", client.get(f"/api/audit/ops/{path}", headers=bearer(tokens[1])).text)
-            found.note("answers", client.get("/metrics", headers=bearer(tokens[1])).text + client.get("/openapi.json").text)
+                traces.note("answers", client.get(f"/api/audit/ops/{path}", headers=bearer(tokens[1])).text)
+            traces.note("answers", client.get("/metrics", headers=bearer(tokens[1])).text + client.get("/openapi.json").text)
         for file in files_of(folder):
-            found.note("files while it runs", file.read_bytes())
+            traces.note("files while it runs", file.read_bytes())
         server.send(signal.SIGTERM)
         assert server.wait() == 0
         for file in files_of(folder):
-            found.note("files afterwards", file.read_bytes())
-        found.note("log", server.logged + server.printed)
-        found.note("prompts", b"\n".join(judge.received))
+            traces.note("files afterwards", file.read_bytes())
+        traces.note("log", server.logged + server.printed)
+        traces.note("prompts", b"\n".join(judge.received))
     with Store(home.database) as store:
         for (table,) in rows(store, "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'log'"):
-            found.note("tables", repr(rows(store, f'FROM log."{table}"')))
-    return found
+            traces.note("tables", repr(rows(store, f'FROM log."{table}"')))
+    return traces
 
 
 def files_of(folder: Path) -> list[Path]:
     """The files of a database: itself, its logs, and its tokens."""
-    found = [file for one in folder.glob("fleet.*") for file in (one.rglob("*") if one.is_dir() else [one])]
-    return [file for file in found if file.is_file()]  # not the socket
+    files = [file for one in folder.glob("fleet.*") for file in (one.rglob("*") if one.is_dir() else [one])]
+    return [file for file in files if file.is_file()]  # not the socket
 
 
 def calls(client: httpx2.Client, token: str, operator: str) -> Iterator[httpx2.Response]:
@@ -139,8 +139,8 @@ def calls(client: httpx2.Client, token: str, operator: str) -> Iterator[httpx2.R
     yield client.post("/api/audit/sessions/s/finalize", json={}, headers=bearer(token))
 
 
-def test_the_places_that_are_searched_hold_what_was_sent(traces: Traces) -> None:
-    """A search that finds nothing proves something only where there was something to find."""
+def test_the_searched_places_contain_what_was_sent(traces: Traces) -> None:
+    """An empty search result proves something only if there was data to search."""
     assert traces.places.keys() == {"answers", "files while it runs", "files afterwards", "log", "prompts", "tables"}
     assert all(CONTROL.encode() in traces.places[place] for place in ("files while it runs", "prompts", "tables"))
     assert b"[SECRET:" in traces.places["tables"]
@@ -148,14 +148,14 @@ def test_the_places_that_are_searched_hold_what_was_sent(traces: Traces) -> None
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_no_planted_secret_is_anywhere(traces: Traces, kind: str) -> None:
-    """What an agent let slip must not lie in an audit of it."""
+def test_no_planted_secret_is_found_anywhere(traces: Traces, kind: str) -> None:
+    """A secret of an agent must not be in its audit."""
     _, secret = PLANTED[kind]
     assert [place for place, content in traces.places.items() if secret.encode() in content] == []
 
 
-def test_neither_keys_nor_tokens_are_anywhere(traces: Traces) -> None:
-    """The server knows these itself; its files, logs and answers do not."""
+def test_keys_and_tokens_are_found_nowhere(traces: Traces) -> None:
+    """The server uses them, but its files, logs and answers must not contain them."""
     assert len(traces.tokens) == 4
     for secret in traces.tokens:
         assert [place for place, content in traces.places.items() if secret.encode() in content] == []

@@ -104,10 +104,10 @@ def reservations(home: Home) -> tuple[int, int]:
         return rows(store, "SELECT (SELECT count(*) FROM reservations), (SELECT sum(len(reservation_ids)) FROM judgements)")[0]
 
 
-def test_a_stop_under_load_loses_nothing_and_cuts_no_call_off(
+def test_a_stop_under_load_loses_nothing_and_cancels_no_call(
     children: Nursery, home: Home, load: Load, simulator: RunningJudge
 ) -> None:
-    """Deployments stop servers every day; that must cost neither an exchange nor a paid call."""
+    """Servers are deployed daily, which must cost neither an exchange nor a paid call."""
     load.fill(48)
     server = children.serve(home)
     disturbed(load, server.serving(), lambda: simulator.requests >= 5, lambda: server.send(signal.SIGTERM))
@@ -115,18 +115,18 @@ def test_a_stop_under_load_loses_nothing_and_cuts_no_call_off(
     assert load.seen[CUT_OFF] + load.seen[REFUSED] > 0
     made, settled = reservations(home)
     assert made == settled > 0
-    again = children.serve(home)
-    told(load, again.serving())
-    stopped(again)
+    restarted = children.serve(home)
+    told(load, restarted.serving())
+    stopped(restarted)
     check(home.database, load.accepted, CAPS, simulator.requests)
     assert outcomes(home) == {"answered"}
 
 
 @pytest.mark.parametrize(("grace", "signals"), [("0.5", 1), ("600", 2)])
-def test_a_judge_that_hangs_does_not_keep_a_server_from_stopping(
+def test_a_hanging_judge_does_not_keep_a_server_from_stopping(
     children: Nursery, home: Home, simulator: RunningJudge, grace: str, signals: int
 ) -> None:
-    """It waits for the grace that it was given, and no longer than until it is asked again."""
+    """The server waits for its grace period, or until it is asked again."""
     simulator.reset("hang")
     server = children.serve(home, environment={"DRIFTLINE_STOP_GRACE": grace, "DRIFTLINE_JUDGE_DEADLINE": "3600"})
     url, token = server.serving(), home.connection("north")
@@ -139,15 +139,15 @@ def test_a_judge_that_hangs_does_not_keep_a_server_from_stopping(
     assert server.wait(SOON) == 0
     assert time.monotonic() - started < SOON
     simulator.reset("answer")
-    again = children.serve(home)
-    wait_until(lambda: not waiting(again.serving(), home.operator()), "what was begun to be scored")
-    stopped(again)
+    restarted = children.serve(home)
+    wait_until(lambda: not waiting(restarted.serving(), home.operator()), "what was begun to be scored")
+    stopped(restarted)
     check(home.database, {("north", "s:1")}, CAPS)
     assert outcomes(home) == {"interrupted", "answered"}
 
 
-def test_a_full_disk_is_said_and_goes_by(children: Nursery, home: Home, load: Load, simulator: RunningJudge) -> None:
-    """Nobody is told 201 for what is not durable; what was paid for meanwhile is recorded once there is room."""
+def test_a_full_disk_is_reported_and_survived(children: Nursery, home: Home, load: Load, simulator: RunningJudge) -> None:
+    """No sender gets 201 for a record that is not durable, and paid calls are recorded once there is room."""
     Store(home.database).close()
     server = children.serve(home, file_size=60_000)
     url = server.serving()
@@ -168,8 +168,8 @@ def test_a_full_disk_is_said_and_goes_by(children: Nursery, home: Home, load: Lo
     assert outcomes(home) == {"answered"}
 
 
-def test_a_database_that_gives_up_ends_the_server_and_the_next_one_goes_on(children: Nursery, home: Home) -> None:
-    """It cannot be used before it is opened again; a server that only says so for ever would be restarted by nobody."""
+def test_a_fatal_database_error_ends_the_server_and_the_next_one_continues(children: Nursery, home: Home) -> None:
+    """The database must be reopened, and a server that only reports the error would never be restarted."""
     chance = random.Random(1)
     with Store(home.database) as store, store.transaction() as transaction:
         large = [build.judgement("old", number, answer=chance.randbytes(250_000).hex()) for number in range(72)]
@@ -178,10 +178,10 @@ def test_a_database_that_gives_up_ends_the_server_and_the_next_one_goes_on(child
     assert size > 17_000_000, "the write-ahead log is folded in before it comes to the limit"
     server = children.serve(home, "--judge", "none", file_size=size + 100_000)
     url, token, accepted = server.serving(), home.connection("north"), set()
-    said = [chance.randbytes(200_000).hex() for _ in range(60)]
-    for turn, words in enumerate(said):
+    texts = [chance.randbytes(200_000).hex() for _ in range(60)]
+    for turn, text in enumerate(texts):
         try:
-            status = put(url, token, turn, words)
+            status = put(url, token, turn, text)
             # Who reads has it land, so that the database meets the limit when it folds in its log, and not before.
             httpx2.get(f"{url}/api/audit/ops/scores", headers=bearer(home.operator()), timeout=60)
         except httpx2.TransportError:  # what it does between two calls can meet the limit, too
@@ -190,19 +190,19 @@ def test_a_database_that_gives_up_ends_the_server_and_the_next_one_goes_on(child
             continue
         accepted.add(("north", f"s:{turn}"))
     assert server.wait() == 2
-    assert 5 < len(accepted) < len(said)
+    assert 5 < len(accepted) < len(texts)
     assert "the database has given up" in server.logged
     assert "Free disk space" in server.logged
-    again = children.serve(home, "--judge", "none")
+    restarted = children.serve(home, "--judge", "none")
     # It may have been durable, though the server could not say so.
-    assert put(again.serving(), token, turn, words) in {200, 201}
-    stopped(again)
+    assert put(restarted.serving(), token, turn, text) in {200, 201}
+    stopped(restarted)
     with Store(home.database) as store:
         check_nothing_lost_or_doubled(store, accepted | {("north", f"s:{turn}")})
 
 
-def test_a_server_that_freezes_goes_on_where_it_was(children: Nursery, home: Home, load: Load, simulator: RunningJudge) -> None:
-    """A machine that is moved or swaps stands still for a while: nobody is cut off, nothing is done twice."""
+def test_a_frozen_server_continues_where_it_was(children: Nursery, home: Home, load: Load, simulator: RunningJudge) -> None:
+    """A machine that is moved or swaps pauses; no sender is disconnected, and nothing is repeated."""
     server = children.serve(home)
     url = server.serving()
 
@@ -220,8 +220,8 @@ def test_a_server_that_freezes_goes_on_where_it_was(children: Nursery, home: Hom
     assert outcomes(home) == {"answered"}
 
 
-def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nursery, home: Home) -> None:
-    """Refused connections cost nothing and lose nothing: the exchanges say why they have no score, until they have one."""
+def test_exchanges_from_a_judge_outage_can_be_judged_later(children: Nursery, home: Home) -> None:
+    """Refused connections cost nothing, and the exchanges give the reason until they have a score."""
     token = home.connection("north")
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # nothing listens there, and nobody else is given the port
@@ -236,11 +236,11 @@ def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nurser
     # On a busy machine the deadline may pass before the connection is refused.
     assert outcomes(home) <= {"provider_error", "timeout"}
     with Store(home.database) as store:
-        found = rows(
+        unscored_rows = rows(
             store,
             "SELECT DISTINCT disposition, tier2_state, tier2_reason IN ('provider_error', 'timeout'), cost_usd FROM scores",
         )
-        assert found == [("unscored", "unscored", True, 0.0)]
+        assert unscored_rows == [("unscored", "unscored", True, 0.0)]
     with running(port=port):
         code, _ = children.run(home, "rejudge", "--yes", environment={"DRIFTLINE_JUDGE_DEADLINE": "60"})
     assert code == 0
@@ -250,27 +250,27 @@ def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nurser
 
 
 @pytest.mark.parametrize("which", [bytearray.index, bytearray.rindex])
-def test_a_damaged_write_ahead_log_is_refused_and_left_as_it_is(
+def test_a_damaged_write_ahead_log_is_refused_and_left_unchanged(
     children: Nursery, home: Home, which: Callable[[bytearray, bytes], int]
 ) -> None:
-    """Half of what was accepted must not be taken for the whole of it, and whoever mends it needs the bytes."""
+    """A part of the accepted records must not pass for all, and a repair needs the bytes."""
     Store(home.database).close()
     server = children.serve(home, "--judge", "none")
     assert put(server.serving(), home.connection("north"), 1) == 201
-    written = home.database.with_name("fleet.duckdb.wal")
-    wait_until(lambda: written.exists() and HEALTHY.encode() in written.read_bytes(), "the exchange to land")
+    log_path = home.database.with_name("fleet.duckdb.wal")
+    wait_until(lambda: log_path.exists() and HEALTHY.encode() in log_path.read_bytes(), "the exchange to land")
     server.kill()
-    damaged = bytearray(written.read_bytes())
+    damaged = bytearray(log_path.read_bytes())
     damaged[which(damaged, HEALTHY.encode())] ^= 0xFF
-    written.write_bytes(damaged)
-    again = children.serve(home, "--judge", "none")
-    assert again.wait() == 2
-    assert "The write-ahead log is damaged" in again.logged
-    assert bytes(damaged) == written.read_bytes()
+    log_path.write_bytes(damaged)
+    restarted = children.serve(home, "--judge", "none")
+    assert restarted.wait() == 2
+    assert "The write-ahead log is damaged" in restarted.logged
+    assert bytes(damaged) == log_path.read_bytes()
 
 
-def test_a_server_says_whose_judge_it_will_not_ask(children: Nursery, home: Home) -> None:
-    """Under a cap a model without a price is asked nothing: better said at the start than found in the scores."""
+def test_a_server_names_projects_that_will_not_be_judged(children: Nursery, home: Home) -> None:
+    """Under a cap, a model without a price is never asked, which users should learn at the start."""
     home.policy.write_text("version: 1\nprojects: {shop: {judgeModel: house-model}}\n")
     server = children.serve(home)
     server.serving()
@@ -280,15 +280,15 @@ def test_a_server_says_whose_judge_it_will_not_ask(children: Nursery, home: Home
     assert "does not answer" not in server.printed
 
 
-def test_a_second_server_on_a_database_says_so(children: Nursery, home: Home) -> None:
-    """Two writers would ruin it."""
+def test_a_second_server_on_a_database_is_refused(children: Nursery, home: Home) -> None:
+    """Two writers would ruin the file."""
     first = children.serve(home)
     url = first.serving()
     second = children.serve(home)
     assert second.wait() == 2
     assert "Another server is using the database" in second.logged
-    code, said = children.run(home, "doctor", "--json")
-    [database] = [finding for finding in json.loads(said) if finding["subject"] == "database"]
+    code, output = children.run(home, "doctor", "--json")
+    [database] = [finding for finding in json.loads(output) if finding["subject"] == "database"]
     assert code == 0
     assert database["state"] == "ok"
     assert put(url, home.connection("north"), 1) == 201
@@ -306,12 +306,12 @@ def test_a_second_server_on_a_database_says_so(children: Nursery, home: Home) ->
         ([], {"DRIFTLINE_POLICY": "/nowhere.yaml"}, "/nowhere.yaml"),
     ],
 )
-def test_what_cannot_be_served_is_refused_before_anything_is_opened(
+def test_an_invalid_configuration_is_refused_before_anything_is_opened(
     children: Nursery, home: Home, arguments: list[str], environment: dict[str, str], words: str
 ) -> None:
-    """One line that says what to do, and no files that somebody has to wonder about."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        said = [argument.format(taken=taken.getsockname()[1]) for argument in arguments]
+    """One line says what to do, and no files are created."""
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        said = [argument.format(taken=occupied.getsockname()[1]) for argument in arguments]
         server = children.serve(home, *said, environment=environment)
         assert server.wait() == 2
     assert server.logged.startswith("error: ")

@@ -22,10 +22,10 @@ def children() -> Iterator[Nursery]:
 
 
 @pytest.mark.parametrize("has_operator", [True, False])
-def test_a_server_says_where_to_look_and_that_nobody_can_sign_in(
+def test_a_server_prints_its_address_and_how_to_create_a_token(
     children: Nursery, tmp_path: Path, *, has_operator: bool
 ) -> None:
-    """A page that asks for a token is the end of the way for whoever does not know where tokens come from."""
+    """A new user does not know where tokens come from."""
     home = Home(tmp_path)
     if has_operator:
         home.operator()

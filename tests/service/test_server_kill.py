@@ -73,8 +73,8 @@ class Killer:
 
 
 @pytest.mark.slow
-def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
-    """A machine loses its power without asking. Whatever was answered 201 is there, once, with one score and its cost.
+def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
+    """After a power failure, every record with a 201 is there once, with one score and its cost.
 
     Ten kills; fifty in a soak run.
     """

@@ -14,8 +14,8 @@ from analytics.store.store import Store
 from service.setup.workspace import utc_now
 
 
-def test_drift_is_found_by_itself_and_once_through_kills(tmp_path: Path) -> None:
-    """A kill between baseline and incident, or in the middle of a check, must neither lose the incident nor double it."""
+def test_drift_is_found_once_despite_kills(tmp_path: Path) -> None:
+    """A kill during a check must neither lose nor duplicate the incident."""
     home = Home(tmp_path)
     with Store(home.database) as store:
         put(store, "scores", history(fallen(6), 40, end=utc_now()))

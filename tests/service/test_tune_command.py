@@ -46,11 +46,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, said.out, said.err
 
 
-def test_the_proposal_of_a_noisy_agent_can_be_pasted_into_a_policy(
+def test_the_proposal_for_a_noisy_agent_can_be_pasted_into_a_policy(
     database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The way of a user: see what is flagged, copy what is proposed, and see that it is in force."""
-    asked = (
+    """The test follows a user: see the flagged runs, copy the proposal, and see it take effect."""
+    arguments = (
         "--project",
         "ops",
         "--agent",
@@ -62,7 +62,7 @@ def test_the_proposal_of_a_noisy_agent_can_be_pasted_into_a_policy(
         "--as-of",
         "2026-10-02T00:00:00Z",
     )
-    code, out, _ = run(capsys, *asked)
+    code, out, _ = run(capsys, *arguments)
     assert code == 0
     assert "60 runs, thresholds events-1" in out
     proposal = yaml.safe_load(out[out.index("projects:") :])
@@ -70,13 +70,13 @@ def test_the_proposal_of_a_noisy_agent_can_be_pasted_into_a_policy(
     policy = tmp_path / "policy.yaml"
     policy.write_text(yaml.safe_dump({"version": 1, **proposal}), "utf-8")
     load_policy(policy)
-    code, out, _ = run(capsys, *asked, "--policy", str(policy))
+    code, out, _ = run(capsys, *arguments, "--policy", str(policy))
     assert "16 000" in out
     assert "nothing to change" in out
 
 
-def test_the_days_of_an_incident_are_not_taken_for_normal(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A threshold that fits the incident hides it."""
+def test_the_days_of_an_incident_are_not_normal(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A threshold that fits the incident would hide it."""
     opened = incident(
         project="ops",
         agent="scout",
@@ -86,14 +86,14 @@ def test_the_days_of_an_incident_are_not_taken_for_normal(database: Path, capsys
         status="open",
         first_day=datetime(2026, 10, 1, tzinfo=UTC),
     )
-    asked = ("--project", "ops", "--agent", "scout", "--db", str(database), "--as-of", "2026-10-02T00:00:00Z", "--json")
-    before = json.loads(run(capsys, *asked)[1])
+    arguments = ("--project", "ops", "--agent", "scout", "--db", str(database), "--as-of", "2026-10-02T00:00:00Z", "--json")
+    before = json.loads(run(capsys, *arguments)[1])
     with Store(database) as store:
         put(store, "incidents", [opened])
-    code, _, error = run(capsys, *asked)
+    code, _, error = run(capsys, *arguments)
     with Store(database) as store:
         put(store, "incidents", [msgspec.structs.replace(opened, revision=1, status="dismissed")])
-    after = json.loads(run(capsys, *asked)[1])
+    after = json.loads(run(capsys, *arguments)[1])
 
     assert before["runs"] == 60
     assert before["left_out"] == []
@@ -103,8 +103,8 @@ def test_the_days_of_an_incident_are_not_taken_for_normal(database: Path, capsys
     assert after["runs"] == 60
 
 
-def test_scripts_get_every_threshold_with_the_runs_that_it_flags(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A proposal is only as good as the look at the runs that it no longer flags."""
+def test_json_has_every_threshold_with_its_flagged_runs(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Users review the runs that a proposal would no longer flag."""
     _, out, _ = run(
         capsys, "--project", "ops", "--agent", "scout", "--db", str(database), "--as-of", "2026-10-02T00:00:00Z", "--json"
     )
@@ -126,16 +126,16 @@ def test_scripts_get_every_threshold_with_the_runs_that_it_flags(database: Path,
         ),
     ],
 )
-def test_what_is_not_there_is_said(
+def test_missing_data_is_reported(
     arguments: tuple[str, ...], words: str, database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An empty table would read as an agent in which all is well."""
+    """An empty table would look like a healthy agent."""
     code, _, err = run(capsys, *arguments, "--db", str(database))
     assert code == 2
     assert words in " ".join(err.split())
 
 
-def test_an_agent_of_few_runs_is_told_how_many_are_missing(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Silence would look like a proposal to leave everything as it is."""
+def test_an_agent_with_few_runs_is_told_how_many_are_missing(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Silence would look like a proposal to change nothing."""
     _, out, _ = run(capsys, "--project", "ops", "--agent", "rare", "--db", str(database), "--as-of", "2026-10-02T00:00:00Z")
     assert "Too few runs for a proposal: 1 of 50." in out

@@ -62,8 +62,8 @@ def server(home: Home) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_and_nobody_sees_half_of_it_while_all_are_at_it(tmp_path: Path) -> None:
-    """Ingest, copies for analysts, their statements, sums of days and checks share one file and one machine.
+def test_nothing_is_lost_under_concurrent_load(tmp_path: Path) -> None:
+    """Ingest, snapshots, statements, daily sums and checks share one file and one machine.
 
     None may cost another an exchange, a second score or a moment that never was.
     """
@@ -80,12 +80,12 @@ def test_nothing_is_lost_and_nobody_sees_half_of_it_while_all_are_at_it(tmp_path
             if is_enough(calls):
                 break
         until(lambda: waiting(url, operator) == 0, "everything to be scored")
-        told = httpx2.get(f"{url}/api/audit/ops/summary", headers=bearer(operator), trust_env=False, timeout=60).json()
+        summary = httpx2.get(f"{url}/api/audit/ops/summary", headers=bearer(operator), trust_env=False, timeout=60).json()
     accepted = check_answers(calls)
     check_table(home.database, accepted)
-    assert told["exchanges"]["total"] == len(accepted)
-    assert told["exchanges"]["pending"] == 0
-    assert told["scores"]["total"] == len(accepted) + len(past)
+    assert summary["exchanges"]["total"] == len(accepted)
+    assert summary["exchanges"]["pending"] == 0
+    assert summary["scores"]["total"] == len(accepted) + len(past)
     check_snapshots(calls)
     check_reads(calls)
     check_incidents(home.database)
@@ -112,8 +112,8 @@ def check_answers(calls: Sequence[Call]) -> set[str]:
     """Everybody was answered, at the same time, and nobody with a fault; the ids of the exchanges that were accepted."""
     assert [call for call in calls if call.status not in {200, 201, BUSY}] == []
     assert {call.answer["code"] for call in calls if call.status == BUSY} - REFUSALS == set()
-    answered = Counter(call.what for call in calls if call.status != BUSY)
-    assert answered.keys() == KINDS
+    call_counts = Counter(call.what for call in calls if call.status != BUSY)
+    assert call_counts.keys() == KINDS
     for kind in KINDS:
         assert len(meanwhile(calls, kind)) >= 2, f"{kind} was not asked meanwhile"
     accepted = accepted_of(calls)
@@ -125,10 +125,10 @@ def check_answers(calls: Sequence[Call]) -> set[str]:
 def check_table(database: Path, accepted: set[str]) -> None:
     """Each accepted exchange is there once, in the order of its session, with one current score and no revision twice."""
     with Store(database) as store:
-        taken = Counter(
+        stored_exchanges = Counter(
             one for (one,) in rows(store, f"SELECT exchange_id FROM log.exchanges WHERE connection = '{CONNECTION}'")
         )
-        assert dict.fromkeys(accepted, 1) == dict(taken)
+        assert dict.fromkeys(accepted, 1) == dict(stored_exchanges)
         current = Counter(one for (one,) in rows(store, f"SELECT exchange_id FROM scores WHERE connection = '{CONNECTION}'"))
         assert dict.fromkeys(accepted, 1) == dict(current)
         twice = "SELECT 1 FROM log.scores GROUP BY connection, exchange_id, revision HAVING count(*) > 1"
@@ -142,10 +142,10 @@ def check_table(database: Path, accepted: set[str]) -> None:
 
 def check_snapshots(calls: Sequence[Call]) -> None:
     """An analyst's answer is of the one moment it says: all that was answered before it is in it, and of no session a hole."""
-    seen = snapshots_of(calls)
-    assert len({call.answer["asOf"] for call in seen}) > 1, "no second copy was made"
+    snapshots = snapshots_of(calls)
+    assert len({call.answer["asOf"] for call in snapshots}) > 1, "no second copy was made"
     posts = accepted_of(calls)
-    for call in seen:
+    for call in snapshots:
         (row,) = call.answer["rows"]
         at = datetime.fromisoformat(call.answer["asOf"]).timestamp()
         before = sum(one.sent_at + one.seconds < at for one in posts)
@@ -168,10 +168,10 @@ def snapshots_of(calls: Sequence[Call]) -> list[Call]:
 def check_reads(calls: Sequence[Call]) -> None:
     """Figures add up at every moment and never go back; a page of scores has each one once, the newest first."""
     summaries = [call.answer for call in calls if call.what == "GET summary" and call.status == 200]
-    for told in summaries:
-        assert told["exchanges"]["pending"] >= 0
+    for summary in summaries:
+        assert summary["exchanges"]["pending"] >= 0
         parts = ("scored", "skippedSampling", "skippedCostCap", "unscored")
-        assert told["scores"]["total"] == sum(told["exchanges"][part] for part in parts)
+        assert summary["scores"]["total"] == sum(summary["exchanges"][part] for part in parts)
     pages = [call.answer["scores"] for call in calls if call.what == "GET scores" and call.status == 200]
     for page in pages:
         assert len(page) == len({one["id"] for one in page})
@@ -183,17 +183,21 @@ def check_reads(calls: Sequence[Call]) -> None:
 
 def sequence_of(calls: Sequence[Call], what: str) -> list[Call]:
     """Calls of a sort of which each began when the one before had been answered."""
-    found: list[Call] = []
+    failures: list[Call] = []
     for call in calls:
-        if call.what == what and call.status == 200 and (not found or found[-1].sent_at + found[-1].seconds <= call.sent_at):
-            found.append(call)
-    return found
+        if (
+            call.what == what
+            and call.status == 200
+            and (not failures or failures[-1].sent_at + failures[-1].seconds <= call.sent_at)
+        ):
+            failures.append(call)
+    return failures
 
 
 def check_incidents(database: Path) -> None:
     """However often it is checked, and by whom, what changed is one incident, and late exchanges are none."""
     with Store(database) as store:
-        found = rows(store, "SELECT type, tier, direction, status, count(*) FROM incidents GROUP BY ALL")
-        assert found == [("drift", "tier2", "down", "open", 1)]
-        again = "SELECT 1 FROM log.incidents GROUP BY incident_id, revision HAVING count(*) > 1"
-        assert rows(store, again) == []
+        incidents = rows(store, "SELECT type, tier, direction, status, count(*) FROM incidents GROUP BY ALL")
+        assert incidents == [("drift", "tier2", "down", "open", 1)]
+        query = "SELECT 1 FROM log.incidents GROUP BY incident_id, revision HAVING count(*) > 1"
+        assert rows(store, query) == []

@@ -18,15 +18,15 @@ VENDOR = resources.files("service") / "pages" / "static" / "vendor"
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_file_is_the_published_one(name: str) -> None:
-    """Nobody can tell what was changed in a file of one long line."""
+def test_a_file_equals_the_published_one(name: str) -> None:
+    """A change in a file of one long line would go unnoticed."""
     content = (VENDOR / name).read_bytes()
     assert PUBLISHED[name] == hashlib.sha256(content).hexdigest()
 
 
 def test_every_file_is_listed_and_every_folder_has_its_licence() -> None:
-    """What is copied has to carry its licence, and nothing lies there unnoticed."""
-    found = {f"{folder.name}/{file.name}" for folder in VENDOR.iterdir() for file in folder.iterdir()}
-    assert found == set(PUBLISHED)
-    assert {f"{name.partition('/')[0]}/LICENSE" for name in PUBLISHED} <= found
+    """Copied files need their licence, and no other file may be there."""
+    files = {f"{folder.name}/{file.name}" for folder in VENDOR.iterdir() for file in folder.iterdir()}
+    assert files == set(PUBLISHED)
+    assert {f"{name.partition('/')[0]}/LICENSE" for name in PUBLISHED} <= files
     assert "MIT License" in (VENDOR / "uplot-1.6.32/LICENSE").read_text("utf-8")

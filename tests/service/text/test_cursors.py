@@ -16,15 +16,15 @@ IDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
 
 
 @given(TIMES, IDS, st.integers(-1, 2**31))
-def test_a_cursor_leads_back_to_its_place(at: datetime, identity: str, number: int) -> None:
-    """To the microsecond: a page that begins a little later leaves entries out, and a little earlier repeats them."""
-    place = Place(at, identity, number)
-    assert decode_place(encode_place(place)) == place
+def test_a_cursor_returns_to_its_position(at: datetime, identity: str, number: int) -> None:
+    """It is exact to the microsecond, because an error would skip or repeat entries."""
+    position = Place(at, identity, number)
+    assert decode_place(encode_place(position)) == position
 
 
 @given(st.text(max_size=200) | st.binary(max_size=90).map(lambda raw: raw.hex()) | st.integers())
-def test_what_is_no_cursor_is_refused_in_words(text: object) -> None:
-    """Whatever it is: a client's fault, and no server's."""
+def test_an_invalid_cursor_is_refused(text: object) -> None:
+    """It is a client error, never a server error."""
     with pytest.raises(ValueError, match="nextCursor"):
         decode_place(text)
 
@@ -33,30 +33,30 @@ def test_what_is_no_cursor_is_refused_in_words(text: object) -> None:
     "body",
     [b"[]", b"{}", b'[1,-1,"a"]', b'[1e300,-1,"a"]', b'[99999999999999999999,-1,"a"]', b'[1790000000000000,-2,"a"]', b"[null]"],
 )
-def test_a_cursor_of_somebodys_own_making_is_read_by_the_same_rules(body: bytes) -> None:
-    """It decides where a query begins; a time no record can have decides nothing."""
+def test_a_forged_cursor_follows_the_same_rules(body: bytes) -> None:
+    """It only decides where a query begins, and an impossible time has no effect."""
     with pytest.raises(ValueError, match="must be"):
         decode_place(base64.urlsafe_b64encode(body).rstrip(b"=").decode())
 
 
 def test_the_longest_id_fits_into_a_cursor() -> None:
-    """256 characters of four bytes each are taken at the ingest; a page that ended with one would have no next."""
-    place = Place(datetime(2026, 1, 1, tzinfo=UTC), f"{'c' * 63}/{chr(0x1F9ED) * 256}", 7)
-    cursor = encode_place(place)
+    """Ingest accepts 256 characters of four bytes each, and a page that ends with one needs a cursor."""
+    position = Place(datetime(2026, 1, 1, tzinfo=UTC), f"{'c' * 63}/{chr(0x1F9ED) * 256}", 7)
+    cursor = encode_place(position)
     assert len(cursor) <= MAX_CURSOR
-    assert place == decode_place(cursor)
+    assert position == decode_place(cursor)
 
 
 @given(st.integers(0, 12), st.integers(1, 5))
-def test_pages_together_are_the_list(total: int, limit: int) -> None:
-    """Nothing is left out and nothing comes twice; the last page says that it is the last."""
+def test_pages_together_make_up_the_list(total: int, limit: int) -> None:
+    """Nothing is missing or repeated, and the last page has no cursor."""
     start = datetime(2026, 1, 1, tzinfo=UTC)
     places = [Place(start, f"{number:02}") for number in range(total, 0, -1)]
-    seen: list[Place] = []
+    paged: list[Place] = []
     cursor: str | None = ""
     while cursor is not None:
         after = decode_place(cursor) if cursor else None
-        left = [place for place in places if after is None or place < after]
-        shown, cursor = page_of(left[: limit + 1], limit, lambda place: place)
-        seen += shown
-    assert places == seen
+        remaining = [place for place in places if after is None or place < after]
+        page, cursor = page_of(remaining[: limit + 1], limit, lambda place: place)
+        paged += page
+    assert places == paged

@@ -36,8 +36,8 @@ def tags(rendered: str) -> set[str]:
 @example("\n".join(HOSTILE))
 @example("a@b.c`d@e.f")
 @example("\\`x://y\\")
-def test_an_item_holds_the_text_and_no_markup(text: str) -> None:
-    """An agent that writes Markdown writes no heading, list, link or tag of the result."""
+def test_an_item_contains_the_text_without_markup(text: str) -> None:
+    """An agent's Markdown must not become a heading, list, link or tag."""
     rendered = RENDERER.render(f"- {inline(text)}\n")
     assert tags(rendered) <= {"ul", "li", "code"}
     assert rendered.count("<li>") == 1
@@ -47,8 +47,8 @@ def test_an_item_holds_the_text_and_no_markup(text: str) -> None:
 @given(MARKS)
 @example("a | b || c \\| d")
 @example("x://y|z")
-def test_a_cell_holds_the_text_and_ends_where_it_ends(text: str) -> None:
-    """A pipe in a text would make columns, and a line break rows."""
+def test_a_cell_contains_the_whole_text(text: str) -> None:
+    """A pipe or a line break in the text must not add columns or rows."""
     rendered = RENDERER.render(f"| one | two |\n| --- | --- |\n| {inline(text)} | end |\n")
     assert tags(rendered) <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
     cells = re.findall(r"<td[^>]*>(.*?)</td>", rendered, re.DOTALL)
@@ -57,19 +57,19 @@ def test_a_cell_holds_the_text_and_ends_where_it_ends(text: str) -> None:
 
 @given(st.text(max_size=80))
 @example("".join(HOSTILE))
-def test_the_file_itself_controls_no_terminal(text: str) -> None:
-    """A summary is also read with cat."""
+def test_the_file_contains_no_control_characters(text: str) -> None:
+    """Users also print a summary with cat."""
     assert inline(text) == plain(inline(text), 100_000)
 
 
 @pytest.mark.parametrize("address", ["https://evil.example/x", "www.evil.example", "me@evil.example", "HTTP://evil.example"])
 def test_an_address_becomes_code(address: str) -> None:
-    """Some renderers make links of bare addresses; they make none of code."""
+    """Some renderers link bare addresses, but not code."""
     assert inline(f"see {address} there") == f"see `{address}` there"
 
 
 def test_names_of_tools_stay_readable() -> None:
-    """What needs no escape gets none, because people read the file as it is, too."""
+    """Only necessary characters are escaped, because people also read the source."""
     assert (
         inline("Used exec_shell, write_file (2 x) and read-file: 3.5 s.")
         == "Used exec_shell, write_file (2 x) and read-file: 3.5 s."
@@ -77,8 +77,8 @@ def test_names_of_tools_stay_readable() -> None:
 
 
 @given(st.text(alphabet="`~a\n\r ", max_size=30))
-def test_a_fence_gives_the_text_back(text: str) -> None:
-    """The prompts in the debug file are what was sent, byte for byte."""
+def test_a_fence_preserves_the_text(text: str) -> None:
+    """The prompts in the debug file must equal the sent bytes."""
     document = f"before\n\n{fenced(text, 'json')}\nafter `````` x\n"
     fence, rest = document.removeprefix("before\n\n").split("json\n", 1)
     assert set(fence) == {"`"}

@@ -25,14 +25,14 @@ from service.text.formats import rounded
         ({"diagnosis": {"share": 1 / 3}, "finalResult": {"score": 2 / 3}}, None),
     ],
 )
-def test_numbers_are_rounded_by_what_they_are(given: dict[str, Any], said: dict[str, Any] | None) -> None:
-    """Scores to thousandths, money to billionths; whole documents, and parameters that find the same again, not at all."""
+def test_numbers_are_rounded_by_their_kind(given: dict[str, Any], said: dict[str, Any] | None) -> None:
+    """Scores are rounded to thousandths, money to billionths; full documents and query parameters are not rounded."""
     if said is None:
         said = given | ({"days": [{"mean": 0.333}]} if "days" in given else {})
     assert rounded(given) == said
 
 
-def test_what_is_no_number_is_left() -> None:
-    """A writer of JSON decides what becomes of it."""
+def test_other_values_are_unchanged() -> None:
+    """The JSON encoder decides about them."""
     assert math.isnan(rounded(float("nan")))
     assert math.inf == rounded(math.inf)

@@ -28,14 +28,14 @@ NOW = datetime(2026, 11, 8, 12, tzinfo=UTC)
         ("999999d", EARLIEST),
     ],
 )
-def test_an_age_a_date_and_a_time_are_times(given: str, expected: datetime) -> None:
-    """Nobody types the date of a week ago by heart."""
+def test_an_age_a_date_and_a_time_are_parsed(given: str, expected: datetime) -> None:
+    """Nobody knows the date of a week ago by heart."""
     assert moment_of(given, "--since", NOW) == expected
 
 
 @pytest.mark.parametrize("given", ["", "  ", "yesterday", "7 d", "-7d", "1.5h", "2026-13-01", "1999-01-01", "7y"])
-def test_what_is_none_is_refused_with_its_option_and_what_to_type(given: str) -> None:
-    """The message names the option, and the hint the three forms."""
+def test_an_invalid_time_is_refused_with_the_option_and_the_formats(given: str) -> None:
+    """The message names the option, and the hint the three formats."""
     with pytest.raises(SettingsError, match=r"^--since: ") as refused:
         moment_of(given, "--since", NOW)
     assert all(form in refused.value.hint for form in ("7d", "2026-11-01", "2026-11-01T12:00:00Z"))

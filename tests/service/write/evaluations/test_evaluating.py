@@ -137,13 +137,13 @@ def told(found: Sequence[Evaluated]) -> list[tuple[str, int, str, bool]]:
     return [(one.evaluation.session_id, one.evaluation.repetition, one.evaluation.status, one.reused) for one in found]
 
 
-def test_every_session_is_judged_as_often_as_asked_and_the_second_time_reused(database: Path, simulator: RunningJudge) -> None:
+def test_every_session_is_judged_as_often_as_requested_and_then_reused(database: Path, simulator: RunningJudge) -> None:
     """Progress has the number done and the cost, and a repeated request calls no judge."""
     heard: list[Progress] = []
-    found = made(database, report=heard.append)
+    made_first = made(database, report=heard.append)
 
-    assert told(found) == [(f"s{number}", number, "completed", False) for number in range(1, 5)]
-    assert all(one.evaluation.simulated and one.system_prompt.startswith("Judge it.") for one in found)
+    assert told(made_first) == [(f"s{number}", number, "completed", False) for number in range(1, 5)]
+    assert all(one.evaluation.simulated and one.system_prompt.startswith("Judge it.") for one in made_first)
     assert simulator.requests == 3 * SESSIONS
     last = heard[-1]
     assert last.done == 4
@@ -153,9 +153,9 @@ def test_every_session_is_judged_as_often_as_asked_and_the_second_time_reused(da
     assert last.spent_usd == pytest.approx(sum(one.cost_usd or 0 for one in judgements(database)))
     assert [one.done for one in heard] == sorted(one.done for one in heard)
 
-    again = made(database, report=heard.append)
-    assert told(again) == [(f"s{number}", number, "completed", True) for number in range(1, 5)]
-    assert [one.evaluation for one in found] == [one.evaluation for one in again]
+    repeated = made(database, report=heard.append)
+    assert told(repeated) == [(f"s{number}", number, "completed", True) for number in range(1, 5)]
+    assert [one.evaluation for one in made_first] == [one.evaluation for one in repeated]
     assert simulator.requests == 12
     assert heard[-1] == last
 
@@ -170,7 +170,7 @@ def test_without_a_judge_nothing_is_written(database: Path) -> None:
 
 
 @pytest.mark.usefixtures("nobody")
-def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> None:
+def test_without_a_judge_earlier_requests_are_left_alone(database: Path) -> None:
     """Requests left by an earlier command must not fail for lack of a judge, so the command refuses to start."""
     with prepared(database) as (workspace, found):
         filled(workspace.store, ("evaluation-requests", found.requests[0]))
@@ -184,7 +184,7 @@ def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> No
     assert counts(database) == (1, 0)
 
 
-def test_where_nobody_has_to_be_asked_no_judge_is_needed(
+def test_without_open_questions_no_judge_is_needed(
     database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recorded and reused evaluations need no judge."""
@@ -192,8 +192,8 @@ def test_where_nobody_has_to_be_asked_no_judge_is_needed(
     async def killed(_: Engine) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as cut:
-        cut.setattr(Engine, "start", killed)
+    with monkeypatch.context() as patched:
+        patched.setattr(Engine, "start", killed)
         with pytest.raises(KeyboardInterrupt):
             made(database, by_type("batch"))
     assert counts(database) == (0, 0)
@@ -208,35 +208,37 @@ def test_where_nobody_has_to_be_asked_no_judge_is_needed(
     assert simulator.requests == 12
 
 
-def test_a_failed_call_is_told_and_asked_again_on_request(database: Path, simulator: RunningJudge) -> None:
+def test_a_failed_call_is_reported_and_repeated_on_request(database: Path, simulator: RunningJudge) -> None:
     """The evaluation uses the received answers; failed calls can be repeated later."""
     simulator.reset(",".join(["answer", "refusal", "answer"] * SESSIONS))
     heard: list[Progress] = []
-    found = made(database, report=heard.append)
-    failed = sum(one.evaluation.configured_repetitions - one.evaluation.successful_iterations for one in found)
+    first_result = made(database, report=heard.append)
+    failed = sum(one.evaluation.configured_repetitions - one.evaluation.successful_iterations for one in first_result)
 
     assert failed == heard[-1].failed == 4
-    assert sum("failed and was excluded" in words for one in found for words in one.evaluation.warnings) == 4
+    assert sum("failed and was excluded" in words for one in first_result for words in one.evaluation.warnings) == 4
     simulator.reset("answer")
-    again = made(database, retry_failed=True)
+    retried = made(database, retry_failed=True)
     assert simulator.requests == 4
-    assert [one.evaluation.successful_iterations for one in again] == [3] * 4
-    assert {one.reused for one in again if one.evaluation.revision} == {False}
+    assert [one.evaluation.successful_iterations for one in retried] == [3] * 4
+    assert {one.reused for one in retried if one.evaluation.revision} == {False}
 
 
-def test_an_attempt_that_fails_leaves_the_result_before_it_and_says_so(database: Path, simulator: RunningJudge) -> None:
+def test_a_failed_attempt_keeps_the_previous_result_and_says_so(database: Path, simulator: RunningJudge) -> None:
     """The caller gets the earlier result, marked as not being the requested attempt."""
     first = made(database)
     simulator.reset("refusal")
-    again = made(database, takes_simulated=False)
-    assert [(*one.evaluation.warnings, LATER_ATTEMPT_FAILED) for one in first] == [one.evaluation.warnings for one in again]
-    assert [one.evaluation.final_score for one in first] == [one.evaluation.final_score for one in again]
+    failed_attempt = made(database, takes_simulated=False)
+    assert [(*one.evaluation.warnings, LATER_ATTEMPT_FAILED) for one in first] == [
+        one.evaluation.warnings for one in failed_attempt
+    ]
+    assert [one.evaluation.final_score for one in first] == [one.evaluation.final_score for one in failed_attempt]
     assert counts(database) == (2 * SESSIONS, 2 * SESSIONS)
     assert [one.reused for one in made(database)] == [True] * SESSIONS
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_keeps_what_is_recorded_and_the_next_call_goes_on(
+def test_a_stop_keeps_recorded_answers_and_the_next_call_continues(
     database: Path, simulator: RunningJudge, number: signal.Signals
 ) -> None:
     """Answers received before Ctrl-C are paid for and must be kept."""
@@ -246,22 +248,22 @@ def test_a_stop_keeps_what_is_recorded_and_the_next_call_goes_on(
     with pytest.raises(StoppedError):
         made(database, report=Once(number, lambda progress: progress.answered >= 5))
     assert signal.getsignal(number) == before
-    known = judgements(database)
-    assert {one.outcome for one in known} == {"answered"}
-    assert 5 <= len(known) == simulator.requests < 3 * SESSIONS
+    recorded = judgements(database)
+    assert {one.outcome for one in recorded} == {"answered"}
+    assert 5 <= len(recorded) == simulator.requests < 3 * SESSIONS
     simulator.reset("answer")
 
-    with prepared(database) as (workspace, found):
-        assert found.estimate.calls == 3 * SESSIONS - len(known)
-        assert len(found.taken_up) + len(found.reused) == SESSIONS
-        assert [status for _, _, status, _ in told(evaluate(workspace, workspace.settings, found, lambda _: None))] == [
+    with prepared(database) as (workspace, preparation):
+        assert preparation.estimate.calls == 3 * SESSIONS - len(recorded)
+        assert len(preparation.taken_up) + len(preparation.reused) == SESSIONS
+        assert [status for _, _, status, _ in told(evaluate(workspace, workspace.settings, preparation, lambda _: None))] == [
             "completed"
         ] * SESSIONS
-    assert simulator.requests == 3 * SESSIONS - len(known)
+    assert simulator.requests == 3 * SESSIONS - len(recorded)
     assert counts(database) == (SESSIONS, SESSIONS)
 
 
-def test_what_the_stage_cannot_get_over_is_named(
+def test_a_request_that_became_a_dead_letter_is_named(
     database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing evaluation must be reported, or it would look as if it had not been requested."""
@@ -272,71 +274,73 @@ def test_what_the_stage_cannot_get_over_is_named(
             raise ValueError("a fault of Driftline")
         return opened(self, task, *arguments, **options)
 
-    with prepared(database) as (workspace, found):
+    with prepared(database) as (workspace, preparation):
         monkeypatch.setattr(type(EVALUATION), "open", broken)
         with pytest.raises(InputError, match=r"1 of 4 .* rotate-key on s2") as caught:
-            evaluate(workspace, workspace.settings, found, lambda _: None)
+            evaluate(workspace, workspace.settings, preparation, lambda _: None)
         assert "dead-letters list --stage evaluation" in caught.value.hint
     monkeypatch.undo()
     monkeypatch.setenv("ANTHROPIC_BASE_URL", simulator.base_url)
-    again = made(database)
-    assert [one.reused for one in again] == [True, False, True, True]
-    assert [one.evaluation.status for one in again] == ["completed"] * 4
+    repeated = made(database)
+    assert [one.reused for one in repeated] == [True, False, True, True]
+    assert [one.evaluation.status for one in repeated] == ["completed"] * 4
 
 
-def test_a_batch_judge_is_asked_in_one_go_at_half_the_price(database: Path, simulator: RunningJudge) -> None:
+def test_a_batch_judge_is_asked_once_at_half_the_price(database: Path, simulator: RunningJudge) -> None:
     """The stage uses the recorded answers of the batch and makes no calls."""
     heard: list[Progress] = []
-    found = made(database, by_type("batch"), report=heard.append)
+    result = made(database, by_type("batch"), report=heard.append)
 
-    known = judgements(database)
-    assert {(one.outcome, one.batched) for one in known} == {("answered", True)}
-    assert len(known) == 12
+    recorded = judgements(database)
+    assert {(one.outcome, one.batched) for one in recorded} == {("answered", True)}
+    assert len(recorded) == 12
     assert simulator.requests == 12
-    assert [one.evaluation.status for one in found] == ["completed"] * 4
+    assert [one.evaluation.status for one in result] == ["completed"] * 4
     assert heard[-1].answered == 12
     assert heard[-1].failed == 0
-    batched = sum(one.cost_usd or 0 for one in known)
+    batched = sum(one.cost_usd or 0 for one in recorded)
     with Store(database) as store:
         reserved = store.cursor().execute("SELECT count(*) FROM log.reservations").fetchone()
     assert reserved == (12,)
     assert [one.reused for one in made(database)] == [True] * 4, "live or in batches: the same evaluation"
-    assert batched == pytest.approx(sum(one.evaluation.cost_usd or 0 for one in found))
+    assert batched == pytest.approx(sum(one.evaluation.cost_usd or 0 for one in result))
 
 
-def test_evaluations_that_ask_the_same_in_batches_get_an_answer_each(database: Path, simulator: RunningJudge) -> None:
+def test_evaluations_with_equal_questions_in_batches_get_an_answer_each(database: Path, simulator: RunningJudge) -> None:
     """Two ways of putting answers together are two evaluations, and a batch takes a question once."""
-    found = made(database, by_type("batch", repetitions=1), by_type("batch", repetitions=1, judge_run_id="mean", method="mean"))
-    assert len({one.evaluation.evaluation_id for one in found}) == 8
-    assert [one.evaluation.status for one in found] == ["completed"] * 8
+    results = made(
+        database, by_type("batch", repetitions=1), by_type("batch", repetitions=1, judge_run_id="mean", method="mean")
+    )
+    assert len({one.evaluation.evaluation_id for one in results}) == 8
+    assert [one.evaluation.status for one in results] == ["completed"] * 8
     assert {one.batched for one in judgements(database)} == {True}
     assert simulator.requests == 8
 
 
-def test_a_batch_that_is_cut_short_is_taken_up_and_paid_once(
+def test_an_interrupted_batch_is_resumed_and_paid_once(
     database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch may take a day. Requests are published after its answers, so that they are not judged call by call."""
-    judgement, seen = DurableBudget.record_judgement, []
+    judgement, recorded = DurableBudget.record_judgement, []
 
     async def cut_short(self: DurableBudget, verdict: Any) -> Judgement:
-        seen.append(verdict)
-        if len(seen) == 5:
+        recorded.append(verdict)
+        if len(recorded) == 5:
             raise KeyboardInterrupt
         return await judgement(self, verdict)
 
-    with monkeypatch.context() as cut:
-        cut.setattr(DurableBudget, "record_judgement", cut_short)
+    with monkeypatch.context() as patched:
+        patched.setattr(DurableBudget, "record_judgement", cut_short)
         with pytest.raises(KeyboardInterrupt):
             made(database, by_type("batch"))
     assert counts(database) == (0, 0)
     assert simulator.requests == 12
     assert journal_of(database).exists()
 
-    found = made(database, by_type("batch"))
+    result = made(database, by_type("batch"))
     assert simulator.requests == 12
     assert Counter(one.outcome for one in judgements(database)) == {"answered": 12}
-    assert [one.evaluation.successful_iterations for one in found] == [3] * 4
+    assert [one.evaluation.successful_iterations for one in result] == [3] * 4
 
 
 def test_a_stop_cancels_a_batch(database: Path, simulator: RunningJudge) -> None:
@@ -366,7 +370,7 @@ def children() -> Iterator[Nursery]:
 
 
 @pytest.mark.parametrize("kind", ["live", "batch"])
-def test_a_kill_costs_no_answer_that_was_recorded(children: Nursery, database: Path, tmp_path: Path, kind: str) -> None:
+def test_a_kill_loses_no_recorded_answer(children: Nursery, database: Path, tmp_path: Path, kind: str) -> None:
     """After a crash, the same command pays only for missing answers."""
     script = "slow:0.3" if kind == "live" else "answer"
     with running(script, batch_seconds=1.5) as judge:
@@ -382,12 +386,12 @@ def test_a_kill_costs_no_answer_that_was_recorded(children: Nursery, database: P
         code, printed = children.run(home, *command)
 
     assert code == 0, home.log.read_text()
-    known = judgements(database)
-    answered = [one for one in known if one.outcome == "answered"]
-    assert len(answered) == len({one.fingerprint for one in answered}) == 12, "each question is answered once"
-    assert before <= {one.fingerprint for one in answered}
+    recorded = judgements(database)
+    answers = [one for one in recorded if one.outcome == "answered"]
+    assert len(answers) == len({one.fingerprint for one in answers}) == 12, "each question is answered once"
+    assert before <= {one.fingerprint for one in answers}
     # A call that was under way when the process was killed is asked again, and charged.
-    cut_off = sum(one.outcome == "interrupted" for one in known)
+    cut_off = sum(one.outcome == "interrupted" for one in recorded)
     assert judge.requests <= 12 + cut_off
     assert cut_off <= SESSIONS, "sessions are judged side by side, each one's iterations one after the other"
     assert counts(database) == (4, 4)
@@ -404,19 +408,21 @@ def write_files(folder: Path, kind: str) -> None:
     (folder / "profile.yaml").write_text(yaml.safe_dump(profile))
 
 
-def test_a_judge_that_is_down_is_not_asked_to_the_end(database: Path, nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_that_is_down_is_not_asked_every_question(
+    database: Path, nobody: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Requests are kept, so the same command continues once the judge is back."""
     del nobody
     with running() as judge:
         address = judge.base_url
     monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "simulated")
-    many = plan(judge={"judge_id": "x", "model": HAIKU}, repetitions=50)
-    with prepared(database, many) as (workspace, found):
+    long_plan = plan(judge={"judge_id": "x", "model": HAIKU}, repetitions=50)
+    with prepared(database, long_plan) as (workspace, preparation):
         settings = msgspec.structs.replace(workspace.settings, judge_concurrency=2, judge_deadline=0.2)
         with pytest.raises(JudgeUnresponsiveError, match="none of its last"):
-            evaluate(workspace, settings, found, lambda _: None)
+            evaluate(workspace, settings, preparation, lambda _: None)
     assert len(judgements(database)) < 50
-    with prepared(database, many) as (_, found):
-        assert found.estimate.evaluations == 4
-        assert found.estimate.taken_up == 4
+    with prepared(database, long_plan) as (_, preparation):
+        assert preparation.estimate.evaluations == 4
+        assert preparation.estimate.taken_up == 4

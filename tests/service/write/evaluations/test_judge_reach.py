@@ -7,7 +7,7 @@ import pytest
 from service.write.evaluating import JudgeCircuitBreaker, JudgeUnresponsiveError
 
 
-def test_rounds_of_calls_without_any_answer_end_the_waiting() -> None:
+def test_rounds_of_calls_without_an_answer_end_the_evaluation() -> None:
     """With a thousand questions and a timeout of two minutes, the failure would be noticed only the next morning."""
     breaker = JudgeCircuitBreaker(calls_at_once=4)
     breaker.record({"provider_error": 6, "timeout": 5})
@@ -16,13 +16,13 @@ def test_rounds_of_calls_without_any_answer_end_the_waiting() -> None:
     assert "driftline doctor" in caught.value.hint
 
 
-def test_an_answer_between_says_that_the_judge_is_there() -> None:
+def test_an_answer_in_between_shows_that_the_judge_is_reachable() -> None:
     """Single failed calls are covered by repetitions."""
     breaker = JudgeCircuitBreaker(calls_at_once=4)
     for number in range(1, 50):
         breaker.record({"provider_error": 11 * number, "answered": number})
 
 
-def test_a_refusal_is_an_answer_of_a_judge_that_is_there() -> None:
+def test_a_refusal_shows_that_the_judge_is_reachable() -> None:
     """The judge is reachable, and may answer another question."""
     JudgeCircuitBreaker(calls_at_once=1).record({"refused": 1000, "invalid": 1000, "cost_cap": 1000})

@@ -87,7 +87,7 @@ def _questions(workspace: Workspace) -> list[str]:
     return [question for question, _ in rows]
 
 
-def test_lines_that_only_a_copy_has_are_counted_where_they_cannot_be_joined(workspace: Workspace, tmp_path: Path) -> None:
+def test_lines_of_a_copy_that_cannot_be_merged_are_counted(workspace: Workspace, tmp_path: Path) -> None:
     """A rollout's lines have no ids: one of two that went different ways is read, and the other is not silently left out."""
     source, folder, name, lines_of, head, turn = PROGRAMS["codex"]
     root, lines = tmp_path / "root", lines_of()
@@ -100,9 +100,7 @@ def test_lines_that_only_a_copy_has_are_counted_where_they_cannot_be_joined(work
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_copy_that_is_imported_first_and_alone_is_the_same_session(
-    workspace: Workspace, tmp_path: Path, program: str
-) -> None:
+def test_a_copy_imported_first_is_the_same_session(workspace: Workspace, tmp_path: Path, program: str) -> None:
     """A user may import a backup first and the folder later."""
     source, folder, name, lines_of, head, turn = PROGRAMS[program]
     root, lines = tmp_path / "root", lines_of()

@@ -95,15 +95,15 @@ def test_a_file_is_read_again_with_other_settings(workspace: Workspace, transcri
     assert unchanged(workspace, transcript, agent="other") == 0
 
 
-def test_a_file_that_grows_while_it_is_read_is_read_again(
+def test_a_file_that_grows_during_reading_is_read_again(
     workspace: Workspace, transcript: Path, times: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lines appended behind the reader would otherwise never be imported."""
     times.now += timedelta(hours=2)
-    whole = importing.read_transcripts
+    read_transcripts = importing.read_transcripts
 
     def growing(reader: Any, source: str, parts: Iterable[Any]) -> Iterator[Any]:
-        records = list(whole(reader, source, parts))
+        records = list(read_transcripts(reader, source, parts))
         with transcript.open("a", encoding="utf-8") as stream:
             stream.write(NEXT)
         yield from records
@@ -115,14 +115,14 @@ def test_a_file_that_grows_while_it_is_read_is_read_again(
     assert asked(workspace) == ["And the one of db3?", "Is the backup healthy?"]
 
 
-def test_a_follower_notices_silence_and_outlasts_a_missing_folder(
+def test_a_follower_notices_silence_and_survives_a_missing_folder(
     workspace: Workspace, transcript: Path, times: Times, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No byte is written when a session falls silent; a folder on a share is gone for a moment."""
+    """A silent session writes nothing, and a network folder may disappear briefly."""
     root, looks = tmp_path / "agents", iter(range(1000))
     transcript.write_text(transcript.read_text("utf-8").replace(ANSWER, REMARK), "utf-8")
     aside = tmp_path / "elsewhere"
-    whole = type(OPENCLAW).files_in
+    files_in = type(OPENCLAW).files_in
 
     def looking(source: Any, paths: Iterable[Path]) -> list[Path]:
         number = next(looks)
@@ -134,7 +134,7 @@ def test_a_follower_notices_silence_and_outlasts_a_missing_folder(
             times.now += max(timedelta(minutes=workspace.policy.session_gap_minutes), FULL_SCAN_INTERVAL) + timedelta(minutes=1)
         elif number == 4:
             os.kill(os.getpid(), signal.SIGINT)
-        return whole(source, paths)
+        return files_in(source, paths)
 
     monkeypatch.setattr(type(OPENCLAW), "files_in", looking)
     _follow(workspace, OPENCLAW, [root], ImportOptions(as_json=True), 0.001)

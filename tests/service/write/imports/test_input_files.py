@@ -92,10 +92,8 @@ COMPUTED = [
 
 @pytest.mark.parametrize("kind", [*COMPUTED, *BYTES])
 @pytest.mark.parametrize("reader", READERS)
-def test_a_file_that_is_something_else_is_refused_in_one_line(
-    driftline: Command, tmp_path: Path, reader: str, kind: str
-) -> None:
-    """A Parquet file was a thousand broken lines, each of them a dead letter."""
+def test_a_file_of_another_kind_is_refused_in_one_line(driftline: Command, tmp_path: Path, reader: str, kind: str) -> None:
+    """A Parquet file used to give a thousand dead letters."""
     if (reader, kind) == ("import openclaw", "a SQLite database"):
         return  # it may be a database of OpenClaw's
     path = made(kind, tmp_path / "given.jsonl")
@@ -110,15 +108,15 @@ def test_a_file_that_is_something_else_is_refused_in_one_line(
 
 @pytest.mark.parametrize("kind", COMPUTED[:2] + COMPUTED[3:])
 @pytest.mark.parametrize("command", OF_SETTINGS)
-def test_so_is_one_that_is_given_for_settings(driftline: Command, tmp_path: Path, command: str, kind: str) -> None:
+def test_a_settings_file_of_another_kind_is_refused_too(driftline: Command, tmp_path: Path, command: str, kind: str) -> None:
     """The error must name the wrong kind of file instead of an encoding problem."""
     (tmp_path / "c.yaml").write_text(json.dumps(CASE))
     path = made(kind, tmp_path / "given.yaml")
     code, out, err = driftline(*OF_SETTINGS[command], str(path))
-    words = "fields are expected here" if kind == "CSV" else f"is {kind}, not YAML or JSON"
+    message = "fields are expected here" if kind == "CSV" else f"is {kind}, not YAML or JSON"
     assert code == 2
     assert out == ""
-    assert words in err
+    assert message in err
     assert err.startswith(f"error: {path}:1: document: ")
 
 
@@ -148,8 +146,8 @@ def test_a_missing_file_is_refused(driftline: Command, tmp_path: Path, command: 
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_folder_and_several_files_are_the_files_in_them(driftline: Command, tmp_path: Path, reader: str) -> None:
-    """Each once, in the order of names, however they are named; hidden files and links are no input."""
+def test_folders_and_files_are_expanded_to_a_list_of_files(driftline: Command, tmp_path: Path, reader: str) -> None:
+    """Each file is read once, in order of names; hidden files and links are skipped."""
     folder = tmp_path / "agents" / "one" / "sessions"
     folder.mkdir(parents=True)
     for number in (1, 2):
@@ -160,14 +158,14 @@ def test_a_folder_and_several_files_are_the_files_in_them(driftline: Command, tm
     (folder / ".hidden.jsonl").write_bytes(b"\0")
     (folder / "link.jsonl").symlink_to(folder / "1.jsonl")
     (folder / "notes.txt").write_text("no events\n")
-    given = [str(folder), str(folder / "1.jsonl"), str(folder / "2.jsonl")]
-    found = []
-    for arguments in (given[:1], given[1:], given):
+    paths = [str(folder), str(folder / "1.jsonl"), str(folder / "2.jsonl")]
+    files = []
+    for arguments in (paths[:1], paths[1:], paths):
         shutil.rmtree(tmp_path / "driftline.access", ignore_errors=True)
         (tmp_path / "driftline.duckdb").unlink(missing_ok=True)
         code, out, err = driftline(*READERS[reader], *arguments, "--json")
-        found.append((code, err, sessions_in(reader, out)))
-    assert found == [(0, "", 2)] * 3
+        files.append((code, err, sessions_in(reader, out)))
+    assert files == [(0, "", 2)] * 3
 
 
 def sessions_in(reader: str, out: str) -> int:
@@ -179,7 +177,7 @@ def sessions_in(reader: str, out: str) -> int:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_folder_without_a_file_of_the_sort_is_refused(driftline: Command, tmp_path: Path, reader: str) -> None:
+def test_a_folder_without_matching_files_is_refused(driftline: Command, tmp_path: Path, reader: str) -> None:
     """A folder without matching files is probably a wrong path."""
     folder = tmp_path / "agents" / "one" / "sessions"
     folder.mkdir(parents=True)
@@ -196,10 +194,8 @@ def test_a_folder_without_a_file_of_the_sort_is_refused(driftline: Command, tmp_
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_file_in_a_folder_that_is_something_else_is_named_and_passed_over(
-    driftline: Command, tmp_path: Path, reader: str
-) -> None:
-    """One broken upload does not keep ten thousand transcripts out; no dead letters, and the exit code says so."""
+def test_another_file_in_a_folder_is_named_and_skipped(driftline: Command, tmp_path: Path, reader: str) -> None:
+    """One broken upload must not stop ten thousand transcripts; the exit code reports it, without dead letters."""
     folder = tmp_path / "agents" / "one" / "sessions"
     folder.mkdir(parents=True)
     good = TRANSCRIPT.encode() if reader == "import openclaw" else lines(EVENT)
@@ -214,8 +210,8 @@ def test_a_file_in_a_folder_that_is_something_else_is_named_and_passed_over(
             assert store.cursor().execute("FROM log.dead_letters").fetchall() == []
 
 
-def test_transcripts_and_events_lead_to_each_other_s_command(driftline: Command, tmp_path: Path) -> None:
-    """Both are JSON lines; each was a dead letter per line to the other command."""
+def test_transcripts_and_events_name_each_others_command(driftline: Command, tmp_path: Path) -> None:
+    """Both are JSON lines, and the wrong command used to give a dead letter per line."""
     transcript, events = tmp_path / "t.jsonl", tmp_path / "e.jsonl"
     transcript.write_text(TRANSCRIPT)
     events.write_bytes(lines(EVENT))
@@ -230,8 +226,8 @@ def test_transcripts_and_events_lead_to_each_other_s_command(driftline: Command,
 
 
 @pytest.mark.parametrize("first", [b'{"session_id": "s1", "ev', b"\0" * 64, b"garbage", b"a,b"])
-def test_a_broken_line_is_still_a_broken_line(driftline: Command, tmp_path: Path, first: bytes) -> None:
-    """A file that was cut at its beginning or lost a block is no other sort of file: what can be taken is."""
+def test_a_broken_line_does_not_change_the_kind_of_a_file(driftline: Command, tmp_path: Path, first: bytes) -> None:
+    """A truncated or damaged file is still of its kind, so its valid lines are imported."""
     path = tmp_path / "events.jsonl"
     path.write_bytes(first + b"\n" + lines(EVENT))
     code, out, _ = driftline("import", "events", str(path), "--json")
@@ -243,7 +239,7 @@ def test_a_broken_line_is_still_a_broken_line(driftline: Command, tmp_path: Path
 
 @pytest.mark.parametrize("command", ["diagnose", "check"])
 @pytest.mark.parametrize(("content", "words"), [(b"", "is empty"), (b"PK\x03\x04", "is a ZIP archive")])
-def test_standard_input_is_looked_at_like_a_file(
+def test_standard_input_is_checked_like_a_file(
     driftline: Command, monkeypatch: pytest.MonkeyPatch, command: str, content: bytes, words: str
 ) -> None:
     """Standard input is empty if the first command of a pipe failed."""
@@ -266,9 +262,7 @@ def _peekable(content: bytes) -> BytesIO:
     ("content", "words"),
     [(b"", "exchanges.parquet is empty"), (b"a,b\n1,2\n", "exchanges.parquet is CSV, not a Parquet file")],
 )
-def test_a_replay_of_files_that_are_none_of_an_export_is_refused(
-    driftline: Command, tmp_path: Path, content: bytes, words: str
-) -> None:
+def test_a_replay_of_other_files_is_refused(driftline: Command, tmp_path: Path, content: bytes, words: str) -> None:
     """The kind is recognised by the first bytes, as for imports."""
     file = tmp_path / "exchanges.parquet"
     file.write_bytes(content)
@@ -281,7 +275,7 @@ def test_a_replay_of_files_that_are_none_of_an_export_is_refused(
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows"])
-def test_a_file_that_is_no_database_is_refused_as_one(driftline: Command, tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_a_database_is_refused(driftline: Command, tmp_path: Path, name: str) -> None:
     """DuckDB opens tables of other formats as views in memory, and an import into one would seem to succeed."""
     (tmp_path / name).write_text("a,b\n1,2\n")
     (tmp_path / "events.jsonl").write_bytes(lines(EVENT))

@@ -101,7 +101,7 @@ def _answers(workspace: Workspace) -> list[str]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_an_answer_that_ended_counts_at_once_and_is_revised_if_the_turn_goes_on(
+def test_a_finished_answer_counts_at_once_and_is_revised_if_the_turn_continues(
     workspace: Workspace, tmp_path: Path, times: Times, program: str
 ) -> None:
     """An import right after a session includes its last answer, which is revised at most once."""
@@ -121,17 +121,17 @@ def test_an_answer_that_ended_counts_at_once_and_is_revised_if_the_turn_goes_on(
     assert _answers(workspace) == ["And fast."]
     times.now += timedelta(days=1)
     for _ in range(2):
-        again = Importer(workspace).import_transcripts(source, [path])
-        assert again.exchanges == 0
-        assert again.revised == 0
-        assert again.conflicts == 0
-        assert again.faults == 0
-    assert again.unchanged == 1
+        second_import = Importer(workspace).import_transcripts(source, [path])
+        assert second_import.exchanges == 0
+        assert second_import.revised == 0
+        assert second_import.conflicts == 0
+        assert second_import.faults == 0
+    assert second_import.unchanged == 1
     assert _answers(workspace) == ["And fast."]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_an_answer_that_is_still_open_is_reported_with_its_reason_and_time(
+def test_an_open_answer_is_reported_with_reason_and_time(
     workspace: Workspace, tmp_path: Path, times: Times, program: str
 ) -> None:
     """The summary must explain why an import has no exchanges."""
@@ -151,7 +151,7 @@ def test_an_answer_that_is_still_open_is_reported_with_its_reason_and_time(
     assert _answers(workspace) == [""]
 
 
-def test_a_question_without_an_answer_says_so(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_question_without_an_answer_is_reported(workspace: Workspace, tmp_path: Path) -> None:
     """A missing answer is reported differently from a running tool."""
     source, place, lines_of = PROGRAMS["openclaw"]
     path = _write(tmp_path / "root" / place, lines_of("ask"))

@@ -18,31 +18,31 @@ def told(before: Policy, after: Policy) -> list[tuple[str, Any, Any, tuple[str, 
     return [(change.setting, change.before, change.after, tuple(change.projects)) for change in compare_policies(before, after)]
 
 
-def test_a_default_reaches_those_that_do_not_say_otherwise() -> None:
-    """A change of a default is a change of many projects, and not of the ones with a value of their own."""
+def test_a_default_affects_projects_without_an_own_value() -> None:
+    """A changed default affects many projects, but not those that override it."""
     own = {"own": {"sampling": {"routineInterval": 7}}, "other": {"gateCascade": True}}
     before, after = policy(projects=own), policy(projects=own, defaults={"sampling": {"routineInterval": 9}})
     assert told(before, after) == [("sampling.routineInterval", 3, 9, (OTHER_PROJECTS, "other"))]
 
 
-def test_a_project_that_is_named_now_changes_by_what_it_says() -> None:
+def test_an_explicit_value_equal_to_the_default_is_no_change() -> None:
     """An explicit value that equals the default is not a change."""
     after = policy(projects={"ops": {"retentionDays": 30, "gateCascade": True}})
     assert told(Policy(), after) == [("retentionDays", 90, 30, ("ops",))]
     assert told(after, Policy()) == [("retentionDays", 30, 90, ("ops",))]
 
 
-def test_what_belongs_to_no_project_is_of_the_whole_server() -> None:
+def test_a_server_wide_setting_is_shown_as_such() -> None:
     """Disabling redaction must be clearly visible."""
     assert told(Policy(), policy(redaction={"enabled": False})) == [("redaction.enabled", True, False, (SERVER_WIDE,))]
     assert told(Policy(), policy(sessionGapMinutes=60)) == [("sessionGapMinutes", 30, 60, (SERVER_WIDE,))]
 
 
-def test_the_same_in_other_words_changes_nothing() -> None:
-    """Order and defaults written out are no difference."""
+def test_equivalent_policies_have_no_difference() -> None:
+    """The order and written-out defaults do not matter."""
     assert compare_policies(Policy(), policy(defaults={"enabled": True}, projects={"ops": {}})) == []
 
 
-def test_what_is_in_force_is_whole() -> None:
-    """Every setting is there, whether the file names it or not."""
+def test_the_effective_policy_is_complete() -> None:
+    """It has every setting, whether or not the file names it."""
     assert {"retentionDays", "sampling.routineInterval", "methodology"} <= settings_in_force(Policy(), "ops").keys()

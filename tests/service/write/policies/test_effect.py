@@ -49,7 +49,7 @@ def exchanges_of(sessions: list[list[dict[str, Any]]]) -> list[Exchange]:
 
 @given(SESSIONS, SAMPLINGS, SAMPLINGS)
 @settings(max_examples=15, deadline=None)
-def test_a_trial_judges_what_intake_judges(sessions: list[list[dict[str, Any]]], sampling: Sampling, other: Sampling) -> None:
+def test_a_dry_run_samples_like_intake(sessions: list[list[dict[str, Any]]], sampling: Sampling, other: Sampling) -> None:
     """A trial with its own sampling rules would give wrong estimates without any test failing."""
     policy, exchanges = policy_of(sampling=sampling), exchanges_of(sessions)
     closings = [build.closing(f"s{number}", 0) for number in range(len(sessions))]

@@ -36,7 +36,7 @@ def texts(file: PolicyFile) -> tuple[str, str | None]:
     return file.text(), file.previous()
 
 
-def test_a_save_keeps_the_text_before_and_can_be_taken_back(file: PolicyFile) -> None:
+def test_a_save_keeps_the_previous_text_and_can_be_undone(file: PolicyFile) -> None:
     """The previous text is kept, so that a wrong policy can be undone."""
     file.save("version: 1 # b\n", fingerprint(SKELETON))
     assert texts(file) == ("version: 1 # b\n", SKELETON)
@@ -44,8 +44,8 @@ def test_a_save_keeps_the_text_before_and_can_be_taken_back(file: PolicyFile) ->
     assert texts(file) == (SKELETON, "version: 1 # b\n")
 
 
-def test_a_change_of_another_process_is_not_overwritten(file: PolicyFile) -> None:
-    """Two people with the page open, or one of them with an editor on the server."""
+def test_a_change_by_another_process_is_not_overwritten(file: PolicyFile) -> None:
+    """Two people may edit the policy on the page or on the server."""
     assert file.path
     file.path.write_text("version: 1 # theirs\n", "utf-8")
     with pytest.raises(StaleError, match="has changed"):
@@ -53,7 +53,7 @@ def test_a_change_of_another_process_is_not_overwritten(file: PolicyFile) -> Non
     assert texts(file) == ("version: 1 # theirs\n", None)
 
 
-def test_a_save_keeps_permissions_and_leaves_nothing_beside(file: PolicyFile) -> None:
+def test_a_save_keeps_permissions_and_leaves_no_file_behind(file: PolicyFile) -> None:
     """Permissions are kept, and no partial copy is left behind."""
     assert file.path
     file.path.chmod(0o640)
@@ -72,7 +72,7 @@ def test_a_link_stays_a_link(file: PolicyFile, tmp_path: Path) -> None:
     assert texts(file) == ("version: 1 # b\n", SKELETON)
 
 
-def test_why_a_file_cannot_be_written_is_said(file: PolicyFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_file_gives_the_reason(file: PolicyFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Kubernetes the file may be a read-only ConfigMap, which the page reports before the user edits."""
     assert "DRIFTLINE_POLICY" in PolicyFile(None).why_read_only()
     assert "does not exist" in PolicyFile(Path("nowhere.yaml")).why_read_only()
@@ -84,8 +84,8 @@ def test_why_a_file_cannot_be_written_is_said(file: PolicyFile, monkeypatch: pyt
     assert texts(file) == (SKELETON, None)
 
 
-def test_a_disk_that_is_full_changes_nothing(file: PolicyFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old text stays whole, and nothing unfinished stays beside it."""
+def test_a_full_disk_changes_nothing(file: PolicyFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old text stays complete, and no partial file remains."""
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -115,27 +115,27 @@ def test_a_disk_that_is_full_changes_nothing(file: PolicyFile, monkeypatch: pyte
 def test_a_problem_has_its_line(file: PolicyFile, tmp_path: Path, text: str, line: int | None, words: str) -> None:
     """Problems must have line numbers, and methodology files outside the folder must not be read."""
     (tmp_path / "outside.yaml").write_text(METHODOLOGY, "utf-8")
-    found = check_text(file, text, ())
-    assert isinstance(found, list)
-    assert found[0].line == line
-    assert words in found[0].problem
-    assert str(tmp_path) not in found[0].problem.replace(str(tmp_path / "policies" / "gone.yaml"), "")
+    problems = check_text(file, text, ())
+    assert isinstance(problems, list)
+    assert problems[0].line == line
+    assert words in problems[0].problem
+    assert str(tmp_path) not in problems[0].problem.replace(str(tmp_path / "policies" / "gone.yaml"), "")
 
 
-def test_problems_come_all_at_once_in_the_order_of_lines(file: PolicyFile) -> None:
-    """Correcting one to be told the next takes as many tries as there are."""
-    found = check_text(file, "version: 1\ndefaults:\n  enabled: maybe\nprojects:\n  Ops: {}\n", ())
-    assert [one.line for one in found if isinstance(one, PolicyProblem)] == [3, 5]
+def test_all_problems_are_reported_in_the_order_of_lines(file: PolicyFile) -> None:
+    """One problem per attempt would be tedious."""
+    problems = check_text(file, "version: 1\ndefaults:\n  enabled: maybe\nprojects:\n  Ops: {}\n", ())
+    assert [one.line for one in problems if isinstance(one, PolicyProblem)] == [3, 5]
 
 
-def test_a_methodology_that_is_named_already_may_stay(file: PolicyFile, tmp_path: Path) -> None:
+def test_a_methodology_that_is_already_referenced_may_stay(file: PolicyFile, tmp_path: Path) -> None:
     """A methodology that the file already refers to may be anywhere, and the page can still save the policy."""
     (tmp_path / "outside.yaml").write_text(METHODOLOGY, "utf-8")
     text = "version: 1\ndefaults: {methodology: ../outside.yaml}\n"
     assert isinstance(check_text(file, text, {"../outside.yaml"}), Policy)
 
 
-def test_a_comparison_shows_lines_and_nothing_where_there_is_none() -> None:
+def test_a_comparison_shows_changed_lines_or_nothing() -> None:
     """The page shows a save as a list of changes."""
     assert diff_lines("version: 1 # a\n", "version: 1\ndefaults: {}\n") == [
         "@@ -1 +1,2 @@",
