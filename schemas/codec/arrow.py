@@ -1,15 +1,15 @@
-"""Batches of messages to Arrow columns, at the speed of a columnar decoder and without trusting a single length.
+"""Decoding of message batches to Arrow columns, at the speed of a columnar decoder and without trusting any length.
 
-1. The bodies of one schema are put into an object container (a header, the number of rows, the joined bodies) and decoded at once.
-2. Avro bodies carry no length, so a body that is too short or too long shifts its neighbours, and the columnar decoder accepts bytes
-   that are not valid Avro: any byte but 1 for false, any branch of a union but the first for a value, numbers beyond their width. So its
-   columns count only after a proof that they are exactly what the bodies say (`Layout`).
-3. The proof covers all rows at once. The values determine where each of them starts in the block *if* it was written canonically: shortest
-   numbers, one block per array. Nothing can be written shorter, so if the messages start where this says, all values do. What
-   remains are bytes that could be another one of the same length; these are compared.
-4. A batch without a proof is decoded in slices. In a slice without a proof each body is decoded by itself, the bad ones are rejected with
-   their reason, and the good ones are decoded again as a batch.
-5. Rows out of bounds are rejected by the rules of `schemas.bounds`, as expressions over columns.
+1. The bodies of one schema are joined in an object container (a header, the number of rows, the bodies) and decoded together.
+2. Avro bodies have no length, so a body that is too short or too long shifts the following ones. The columnar decoder also accepts
+   invalid bytes: any byte except 1 as false, any union branch except the first as a value, and numbers that are too wide. Its columns
+   are therefore used only after a proof that they equal the bodies (`Layout`).
+3. The proof covers all rows. The values determine the position of each value in the block *if* the encoding is canonical: shortest numbers
+   and one block per array. No encoding is shorter, so if all messages start at their computed positions, all values do. Bytes that could
+   have another value of the same length are compared.
+4. A batch without a proof is decoded in slices. In a slice without a proof, each body is decoded separately; invalid ones are rejected
+   with their reason, and the valid ones are decoded again as a batch.
+5. Rows that are out of bounds by the rules of `schemas.bounds` are rejected with expressions over columns.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from schemas.records import RECORD_TYPES, Record
 from schemas.registry import NAMESPACE, Json, RecordSchema, Unfolding, schema_of, schemas_by_prefix, unfoldings
 
 INDEX = "_index"
-"""Column with each row's place in the batch that was decoded."""
+"""Column with the index of each row's message in the batch."""
 SLICE = 1_000
-"""Bodies that one bad body makes slow."""
+"""Number of bodies that are decoded separately because of one invalid body."""
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A message that is no record: its place in the batch and why."""
+    """A message that is no valid record: its index in the batch, and the error."""
 
     index: int
     error: RecordError
@@ -47,14 +47,14 @@ class Rejected:
 
 @dataclass
 class DecodedBatch:
-    """A batch as columns: one frame a record type, in batch order, with the place in the batch as column `_index`."""
+    """A decoded batch: one frame per record type, in batch order, with the message's index in the column `_index`."""
 
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
 
 
 class ArrowStream:
-    """A frame that offers Arrow's C stream and nothing else, so that DuckDB reads it without any other package."""
+    """A frame that exposes only Arrow's C stream, so that DuckDB reads it without another package."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._frame = frame
@@ -65,7 +65,7 @@ class ArrowStream:
 
 
 def _decode_proven(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFrame | None:
-    """Return the bodies as columns, or None unless every one is proven to be a canonical encoding of its row."""
+    """Return the bodies as columns; None unless every body is proven to be the canonical encoding of its row."""
     if max(map(len, bodies)) + PREFIX_BYTES > MAX_RECORD_BYTES:
         return None
     block = b"".join(bodies)
@@ -77,7 +77,7 @@ def _decode_proven(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFram
 
 
 def _isolate(schema: RecordSchema, bodies: Iterable[tuple[int, bytes]], rejected: dict[int, RecordError]) -> None:
-    """Decode each body by itself and note the bad ones."""
+    """Decode each body separately and add the errors of invalid ones to `rejected`."""
     for index, body in bodies:
         try:
             decode_fields(schema.prefix + body)
@@ -88,7 +88,7 @@ def _isolate(schema: RecordSchema, bodies: Iterable[tuple[int, bytes]], rejected
 def _bisect(
     schema: RecordSchema, indexed: Sequence[tuple[int, bytes]], rejected: dict[int, RecordError]
 ) -> Iterator[pl.DataFrame]:
-    """Columns of canonical bodies; halves what the columnar decoder does not take, such as 2 GiB of text in one column."""
+    """Yield columns of canonical bodies. Halve batches that the columnar decoder refuses, such as 2 GiB of text in one column."""
     frame = decode_columns(schema, b"".join(body for _, body in indexed), len(indexed))
     if frame is not None:
         yield frame.with_columns(pl.Series(INDEX, [index for index, _ in indexed], dtype=pl.Int64))
@@ -100,29 +100,30 @@ def _bisect(
         yield from _bisect(schema, indexed[middle:], rejected)
 
 
-def _indexed(frame: pl.DataFrame, start: int) -> pl.DataFrame:
+def _add_index(frame: pl.DataFrame, start: int) -> pl.DataFrame:
     return frame.with_columns(pl.int_range(start, start + frame.height, dtype=pl.Int64).alias(INDEX))
 
 
 def _decode_bodies(schema: RecordSchema, bodies: Sequence[bytes], rejected: dict[int, RecordError]) -> Iterator[pl.DataFrame]:
-    """Frames of the good bodies; the bad ones are noted with their reasons."""
+    """Yield frames of the valid bodies, and add the errors of invalid ones to `rejected`."""
     frame = _decode_proven(schema, bodies)
     if frame is not None:
-        yield _within_bounds(schema, _indexed(frame, 0), bodies, rejected)
+        yield _within_bounds(schema, _add_index(frame, 0), bodies, rejected)
         return
     for start in range(0, len(bodies), SLICE):
         part = bodies[start : start + SLICE]
         frame = _decode_proven(schema, part)
         if frame is not None:
-            yield _within_bounds(schema, _indexed(frame, start), bodies, rejected)
+            yield _within_bounds(schema, _add_index(frame, start), bodies, rejected)
             continue
         _isolate(schema, enumerate(part, start), rejected)
-        good = [(place, body) for place, body in enumerate(part, start) if place not in rejected]
-        yield from _bisect(schema, good, rejected) if good else ()
+        valid = [(index, body) for index, body in enumerate(part, start) if index not in rejected]
+        if valid:
+            yield from _bisect(schema, valid, rejected)
 
 
 def _out_of_bounds(schema: RecordSchema, frame: pl.DataFrame) -> pl.Series | None:
-    """Tell of each row whether a time or a number of it lies out of bounds; None where none does."""
+    """Return for each row whether one of its times or numbers is out of bounds; None if no row is."""
     checks = bounds_of(schema.prefix)
     broken = frame.select(pl.any_horizontal(*checks.values())).to_series() if checks else None
     return broken if broken is not None and broken.any() else None
@@ -131,17 +132,17 @@ def _out_of_bounds(schema: RecordSchema, frame: pl.DataFrame) -> pl.Series | Non
 def _within_bounds(
     schema: RecordSchema, frame: pl.DataFrame, bodies: Sequence[bytes], rejected: dict[int, RecordError]
 ) -> pl.DataFrame:
-    """Return the rows whose times and numbers lie within bounds; the others are noted as rejected."""
+    """Return the rows whose times and numbers are within bounds, and add the errors of the others to `rejected`."""
     broken = _out_of_bounds(schema, frame)
     if broken is None:
         return frame
-    places = frame.filter(broken)[INDEX].to_list()
-    _isolate(schema, ((place, bodies[place]) for place in places), rejected)
+    indexes = frame.filter(broken)[INDEX].to_list()
+    _isolate(schema, ((index, bodies[index]) for index in indexes), rejected)
     return frame.filter(~frame[INDEX].is_in(list(rejected)))
 
 
-def _resolved(schema: RecordSchema, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame written with an older version, brought to the current one: added fields get their defaults, or what they unfold."""
+def _resolve(schema: RecordSchema, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame of an older version in the current version. Added fields get their defaults, or are unfolded."""
     current = schema_of(schema.name)
     if current.prefix == schema.prefix:
         return frame
@@ -149,23 +150,23 @@ def _resolved(schema: RecordSchema, frame: pl.DataFrame) -> pl.DataFrame:
     missing = [name for name in empty.columns if name not in frame.columns]
     defaults = {added["name"]: added["default"] for added in current.fields if added["name"] in missing}
     columns = [pl.Series(name, [defaults[name]], dtype=empty.schema[name]).new_from_index(0, frame.height) for name in missing]
-    unfolded = [_unfolded(one).cast(empty.schema[one.field]) for one in unfoldings(current) if one.field in missing]
+    unfolded = [_unfold(rule).cast(empty.schema[rule.field]) for rule in unfoldings(current) if rule.field in missing]
     return frame.with_columns(columns).with_columns(unfolded).select(*empty.columns, INDEX)
 
 
-def _unfolded(one: Unfolding) -> pl.Expr:
-    """`Unfolding.items` as a column over decoded columns."""
-    source = pl.col(one.source).struct
+def _unfold(rule: Unfolding) -> pl.Expr:
+    """Return the expression that computes `Unfolding.items` from decoded columns."""
+    source = pl.col(rule.source).struct
     return pl.concat_list(
-        pl.struct(pl.lit(name).alias(one.key), source.field(name).alias(one.value)) for name in one.names
-    ).alias(one.field)
+        pl.struct(pl.lit(name).alias(rule.key), source.field(name).alias(rule.value)) for name in rule.names
+    ).alias(rule.field)
 
 
 @functools.cache
 def empty_frame(name: str) -> pl.DataFrame:
-    """No rows of the record type, with the columns decoding gives it."""
+    """Return an empty frame with the columns of a decoded record type."""
     schema = schema_of(name)
-    # The decoder refuses a container without rows. Zero bytes are a valid row of any schema here: empty texts and arrays, nulls.
+    # The decoder refuses a container without rows. Zero bytes are a valid row of every schema: empty strings, empty arrays, nulls.
     zeros = io.BytesIO(bytes(4096))
     fastavro.schemaless_reader(zeros, schema.parsed, None)
     frame = decode_columns(schema, bytes(zeros.tell()), 1)
@@ -175,7 +176,7 @@ def empty_frame(name: str) -> pl.DataFrame:
 
 
 def _by_schema(messages: Sequence[bytes]) -> dict[bytes, Sequence[int]]:
-    """Return the places of the messages by what they start with; most batches have one schema, and for these it is one glance."""
+    """Return the indexes of the messages by schema prefix. Most batches have a single schema."""
     prefixes = [message[:PREFIX_BYTES] for message in messages]
     if len(set(prefixes)) == 1:
         return {prefixes[0]: range(len(messages))}
@@ -186,27 +187,28 @@ def _by_schema(messages: Sequence[bytes]) -> dict[bytes, Sequence[int]]:
 
 
 def decode_batch(messages: Sequence[bytes]) -> DecodedBatch:
-    """Decode a batch of single-object encoded messages to columns, isolating every one that is no valid record.
+    """Decode a batch of single-object encoded messages to columns, without the messages that are no valid records.
 
-    Rows come by record type in batch order, in the current version of their schema. Nothing raises for bad input: what cannot
-    be decoded, or lies out of bounds, is in `rejected`, ordered by its place.
+    Rows are grouped by record type, in batch order and in the current version of their schema. Messages that cannot be decoded or are out
+    of bounds never raise: they are in `rejected`, ordered by index.
     """
     groups = _by_schema(messages)
     batch = DecodedBatch()
     frames: dict[str, list[pl.DataFrame]] = {}
-    for prefix, places in groups.items():
+    for prefix, indexes in groups.items():
         try:
             schema = writer_schema(prefix)
         except RecordError as error:
-            batch.rejected += [Rejected(place, error) for place in places]
+            batch.rejected += [Rejected(index, error) for index in indexes]
             continue
-        bodies, rejected = [messages[place][PREFIX_BYTES:] for place in places], dict[int, RecordError]()
-        found = list(_decode_bodies(schema, bodies, rejected))
-        batch.rejected += [Rejected(places[index], error) for index, error in rejected.items()]
+        bodies = [messages[index][PREFIX_BYTES:] for index in indexes]
+        rejected: dict[int, RecordError] = {}
+        decoded = list(_decode_bodies(schema, bodies, rejected))
+        batch.rejected += [Rejected(indexes[row], error) for row, error in rejected.items()]
         if len(groups) > 1:
-            positions = pl.Series(INDEX, places, dtype=pl.Int64)
-            found = [frame.with_columns(positions.gather(frame[INDEX])) for frame in found]
-        frames.setdefault(schema.name, []).extend(_resolved(schema, frame) for frame in found if frame.height)
+            positions = pl.Series(INDEX, indexes, dtype=pl.Int64)
+            decoded = [frame.with_columns(positions.gather(frame[INDEX])) for frame in decoded]
+        frames.setdefault(schema.name, []).extend(_resolve(schema, frame) for frame in decoded if frame.height)
     batch.frames = {
         name: parts[0] if len(parts) == 1 else pl.concat(parts).sort(INDEX) for name, parts in frames.items() if parts
     }
@@ -215,18 +217,18 @@ def decode_batch(messages: Sequence[bytes]) -> DecodedBatch:
 
 
 def decode_own(messages: Sequence[bytes]) -> DecodedBatch:
-    """`decode_batch` of messages that this process has just encoded, in half the time: there is nothing to prove."""
+    """Decode messages that this process has just encoded like `decode_batch`, without the proof, in half the time."""
     frame = None
     if len({message[:PREFIX_BYTES] for message in messages}) == 1:
         schema = writer_schema(messages[0])
         frame = decode_columns(schema, b"".join(message[PREFIX_BYTES:] for message in messages), len(messages))
     if frame is None:
         return decode_batch(messages)
-    return DecodedBatch({schema.name: _indexed(frame, 0)})
+    return DecodedBatch({schema.name: _add_index(frame, 0)})
 
 
 def rows_as_records(name: str, frame: pl.DataFrame) -> Iterator[Record]:
-    """Return the rows of a decoded frame as records of the named type, in order; RecordError naming the field that does not fit."""
+    """Return the rows of a decoded frame as records of the named type. Raises RecordError naming an invalid field."""
     fields = [field["name"] for field in schema_of(name).fields]
     return (record_from(RECORD_TYPES[name], row) for row in frame.select(fields).iter_rows(named=True))
 
@@ -236,39 +238,40 @@ _NAMES = itertools.count()
 
 
 def _varint(number: int) -> bytes:
-    """Return a non-negative long as Avro writes it: zigzag, seven bits a byte, lowest first."""
-    rest, out = number << 1, bytearray()
-    while rest & ~0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+    """Return Avro's encoding of a non-negative long: zigzag, seven bits per byte, lowest first."""
+    remaining = number << 1
+    encoded = bytearray()
+    while remaining & ~0x7F:
+        encoded.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    encoded.append(remaining)
+    return bytes(encoded)
 
 
-def _without_references(node: Any, named: dict[str, Json]) -> Any:
-    """Return the type with each reference to a named type replaced by its definition under a name of its own.
+def _inline_references(node: Any, named: dict[str, Json]) -> Any:
+    """Return the type with each reference to a named type replaced by its definition under a unique name.
 
-    Polars resolves no references; names are not part of the encoding, so the bodies stay valid.
+    Polars does not resolve references. Names are not part of the encoding, so the bodies stay valid.
     """
     if isinstance(node, str):
-        return _without_references(named[node], named) if node in named else node
+        return _inline_references(named[node], named) if node in named else node
     if isinstance(node, list):
-        return [_without_references(branch, named) for branch in node]
+        return [_inline_references(branch, named) for branch in node]
     if node["type"] == "array":
-        return {**node, "items": _without_references(node["items"], named)}
+        return {**node, "items": _inline_references(node["items"], named)}
     if node["type"] != "record":
         return node
-    # Docs and defaults are left out: polars stumbles over a boolean default, and neither is needed to decode.
-    fields = [{"name": known["name"], "type": _without_references(known["type"], named)} for known in node["fields"]]
+    # Omit docs and defaults: polars fails on a boolean default, and decoding needs neither.
+    fields = [{"name": item["name"], "type": _inline_references(item["type"], named)} for item in node["fields"]]
     named[f"{NAMESPACE}.{node['name']}"] = node
     return {"type": "record", "name": f"R{next(_NAMES)}", "fields": fields}
 
 
 @functools.cache
 def wire_of(prefix: bytes) -> tuple[bytes, Layout]:
-    """Header of an object container of the writer's schema, and the layout of the bodies in it."""
+    """Return the header of an object container for the writer's schema, and the layout of the bodies."""
     schema = writer_schema(prefix)
-    record = _without_references({"type": "record", "name": schema.name, "fields": schema.fields}, {})
+    record = _inline_references({"type": "record", "name": schema.name, "fields": schema.fields}, {})
     text = json.dumps(record).encode()
     pairs = _varint(2) + _varint(11) + b"avro.schema" + _varint(len(text)) + text
     header = b"Obj\x01" + pairs + _varint(10) + b"avro.codec" + _varint(4) + b"null" + _varint(0) + SYNC
@@ -276,14 +279,14 @@ def wire_of(prefix: bytes) -> tuple[bytes, Layout]:
 
 
 def decode_columns(schema: RecordSchema, block: bytes, rows: int) -> pl.DataFrame | None:
-    """Decode joined bodies by columns; return None if the decoder fails, or yields too many or too few rows."""
+    """Decode joined bodies to columns; return None if the decoder fails or returns another number of rows."""
     header, _ = wire_of(schema.prefix)
     container = b"".join((header, _varint(rows), _varint(len(block)), block, SYNC))
     try:
         frame = pl.read_avro(io.BytesIO(container))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # noqa: BLE001 - polars panics on some damage, and its panic is a BaseException
+    except BaseException:  # noqa: BLE001 - polars panics on some invalid bytes, and its panic is a BaseException
         return None
     return frame if frame.height == rows else None
 
@@ -294,7 +297,7 @@ _FIXED = {"boolean": 1, "float": 4, "double": 8}
 
 @functools.cache
 def _longer() -> pl.Series:
-    """Magnitudes from which on a number takes 2, 3, up to 10 bytes: the sign in the lowest bit, then seven bits a byte."""
+    """Return the smallest magnitudes of numbers with 2, 3, …, 10 bytes: the sign in the lowest bit, seven bits per byte."""
     return pl.Series([1 << (7 * size - 1) for size in range(1, 10)], dtype=pl.Int64)
 
 
@@ -308,11 +311,11 @@ def _magnitude(column: pl.Expr) -> pl.Expr:
 
 
 def _size_and_last(kind: str, column: pl.Expr) -> tuple[pl.Expr, pl.Expr | None]:
-    """Bytes that the values take, and what their last byte must be where another one would decode alike."""
+    """Return the encoded sizes of the values, and their last bytes where another byte would decode to the same value."""
     if kind in _WIDTHS:
         magnitude, width = _magnitude(column), _WIDTHS[kind]
         size = _number_size(magnitude)
-        # A number of full width has bits to spare in its last byte, which are cut off.
+        # The last byte of a number with full width has unused bits, which the decoder ignores.
         return size, pl.when(size == width).then(magnitude // (1 << (7 * width - 8))).cast(pl.UInt8)
     if kind in _FIXED:
         return pl.lit(_FIXED[kind], pl.Int64), column.cast(pl.UInt8) if kind == "boolean" else None
