@@ -35,7 +35,7 @@ from audit.policy import Policy
 from schemas.errors import BoundsError, InputError
 from schemas.lazy import duckdb
 from schemas.records import Evaluation, EvaluationRequest, Judgement, Reservation
-from streams.finished_sessions import ReadRun, Wanted, finished_sessions, read_runs
+from streams.finished_sessions import ReadRun, SessionSelection, finished_sessions, read_runs
 from streams.judges.batch_plans import BatchJournal, BatchQuestion
 from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted_judgement
 from streams.judging.judged_stages import EVALUATION, JudgingTask, Subject, judgement_reader
@@ -177,7 +177,7 @@ def prepare(  # noqa: PLR0917 - the order is natural, sessions by cases by plans
     cases: Sequence[Case],
     plans: Sequence[Plan],
     system_prompt: str,
-    wanted: Wanted,
+    wanted: SessionSelection,
     at: datetime,
     *,
     retry_failed: bool = False,

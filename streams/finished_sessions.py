@@ -31,7 +31,7 @@ _SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SessionSelection:
     """The selection of finished sessions that are to be evaluated."""
 
     sessions: Sequence[str] = ()
@@ -60,7 +60,7 @@ class FinishedSession:
     """Event time of the end as it was recorded, UTC."""
 
 
-def finished_sessions(cursor: duckdb.DuckDBPyConnection, wanted: Wanted) -> list[FinishedSession]:
+def finished_sessions(cursor: duckdb.DuckDBPyConnection, wanted: SessionSelection) -> list[FinishedSession]:
     """Return the selected finished sessions, the last one to end first. A session is finished once its end is recorded.
 
     Raises InputError for a named session that does not exist, is not finished or is in several connections, and for filters beside names.
@@ -89,7 +89,7 @@ def finished_sessions(cursor: duckdb.DuckDBPyConnection, wanted: Wanted) -> list
 
 
 def _check_named(
-    cursor: duckdb.DuckDBPyConnection, named: Sequence[str], wanted: Wanted, sessions: Sequence[FinishedSession]
+    cursor: duckdb.DuckDBPyConnection, named: Sequence[str], wanted: SessionSelection, sessions: Sequence[FinishedSession]
 ) -> None:
     """Raise InputError for the first name that does not identify exactly one session."""
     by_name: dict[str, list[str]] = defaultdict(list)
@@ -104,7 +104,7 @@ def _check_named(
             raise InputError(f"session {_shown(name)} is in several connections", hint=f"Name one: {', '.join(matches)}.")
 
 
-def _unavailable_error(cursor: duckdb.DuckDBPyConnection, name: str, wanted: Wanted) -> InputError:
+def _unavailable_error(cursor: duckdb.DuckDBPyConnection, name: str, wanted: SessionSelection) -> InputError:
     """Return the error that says why a named session cannot be evaluated."""
     connection, _, session = name.partition("/")
     candidates = [(None, name), (connection, session)]

@@ -27,7 +27,7 @@ from service.read.evaluations import evaluation_of
 from service.text.links import EVALUATIONS
 from service.write.evaluating import EvaluationEstimate, Progress, failed_evaluations, numbered
 from streams.evaluations import Estimate, Prepared
-from streams.finished_sessions import Wanted
+from streams.finished_sessions import SessionSelection
 
 TOKEN = "DRIFTLINE_TOKEN"  # noqa: S105 - the name of the variable
 """The variable with the operator's token; other users could read it on a command line."""
@@ -63,7 +63,7 @@ class Terms:
     cases: Sequence[Case]
     profile: LoadedProfile
     plans: Sequence[Plan]
-    wanted: Wanted
+    wanted: SessionSelection
     retry_failed: bool
 
 

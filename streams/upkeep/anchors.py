@@ -72,22 +72,25 @@ def candidates(cursor: duckdb.DuckDBPyConnection, project: str, count: int) -> l
     return [(row["connection"], row["exchange_id"]) for row in rows]
 
 
-def named(
+def find_exchanges(
     cursor: duckdb.DuckDBPyConnection, project: str, exchanges: Sequence[str], connection: str | None
 ) -> list[tuple[str, str]]:
     """Return connection and id of a project's exchanges with these ids. Raises InputError for an id that is missing or that two connections have."""
     values = {"project": project, "exchanges": list(exchanges), "connection": connection}
-    found: dict[str, list[str]] = defaultdict(list)
+    connections: dict[str, list[str]] = defaultdict(list)
     for row in query_rows(cursor, "named_exchanges", values):
-        found[row["exchange_id"]].append(row["connection"])
-    for one in exchanges:
-        if not found[one]:
+        connections[row["exchange_id"]].append(row["connection"])
+    for exchange_id in exchanges:
+        if not connections[exchange_id]:
             raise InputError(
-                f"exchange {one!r}: the project has no exchange with this id", hint="`driftline scores` lists them."
+                f"exchange {exchange_id!r}: the project has no exchange with this id", hint="`driftline scores` lists them."
             )
-        if len(found[one]) > 1:
-            raise InputError(f"exchange {one!r}: connections {', '.join(found[one])} have one", hint="Name the connection.")
-    return [(found[one][0], one) for one in dict.fromkeys(exchanges)]
+        if len(connections[exchange_id]) > 1:
+            raise InputError(
+                f"exchange {exchange_id!r}: connections {', '.join(connections[exchange_id])} have one",
+                hint="Name the connection.",
+            )
+    return [(connections[exchange_id][0], exchange_id) for exchange_id in dict.fromkeys(exchanges)]
 
 
 async def choose(publisher: Publisher, project: str, chosen: Sequence[tuple[str, str]], who: str) -> list[Anchor]:
@@ -96,45 +99,46 @@ async def choose(publisher: Publisher, project: str, chosen: Sequence[tuple[str,
     Raises InputError for a project that is itself made of anchor rounds.
     """
     if is_reserved(project):
-        raise InputError(f"project {project} holds rounds of anchors", hint="Choose anchors among the exchanges of an agent.")
-    known = {one.anchor_id: one for one in await _known(publisher, project)}
-    exchanges = await asyncio.to_thread(_exchanges, publisher.store, chosen)
-    made = [_anchor(one, project, known, who, publisher.now()) for one in exchanges]
-    await publisher.publish(ANCHORS, [one for one in made if one != known.get(one.anchor_id)])
-    return made
+        raise InputError(f"project {project} consists of anchor rounds", hint="Choose anchors among the exchanges of an agent.")
+    existing = {anchor.anchor_id: anchor for anchor in await _read_anchors(publisher, project)}
+    exchanges = await asyncio.to_thread(_read_exchanges, publisher.store, chosen)
+    anchors = [_build_anchor(exchange, project, existing, who, publisher.now()) for exchange in exchanges]
+    await publisher.publish(ANCHORS, [anchor for anchor in anchors if anchor != existing.get(anchor.anchor_id)])
+    return anchors
 
 
 async def withdraw(publisher: Publisher, project: str, anchor_id: str, who: str) -> Anchor | None:
     """Withdraw an anchor, so that it is no longer judged; None if the project has no anchor with this id."""
-    found = next((one for one in await _known(publisher, project) if one.anchor_id == anchor_id), None)
-    if found is None or not found.active:
-        return found
-    gone = msgspec.structs.replace(
-        found,
-        revision=found.revision + 1,
+    anchors = await _read_anchors(publisher, project)
+    anchor = next((anchor for anchor in anchors if anchor.anchor_id == anchor_id), None)
+    if anchor is None or not anchor.active:
+        return anchor
+    withdrawn = msgspec.structs.replace(
+        anchor,
+        revision=anchor.revision + 1,
         active=False,
         chosen_by=who,
         occurred_at=publisher.now(),
         ingested_at=publisher.now(),
     )
-    await publisher.publish(ANCHORS, [gone])
-    return gone
+    await publisher.publish(ANCHORS, [withdrawn])
+    return withdrawn
 
 
 async def run_round(engine: RecordIntake, project: str) -> Round:
-    """Start a round: have the anchors of a project judged again. It is published on return, and its scores come later."""
-    active = [one for one in await _known(engine, project) if one.active]
+    """Start a round, in which the anchors of a project are judged again. Its exchanges are published on return; scores follow later."""
+    active = [anchor for anchor in await _read_anchors(engine, project) if anchor.active]
     at = engine.now().replace(second=0, microsecond=0)
     if not active:
         return Round(at, 0)
-    published = await engine.publish("exchanges", list(_copies(active, project, at, engine.now())))
+    published = await engine.publish("exchanges", list(_copy_anchors(active, project, at, engine.now())))
     return Round(at, max(published.written - 1, 0))
 
 
 def changes(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime | None = None) -> dict[str, JudgeChange]:
-    """Return whether the judge of each tier ever changed, as far as the anchors of a project show."""
+    """Return the changes of the judge that the anchors of a project show, by tier."""
     rows = rounds_of(cursor, project, start)
-    return {tier: judge_change(_verdicts(rows, tier)) for tier in TIERS}
+    return {tier: judge_change(_build_verdicts(rows, tier)) for tier in TIERS}
 
 
 def rounds_of(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime | None = None) -> list[dict[str, Any]]:
@@ -142,30 +146,32 @@ def rounds_of(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime |
     return query_rows(cursor, "anchor_scores", {"judged_as": anchor_project(project), "from": start})
 
 
-def cause_of(store: Store, project: str, tier: str | None, moved: IncidentChange | None) -> Attribution:
+def cause_of(store: Store, project: str, tier: str | None, change: IncidentChange | None) -> Attribution:
     """Return the cause of a change in a tier of a project: agent or judge, or the reason why it is unknown.
 
-    `moved` is the change on the tier's own scale.
+    `change` is the size of the change on the tier's own scale.
 
     Tier 1 and the diagnosis of runs are rules, which do not change by themselves: there the cause is the agent.
     """
     if tier is not None and tier not in TIERS:
         return Attribution(cause="agent", reason="rules")
-    if tier is None or moved is None or not moved.size > 0:
+    if tier is None or change is None or not change.size > 0:
         return Attribution(cause=None, reason="no_size")
     _, lowest, highest = TIERS[tier]
     scale = highest - lowest
-    start = datetime.combine(moved.earliest, time(), UTC) - LOOK_BACK
+    start = datetime.combine(change.earliest, time(), UTC) - LOOK_BACK
     with contextlib.closing(store.cursor()) as cursor:
         rows = rounds_of(cursor, project, start)
-    share = dataclasses.replace(moved, size=moved.size / scale, error=moved.error / scale)
-    found = attribute(_verdicts(rows, tier), share)
-    if found.judge is None or found.low is None or found.high is None:
-        return found
-    return dataclasses.replace(found, judge=found.judge * scale, low=found.low * scale, high=found.high * scale)
+    share = dataclasses.replace(change, size=change.size / scale, error=change.error / scale)
+    attribution = attribute(_build_verdicts(rows, tier), share)
+    if attribution.judge is None or attribution.low is None or attribution.high is None:
+        return attribution
+    return dataclasses.replace(
+        attribution, judge=attribution.judge * scale, low=attribution.low * scale, high=attribution.high * scale
+    )
 
 
-async def _known(publisher: Publisher, project: str) -> list[Anchor]:
+async def _read_anchors(publisher: Publisher, project: str) -> list[Anchor]:
     def read() -> list[Anchor]:
         with contextlib.closing(publisher.store.cursor()) as cursor:
             return anchors_of(cursor, project)
@@ -173,20 +179,20 @@ async def _known(publisher: Publisher, project: str) -> list[Anchor]:
     return await asyncio.to_thread(read)
 
 
-def _exchanges(store: Store, chosen: Sequence[tuple[str, str]]) -> list[Exchange]:
-    wanted = [{"connection": connection, "exchange_id": exchange} for connection, exchange in chosen]
+def _read_exchanges(store: Store, chosen: Sequence[tuple[str, str]]) -> list[Exchange]:
+    subjects = [{"connection": connection, "exchange_id": exchange} for connection, exchange in chosen]
     with contextlib.closing(store.cursor()) as cursor:
-        return list(query_records(cursor, "exchange_records", Exchange, {"exchanges": wanted}))
+        return list(query_records(cursor, "exchange_records", Exchange, {"exchanges": subjects}))
 
 
-def _anchor(exchange: Exchange, project: str, known: Mapping[str, Anchor], who: str, now: datetime) -> Anchor:
+def _build_anchor(exchange: Exchange, project: str, existing: Mapping[str, Anchor], who: str, now: datetime) -> Anchor:
     anchor_id = stable_id("anchor", project, exchange.connection, exchange.exchange_id)
-    before = known.get(anchor_id)
-    if before is not None and before.active:
-        return before
+    earlier = existing.get(anchor_id)
+    if earlier is not None and earlier.active:
+        return earlier
     return Anchor(
         anchor_id=anchor_id,
-        revision=0 if before is None else before.revision + 1,
+        revision=0 if earlier is None else earlier.revision + 1,
         project=project,
         connection=exchange.connection,
         exchange_id=exchange.exchange_id,
@@ -198,11 +204,12 @@ def _anchor(exchange: Exchange, project: str, known: Mapping[str, Anchor], who: 
     )
 
 
-def _copies(anchors: Sequence[Anchor], project: str, at: datetime, now: datetime) -> Iterator[Exchange | SessionClosed]:
+def _copy_anchors(anchors: Sequence[Anchor], project: str, at: datetime, now: datetime) -> Iterator[Exchange | SessionClosed]:
     """Yield the exchanges of a round, in the order of their anchors' ids, and the end of its session."""
-    judged_as, stamp = anchor_project(project), f"{at:%Y-%m-%dT%H:%MZ}"
+    judged_as = anchor_project(project)
+    stamp = f"{at:%Y-%m-%dT%H:%MZ}"
     session = f"{project}@{stamp}"
-    for anchor in sorted(anchors, key=lambda one: one.anchor_id):
+    for anchor in sorted(anchors, key=lambda anchor: anchor.anchor_id):
         exchange = decode(anchor.exchange)
         if isinstance(exchange, Exchange):
             yield msgspec.structs.replace(
@@ -219,7 +226,7 @@ def _copies(anchors: Sequence[Anchor], project: str, at: datetime, now: datetime
     )
 
 
-def _verdicts(rows: Sequence[Mapping[str, Any]], tier: str) -> list[Verdict]:
+def _build_verdicts(rows: Sequence[Mapping[str, Any]], tier: str) -> list[Verdict]:
     column, lowest, highest = TIERS[tier]
     return [
         Verdict(row["anchor_id"], row["round_at"], (row[column] - lowest) / (highest - lowest))
@@ -243,33 +250,33 @@ class AnchorRounds:
 
     def __init__(self, engine: RecordIntake) -> None:
         self._engine = engine
-        self._begun: dict[str, datetime] = {}
+        self._started: dict[str, datetime] = {}
 
     async def run(self) -> None:
         """Start the due rounds."""
         if not self._engine.has_judge:
             return
-        for row in await asyncio.to_thread(self._rows):
+        for row in await asyncio.to_thread(self._read_rows):
             if self._is_due(row["project"], row["last_round"]):
-                await self._begin(row["project"])
+                await self._start_round(row["project"])
 
-    async def _begin(self, project: str) -> None:
+    async def _start_round(self, project: str) -> None:
         """Start a round; a failure affects no other project, and the next run tries again."""
         try:
-            begun = await run_round(self._engine, project)
+            started = await run_round(self._engine, project)
         except Exception:
             log.exception("the anchors of %s could not be judged again", project)
             return
-        self._begun[project] = begun.at
-        log.info("judging %d anchors of %s again", begun.exchanges, project)
+        self._started[project] = started.at
+        log.info("judging %d anchors of %s again", started.exchanges, project)
 
     def _is_due(self, project: str, last: datetime | None) -> bool:
         settings = self._engine.policy.for_project(project).settings
         if not settings.enabled or not settings.anchors.enabled:
             return False
-        begun = [at for at in (last, self._begun.get(project)) if at is not None]
-        return not begun or self._engine.now() - max(begun) >= timedelta(hours=settings.anchors.interval_hours)
+        rounds = [at for at in (last, self._started.get(project)) if at is not None]
+        return not rounds or self._engine.now() - max(rounds) >= timedelta(hours=settings.anchors.interval_hours)
 
-    def _rows(self) -> list[dict[str, Any]]:
+    def _read_rows(self) -> list[dict[str, Any]]:
         with contextlib.closing(self._engine.store.cursor()) as cursor:
             return query_rows(cursor, "anchor_rounds")

@@ -21,7 +21,7 @@ from driftline_trial.simulator import running
 from schemas.registry import topics
 from service.cli.evaluation_client import EvaluationClient, Terms
 from service.write.evaluating import Progress
-from streams.finished_sessions import Wanted
+from streams.finished_sessions import SessionSelection
 from streams.judging.judged_stages import EVALUATION
 from streams.kafka.connection import KafkaConnection
 
@@ -34,7 +34,7 @@ def terms() -> Terms:
     profile = Profile.model_validate_json(json.dumps(PROFILE))
     case = Case.model_validate_json(json.dumps(REFUND))
     loaded = LoadedProfile(profile, shipped_system_prompt())
-    return Terms([case], loaded, plans(profile), Wanted(sessions=["north/s1"]), retry_failed=False)
+    return Terms([case], loaded, plans(profile), SessionSelection(sessions=["north/s1"]), retry_failed=False)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from service.text.answers import document
 from service.write.evaluating import evaluation_estimate
 from streams import finished_sessions as reading
 from streams.evaluations import Estimate, Prepared, prepare
-from streams.finished_sessions import Limits, Wanted, finished_sessions, read_runs
+from streams.finished_sessions import Limits, SessionSelection, finished_sessions, read_runs
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging.judged_stages import EVALUATION
 from streams.stage_progress import stage_progress
@@ -82,7 +82,7 @@ def store() -> Any:
 
 def chosen(store: Store, **wanted: Any) -> list[str]:
     """Return the names of the selected sessions."""
-    return [one.session_id for one in finished_sessions(store.cursor(), Wanted(**wanted))]
+    return [one.session_id for one in finished_sessions(store.cursor(), SessionSelection(**wanted))]
 
 
 def prepared(
@@ -95,7 +95,7 @@ def prepared(
 ) -> Prepared:
     """Prepare evaluations, with one case and plan by default."""
     how = {"retry_failed": retry_failed, "takes_simulated": takes_simulated}
-    return prepare(store, Policy(), cases or [case()], plans or [plan()], "Judge it.", Wanted(**wanted), AT, **how)
+    return prepare(store, Policy(), cases or [case()], plans or [plan()], "Judge it.", SessionSelection(**wanted), AT, **how)
 
 
 def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: Examiner) -> None:
@@ -123,7 +123,7 @@ def test_a_session_can_be_named_with_its_connection(store: Store) -> None:
     with pytest.raises(InputError, match="session 's1' is in several connections") as caught:
         chosen(store, sessions=["s2", "s1"])
     assert caught.value.hint == "Name one: north/s1, local/s1."
-    (finished,) = finished_sessions(store.cursor(), Wanted(sessions=["north/s1"]))
+    (finished,) = finished_sessions(store.cursor(), SessionSelection(sessions=["north/s1"]))
     assert finished.connection == "north"
     assert finished.project == "shop"
     assert finished.ended_at == START + timedelta(hours=1, seconds=4)
@@ -146,8 +146,8 @@ def test_an_id_with_a_slash_is_found_as_it_is(store: Store) -> None:
         ({"sessions": ["local/open"]}, "session 'local/open' has not ended yet", "driftline finalize"),
         ({"sessions": ["s1"], "project": "shop"}, "session 's1' is not of project 'shop'", "It is of ops."),
         ({"sessions": ["round"]}, "session 'round' ", "not evaluated"),
-        ({"sessions": ["s1"], "tags": ["nightly"]}, "sessions are named and also chosen", "not both"),
-        ({"sessions": ["s1"], "since": START}, "sessions are named and also chosen", "not both"),
+        ({"sessions": ["s1"], "tags": ["nightly"]}, "named and also selected", "select them by tag"),
+        ({"sessions": ["s1"], "since": START}, "named and also selected", "select them by tag"),
         ({"limit": 10_001}, "more than 10000 sessions", "in parts"),
         ({"sessions": ["x" * 500]}, f"there is no session '{'x' * 100}'", "driftline runs"),
     ],
@@ -170,7 +170,8 @@ def test_a_run_contains_the_stored_data_of_its_session(store: Store) -> None:
         ("agent-events", event("s1", 1, event="tool_output", tool="rotate", output="done")),
     )
     fields = {
-        one.run.session_id: one for one in read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted()), Policy())
+        one.run.session_id: one
+        for one in read_runs(store.cursor(), finished_sessions(store.cursor(), SessionSelection()), Policy())
     }
 
     run = fields["s1"].run
@@ -187,7 +188,7 @@ def test_a_run_contains_the_stored_data_of_its_session(store: Store) -> None:
 
 def test_reading_several_sessions_together_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of sessions read together affects only the speed."""
-    sessions = finished_sessions(store.cursor(), Wanted())
+    sessions = finished_sessions(store.cursor(), SessionSelection())
     together = list(read_runs(store.cursor(), sessions, Policy()))
     monkeypatch.setattr(reading, "BATCH_BYTES", 1)
     one_by_one = list(read_runs(store.cursor(), sessions, Policy()))
@@ -206,7 +207,9 @@ def test_the_middle_of_a_huge_session_is_skipped_with_a_note(store: Store) -> No
     filled(store, *calls)
     limits = Limits(event_bytes=2_500, events=6, exchanges=2, exchange_bytes=10)
 
-    (session_run,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy(), limits)
+    (session_run,) = read_runs(
+        store.cursor(), finished_sessions(store.cursor(), SessionSelection(sessions=["s1"])), Policy(), limits
+    )
     steps = [(step.tool, bool(step.arguments)) for step in session_run.run.steps if isinstance(step, ToolCall)]
 
     assert steps == [("t0", True), ("t1", False), ("t2", False), ("t7", False), ("t8", False), ("t9", True)]
@@ -222,7 +225,7 @@ def test_an_invalid_payload_does_not_lose_the_run(store: Store) -> None:
     """An invalid payload from another producer is read as far as possible."""
     broken = msgspec.structs.replace(event("s1", 0, event="tool_call", tool="rotate"), payload="{]")
     filled(store, ("agent-events", broken))
-    (session_run,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy())
+    (session_run,) = read_runs(store.cursor(), finished_sessions(store.cursor(), SessionSelection(sessions=["s1"])), Policy())
     assert [step.tool for step in session_run.run.steps] == ["rotate"]
     (warning,) = session_run.warnings
     assert warning.startswith("1 of the run's events ")
@@ -437,7 +440,7 @@ def test_another_model_price_makes_no_new_evaluation(store: Store) -> None:
     evaluated(store, [request], Examiner())
     rates = {"input": 1_000.0, "output": 1_000.0, "source": "an offer", "read_on": "2026-10-01"}
     dear = Policy.model_validate({"prices": {SONNET: rates}})
-    (reused,) = prepare(store, dear, [case()], [plan()], "Judge it.", Wanted(sessions=["told"]), AT).reused
+    (reused,) = prepare(store, dear, [case()], [plan()], "Judge it.", SessionSelection(sessions=["told"]), AT).reused
     assert request.run_cost_usd is None
     assert reused.evaluation.run_cost_usd == 0.6
 

@@ -21,7 +21,7 @@ from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
 from service.text.formats import MISSING, counted, plain
 from streams.engine.engine import Engine
-from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
+from streams.upkeep.anchors import candidates, choose, find_exchanges, run_round, withdraw
 
 anchors_app = typer.Typer(
     no_args_is_help=True,
@@ -67,7 +67,7 @@ def add_anchors(
         require_known(workspace, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
             if exchanges:
-                chosen = named(cursor, project, exchanges, connection)
+                chosen = find_exchanges(cursor, project, exchanges, connection)
             else:
                 wanted = count or workspace.policy.for_project(project).settings.anchors.count
                 chosen = candidates(cursor, project, wanted)

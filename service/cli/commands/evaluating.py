@@ -51,7 +51,7 @@ from service.write.evaluating import Progress, catch_up, evaluation_estimate
 from service.write.evaluating import evaluate as make_evaluations
 from service.write.input_files import find_files_below
 from streams.evaluations import Estimate, Prepared, prepare
-from streams.finished_sessions import MOST, Wanted
+from streams.finished_sessions import MOST, SessionSelection
 from streams.judging.call_budget import StoppedError
 
 Sessions = Annotated[
@@ -171,7 +171,7 @@ def _session_filter(
     project: str | None,
     since: str | None,
     limit: int,
-) -> Wanted:
+) -> SessionSelection:
     if limit > MOST:
         raise SettingsError(f"--limit {limit}: the maximum is {MOST} sessions", hint="Select fewer sessions with --since.")
     if connection is not None and not sessions:
@@ -179,7 +179,7 @@ def _session_filter(
             "--connection needs --session", hint="Name the sessions, or select them by --tag, --project or --since."
         )
     prefix = "" if connection is None else f"{connection}/"
-    return Wanted(
+    return SessionSelection(
         sessions=[f"{prefix}{session_id}" for session_id in sessions or ()],
         tags=list(tags or ()),
         project=project,

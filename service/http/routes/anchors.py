@@ -15,7 +15,7 @@ from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.json_routes import JsonRoute
 from service.web.models import ConnectionName, Id, OperatorBody
-from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
+from streams.upkeep.anchors import candidates, choose, find_exchanges, run_round, withdraw
 
 router = APIRouter(route_class=JsonRoute, tags=["anchors"])
 ANCHORS_PATH = f"{API}/{{project}}/anchors"
@@ -90,6 +90,6 @@ async def _select_exchanges(services: ApiContext, project: str, body: AnchorsBod
         count = body.count or services.engine.policy.for_project(project).settings.anchors.count
         return await services.ask(lambda cursor: candidates(cursor, project, count))
     try:
-        return await services.ask(lambda cursor: named(cursor, project, ids, body.connection))
+        return await services.ask(lambda cursor: find_exchanges(cursor, project, ids, body.connection))
     except InputError as error:
         raise ApiError(400, "invalid", f"exchangeIds: {error}") from None

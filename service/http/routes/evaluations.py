@@ -30,7 +30,7 @@ from service.web.middleware import set_subject
 from service.web.models import EXAMPLES, Cursor, Id, Limit, Moment, OperatorBody, Text
 from service.write.evaluating import RequestedEvaluations, requested_evaluations
 from streams.evaluations import Prepared, prepare
-from streams.finished_sessions import FinishedSession, Wanted, finished_sessions
+from streams.finished_sessions import FinishedSession, SessionSelection, finished_sessions
 from streams.judging.judged_stages import EVALUATION
 
 MAX_CASES = 100
@@ -81,11 +81,11 @@ class EvaluateBody(OperatorBody):
     retry_failed: bool = Field(False, alias="retryFailed", description="Also ask again if an answer of the judge failed.")
     dry_run: bool = Field(False, alias="dryRun", description="Only estimate; no judge is asked.")
 
-    def wanted(self, caller: Holder) -> Wanted:
+    def wanted(self, caller: Holder) -> SessionSelection:
         """Return the requested sessions that the caller may see; 403 for another project."""
         if self.project is not None:
             require_project(caller, self.project)
-        return Wanted(
+        return SessionSelection(
             sessions=self.sessions,
             tags=self.tags,
             project=self.project or caller.project,
@@ -234,7 +234,7 @@ async def evaluation(caller: Reader, services: Services, evaluation_id: Evaluati
     return state.answer
 
 
-async def _prepare_terms(services: ApiContext, terms: Terms, wanted: Wanted, *, retry_failed: bool) -> Prepared:
+async def _prepare_terms(services: ApiContext, terms: Terms, wanted: SessionSelection, *, retry_failed: bool) -> Prepared:
     """Return the evaluations to run; 400 for sessions that cannot be evaluated, and for too many in one request."""
     for topic in READ_FIRST:
         await services.engine.wait_for_tables(topic)

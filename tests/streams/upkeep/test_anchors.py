@@ -27,7 +27,17 @@ from schemas.errors import InputError
 from schemas.records import Anchor
 from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Verdict
-from streams.upkeep.anchors import AnchorRounds, anchors_of, candidates, cause_of, changes, choose, named, run_round, withdraw
+from streams.upkeep.anchors import (
+    AnchorRounds,
+    anchors_of,
+    candidates,
+    cause_of,
+    changes,
+    choose,
+    find_exchanges,
+    run_round,
+    withdraw,
+)
 
 T = TypeVar("T")
 COUNT = 12
@@ -321,11 +331,11 @@ def test_exchanges_are_identified_by_connection_and_id(store: Store, clock: Cloc
             await engine.ingest_exchange(exchange("s", 1))
             await engine.ingest_exchange(exchange("s", 1, connection="north"))
         with contextlib.closing(store.cursor()) as cursor:
-            assert named(cursor, "ops", ["s:1", "s:1"], "north") == [("north", "s:1")]
+            assert find_exchanges(cursor, "ops", ["s:1", "s:1"], "north") == [("north", "s:1")]
             with pytest.raises(InputError, match="connections local, north have one"):
-                named(cursor, "ops", ["s:1"], None)
+                find_exchanges(cursor, "ops", ["s:1"], None)
             with pytest.raises(InputError, match="no exchange with this id"):
-                named(cursor, "web", ["s:1"], None)
+                find_exchanges(cursor, "web", ["s:1"], None)
 
     run(work())
 

@@ -20,7 +20,7 @@ from audit.evaluation.cases import Case, LoadedProfile, Profile, plans
 from driftline_trial.simulator import RunningJudge, running
 from schemas.errors import InputError, SettingsError
 from service.cli.evaluation_client import EvaluationClient, ServerError, Terms, _answered, is_loopback
-from streams.finished_sessions import Wanted
+from streams.finished_sessions import SessionSelection
 
 Command = Callable[..., tuple[int, str, str]]
 BASE = ("evaluate", "--case", "cases", "--profile", "profile.yaml", "--project", "ops")
@@ -185,7 +185,7 @@ def terms() -> Terms:
     """Return one case with one judge run, over every session."""
     profile = Profile.model_validate_json(json.dumps(PROFILE))
     case = Case.model_validate_json(json.dumps(REFUND))
-    return Terms([case], LoadedProfile(profile, "p"), plans(profile), Wanted(), retry_failed=False)
+    return Terms([case], LoadedProfile(profile, "p"), plans(profile), SessionSelection(), retry_failed=False)
 
 
 def asked(client_of: str, clock: Callable[[], float] = lambda: 0.0) -> Any:

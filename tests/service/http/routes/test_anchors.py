@@ -155,4 +155,4 @@ def test_a_project_of_anchors_has_no_anchors(call: Call, tokens: Tokens) -> None
     answer = call("POST", "/api/audit/anchors.ops/anchors", tokens.root, json={})
 
     assert answer.status_code == 400
-    assert "holds rounds of anchors" in answer.json()["error"]
+    assert "consists of anchor rounds" in answer.json()["error"]

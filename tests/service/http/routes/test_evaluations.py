@@ -190,7 +190,7 @@ CHECK = {"check_id": "count", "kind": "tool_call_count"}
         ({"systemPrompt": " \n"}, "systemPrompt: is blank"),
         ({"systemPrompt": "é" * 40_000}, "systemPrompt: is larger than 65536 bytes"),
         ({"sessions": ["nobody"]}, "there is no session 'nobody'"),
-        ({"sessions": ["s1"], "tags": ["nightly"]}, "sessions are named and also chosen"),
+        ({"sessions": ["s1"], "tags": ["nightly"]}, "sessions are named and also selected"),
         ({"project": "empty"}, "sessions: no finished session matches"),
         ({"since": "soon"}, "since: must be a time in ISO 8601"),
         ({"until": "2026-10-01"}, "until: is not a field of this request"),

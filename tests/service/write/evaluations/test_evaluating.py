@@ -31,7 +31,7 @@ from service.setup.workspace import Workspace, open_workspace
 from service.write.evaluating import JudgeUnresponsiveError, Progress, catch_up, evaluate, journal_of
 from streams.engine.engine import Engine
 from streams.evaluations import Prepared, prepare
-from streams.finished_sessions import Wanted
+from streams.finished_sessions import SessionSelection
 from streams.judges.batch_judge import BatchLimits
 from streams.judging.call_budget import DurableBudget, StoppedError
 from streams.judging.judged_stages import EVALUATION
@@ -80,7 +80,7 @@ def prepared(database: Path, *plans: Plan, **how: bool) -> Iterator[tuple[Worksp
                 [case()],
                 plans or [plan()],
                 "Judge it.",
-                Wanted(),
+                SessionSelection(),
                 workspace.now(),
                 **how,
             ),
