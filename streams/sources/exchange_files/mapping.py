@@ -234,13 +234,13 @@ def _find_inside(value: Any, path: str) -> Any:
         value = as_json(value)
     if isinstance(value, Mapping):
         return find_value(value, path)
-    step, _, rest = path.partition(".")
+    step, _, remaining_path = path.partition(".")
     if not isinstance(value, Sequence) or isinstance(value, str) or not step.removeprefix("-").isdecimal() or len(step) >= 6:
         return None
     index = int(step)
     if not -len(value) <= index < len(value):
         return None
-    return _find_inside(value[index], rest) if rest else value[index]
+    return _find_inside(value[index], remaining_path) if remaining_path else value[index]
 
 
 def read_question(value: Any) -> str:

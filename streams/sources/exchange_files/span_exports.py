@@ -46,8 +46,8 @@ class SpanExport(NamedTuple):
 
 def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan | Problem]:
     attributes = {name.removeprefix(_PREFIX): value for name, value in row.items() if name.startswith(_PREFIX)}
-    whole = row.get("attributes")
-    attributes |= whole if isinstance(whole, dict) else {}
+    nested_attributes = row.get("attributes")
+    attributes |= nested_attributes if isinstance(nested_attributes, dict) else {}
     flat: dict[str, Any] = {}
     for name, value in attributes.items():
         _flatten(name, _parse_literal(value), flat)

@@ -81,8 +81,8 @@ def parse_json(value: Any) -> ParsedValue:
     except (msgspec.DecodeError, UnicodeError) as error:
         if "trailing characters" in str(error):  # a text that starts with a bracket, not JSON that was cut off
             return ParsedValue(value)
-        whole = repair_escapes(value)
-        return _parse_cut(value) if whole == value else ParsedValue(parse_json(whole).value, is_cut=True)
+        repaired = repair_escapes(value)
+        return _parse_cut(value) if repaired == value else ParsedValue(parse_json(repaired).value, is_cut=True)
 
 
 def _decode_again(text: str) -> str | None:

@@ -290,12 +290,12 @@ def _read_event(event: Event, role: str) -> list[Message]:
     """Return the messages of an event. They are in its attributes, in one attribute with the whole message, or in JSON text of its body."""
     attributes = event.attributes
     if "role" not in attributes:
-        whole = _first_member(attributes, *conventions.EVENT_CONTENT)
-        value = parse_json(attributes.get("content") if whole is None else whole).value
-        message_fields = _CERTAIN_MESSAGE_FIELDS if whole is None else _MESSAGE_FIELDS
+        whole_message = _first_member(attributes, *conventions.EVENT_CONTENT)
+        value = parse_json(attributes.get("content") if whole_message is None else whole_message).value
+        message_fields = _CERTAIN_MESSAGE_FIELDS if whole_message is None else _MESSAGE_FIELDS
         if isinstance(value, dict) and not message_fields.isdisjoint(value):
             return [build_message({"role": role, **value}, role)]
-        if whole is not None:
+        if whole_message is not None:
             return (_read_role_lines(value) if isinstance(value, str) else []) or read_messages(value, role)
     fields = {name: parse_json(value).value if name in _ENCODED_FIELDS else value for name, value in attributes.items()}
     if isinstance(fields.get("message"), dict) and "content" not in fields:

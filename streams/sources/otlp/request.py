@@ -225,8 +225,8 @@ def _read_json_items(body: bytes, request_format: _RequestFormat) -> Iterator[_R
         for scoped in _list_members(group, request_format.scopes):
             scope = _read_json_scope(scoped)
             for item in _list_members(scoped, request_format.items):
-                whole = item if is_whole else _repair_json(item)
-                yield _RequestItem(resource, scope, _parse_json_item(whole, request_format), is_cut or whole != item)
+                repaired = item if is_whole else _repair_json(item)
+                yield _RequestItem(resource, scope, _parse_json_item(repaired, request_format), is_cut or repaired != item)
 
 
 def _decode_request(body: bytes) -> tuple[Any, bool]:
@@ -281,16 +281,16 @@ def _read_json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any
     resource = group.get("resource") if isinstance(group, dict) else None
     pairs = resource.get("attributes") if isinstance(resource, dict) else None
     listed = pairs if isinstance(pairs, list) else []
-    whole = listed if is_whole else [_repair_json(attribute) for attribute in listed]
+    repaired = listed if is_whole else [_repair_json(attribute) for attribute in listed]
     attributes: list[KeyValue] = []
     rejected: list[RejectedItem] = []
-    for attribute in whole[:MAX_ATTRIBUTES]:
+    for attribute in repaired[:MAX_ATTRIBUTES]:
         try:
             attributes.append(ParseDict(attribute, KeyValue(), ignore_unknown_fields=True))
         except (ParseError, AttributeError, TypeError, RecursionError) as error:
             # No span is lost, so this counts as no item.
             rejected.append(RejectedItem(f"resource.attributes: {str(error)[:_MAX_SHOWN]}", json_bytes(attribute), 0))
-    return read_attributes(attributes), rejected, whole != listed
+    return read_attributes(attributes), rejected, repaired != listed
 
 
 def _repair_json(value: Any) -> Any:
@@ -315,8 +315,8 @@ def _list_spellings(*fields: str) -> dict[str, None]:
 
 
 def _to_camel_case(field: str) -> str:
-    first, *rest = field.split("_")
-    return first + "".join(map(str.capitalize, rest))
+    first_word, *other_words = field.split("_")
+    return first_word + "".join(map(str.capitalize, other_words))
 
 
 def _parse_json_item(item: Any, request_format: _RequestFormat) -> Any:

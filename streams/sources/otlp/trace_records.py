@@ -518,8 +518,8 @@ def _has_served_calls_alone(trace: Trace) -> bool:
 
     The agent reports these calls in another trace. They would count twice, and the server would look like an agent.
     """
-    known = [span.facts for span in trace.spans if span.facts.kind != "other"]
-    return bool(known) and all(facts.is_served_call and facts.session_id is None for facts in known)
+    understood = [span.facts for span in trace.spans if span.facts.kind != "other"]
+    return bool(understood) and all(facts.is_served_call and facts.session_id is None for facts in understood)
 
 
 def _build_own_events(trace: Trace, span: StoredSpan) -> Iterator[TracedEvent]:
