@@ -153,7 +153,7 @@ def test_the_tables_have_measures_states_and_costs(driftline: Command) -> None:
     assert "ops live 40 40 0 $0.0400 $0.00100 -" in output_lines
     assert "ops strict 40 40 20 $0.1200 $0.00300 simulated judge" in output_lines
     answer_line = "60 answered, 2 timeout; $0.0600 plus the unknown cost of 2"
-    assert output_lines[-1].startswith("Asked for strict itself")
+    assert output_lines[-1].startswith("Judge calls of strict")
     assert output_lines[-1].endswith(f": {answer_line}")
 
 

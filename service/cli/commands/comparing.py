@@ -1,7 +1,7 @@
-"""`driftline compare`: two scorings of the same exchanges side by side, to show the effect of another policy or judge.
+"""`driftline compare`: compare two scorings of the same exchanges, to show the effect of another policy or judge.
 
-The comparison is exchange by exchange, over the exchanges that both sides have, each with the same weight. It estimates the change
-among these exchanges, not among the whole fleet's, because sampling picks some kinds more often than others.
+The comparison pairs the exchanges that both sides have, each with the same weight. It estimates the change among these exchanges, not
+among all exchanges of the fleet, because sampling selects some kinds more often than others.
 
 `compare_sides` computes one document, which `--json` prints; `comparison_view` shows it to people.
 """
@@ -63,7 +63,7 @@ def compare(
 Row = Mapping[str, Any]
 Document = dict[str, Any]
 _DIGITS = 9
-"""Decimals of a mean: further ones depend on the order of summation."""
+"""Decimals of a mean. Further decimals depend on the order of summation."""
 _SUMS = tuple(field.name for field in dataclasses.fields(PairedSums))
 _SIDES = ("a", "b")
 
@@ -77,7 +77,7 @@ class Side:
 
 
 def find_side(label: str, database: Path) -> Side:
-    """Return the scoring with a label, `live` or a replay's; InputError if there is none."""
+    """Return the scoring with a label: `live`, or the label of a replay. Raises InputError if there is none."""
     if label == LIVE:
         path = database
     elif re.fullmatch(NAME, label):
@@ -93,9 +93,9 @@ def find_side(label: str, database: Path) -> Side:
 
 
 def compare_sides(first: Side, second: Side, project: str | None, top: int) -> Document:
-    """Compare two scorings; list at most `top` of the exchanges that changed most.
+    """Compare two scorings, with the `top` exchanges that changed most.
 
-    InputError if they have no exchange in common; StoreError if a file cannot be read.
+    Raises InputError if they have no exchange in common, and StoreError if a file cannot be read.
     """
     if first.path == second.path:
         raise InputError(f"{first.label} cannot be compared with itself", hint="Name two labels, or a label and live.")
@@ -106,10 +106,10 @@ def compare_sides(first: Side, second: Side, project: str | None, top: int) -> D
             project_names = {row["project"] for row in query_rows(connection, "compared_exchanges", sides | {"project": None})}
             if project is not None and project_names and project not in project_names:
                 raise unknown_project(project, sorted(project_names))
-            where = "" if project is None else f" of project {plain(project, 64)}"
+            of_project = "" if project is None else f" of project {plain(project, 64)}"
             raise InputError(
-                f"{first.label} and {second.label} have no exchange{where} in common",
-                hint="Replay the same projects and the same time under both labels.",
+                f"{first.label} and {second.label} have no exchange{of_project} in common",
+                hint="Replay the same projects and the same period under both labels.",
             )
         measures = [_measure_document(row) for row in query_rows(connection, "compared_measures", sides)]
         return {
@@ -125,7 +125,7 @@ def compare_sides(first: Side, second: Side, project: str | None, top: int) -> D
 
 @contextlib.contextmanager
 def _open_sides(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open both files on one connection, as `a` and `b`; StoreError if one has no scores in this version's format."""
+    """Open both files on one connection, as `a` and `b`. Raises StoreError if one has no scores in this version's format."""
     with attach_files(dict(zip(_SIDES, (first.path, second.path), strict=True))) as connection:
         try:
             yield connection
@@ -137,13 +137,13 @@ def _open_sides(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection
 
 
 def _side_document(connection: duckdb.DuckDBPyConnection, side: Side, name: str, project: str | None) -> Document:
-    """Describe the policy and judge behind a side's scores, and the scope and calls of a replay."""
+    """Describe the policy and the judge of a side's scores, and the scope and calls of a replay."""
     origins = query_rows(connection, "score_origins", {"scores": select_log_rows(name, "scores"), "project": project})
     return {"label": side.label, "replay": None if side.label == LIVE else _replay_scope(side.path), "origins": origins}
 
 
 def _replay_scope(path: Path) -> Document:
-    """Describe the scope of a replay and its calls; StoreError if the file is not one."""
+    """Describe the scope of a replay and its calls. Raises StoreError if the file is not a replay."""
     outcome = outcome_in(path)
     scope = outcome.plan.scope
     return {
@@ -160,7 +160,7 @@ def _replay_scope(path: Path) -> Document:
 
 
 def _measure_document(row: Row) -> Document:
-    """Return one measure with the interval of its change; there is no interval for a single session."""
+    """Return a measure with the interval of its change. A single session has no interval."""
     interval = paired_interval(PairedSums(**{name: row[name] for name in _SUMS}))
     measure = {
         "project": row["project"],
@@ -182,7 +182,7 @@ def _measure_document(row: Row) -> Document:
 def _count_intervals(measures: Sequence[Row]) -> Document:
     """Count the intervals that exclude zero, and the number expected to do so by chance.
 
-    Intervals from few sessions do not count, nor do measures in which no exchange differs.
+    Intervals from few sessions and measures without a difference are not counted.
     """
     counted = [row for row in measures if row["changed"] and not row["few_sessions"]]
     return {
@@ -205,7 +205,7 @@ STYLES = {"lower": "yellow", "higher": "cyan"}
 
 
 def comparison_view(document: Row) -> RenderableType:
-    """Show the whole comparison; equal parts are left out."""
+    """Show the comparison without its equal parts."""
     labels = (document["a"]["label"], document["b"]["label"])
     parts: list[RenderableType] = [Text(line) for line in (*origin_lines(document), *overlap_lines(document))]
     parts += ["", Text(headline(document), style="bold")]
@@ -247,19 +247,25 @@ def _measure_cells(row: Row) -> list[object]:
 
 
 def _states_table(states: Sequence[Row]) -> RenderableType:
-    """Show a line per state of a tier on the first side, a column per state on the second."""
-    present_states = {row["state_a"] for row in states} | {row["state_b"] for row in states}
-    order = [state for state in (SCORED, *TIER_STATES) if state in present_states]
-    across = [state for state in order if state in {row["state_b"] for row in states}]
+    """Return a table with a row per state of a tier on the first side, and a column per state on the second."""
+    states_a = {row["state_a"] for row in states}
+    states_b = {row["state_b"] for row in states}
+    order = [state for state in (SCORED, *TIER_STATES) if state in states_a | states_b]
+    columns = [state for state in order if state in states_b]
     counts = {(row["tier"], row["state_a"], row["state_b"]): row["exchanges"] for row in states}
-    down = sorted({(tier, state) for tier, state, _ in counts}, key=lambda pair: (pair[0], order.index(pair[1])))
-    cells = [[f"tier {tier}", state, *(f"{counts.get((tier, state, other), 0):,}" for other in across)] for tier, state in down]
-    return table(["tier", "state", *across], cells, right=across, cut_last=True)
+    row_keys = sorted({(tier, state) for tier, state, _ in counts}, key=lambda pair: (pair[0], order.index(pair[1])))
+    cells = [
+        [f"tier {tier}", state, *(f"{counts.get((tier, state, column), 0):,}" for column in columns)]
+        for tier, state in row_keys
+    ]
+    return table(["tier", "state", *columns], cells, right=columns, cut_last=True)
 
 
 def _costs_table(exchanges: Sequence[Row], labels: Labels) -> RenderableType:
-    """Show the cost per project and side on a line; with several projects, the sum of each side below."""
-    rows = [*exchanges, *([_sum_rows(exchanges)] if len(exchanges) > 1 else [])]
+    """Return a table with a row per project and side, and the sums of both sides if there are several projects."""
+    rows = list(exchanges)
+    if len(exchanges) > 1:
+        rows.append(_sum_rows(exchanges))
     cells = [_cost_cells(row, label, side) for row in rows for label, side in zip(labels, ("a", "b"), strict=True)]
     numbers = ["exchanges", "judged", "anomalous", "cost", "an exchange"]
     return table(["project", "side", *numbers, "judge"], cells, right=numbers, cut_last=True)
@@ -286,15 +292,15 @@ def _sum_rows(exchanges: Sequence[Row]) -> Row:
 
 
 RATES = {("anomaly", ""), ("2.5", "sycophancy"), ("2.5", "advocacy_suppression")}
-"""Measures that are shares of exchanges, shown in percent; a change of one is in percentage points."""
+"""Measures that are shares of exchanges. They are shown in percent, and their changes in percentage points."""
 COST = "cost"
 SCALE_LENGTHS = {"3": 4.0}
-"""The span from the least to the greatest score of a tier, unless it is 1: it makes tiers comparable."""
+"""The difference between the highest and the lowest score of a tier, by which changes are divided; 1 for all other tiers."""
 MAX_NAMED = 3
-"""Measures, policies and judges that a line names."""
+"""Maximum number of measures, policies and judges that a line names."""
 METHOD_NOTE = (
-    "Exchanges that both sides have count once each, unweighted: this is the change among these exchanges. Exchanges of a session are "
-    "not independent, so the intervals go by how sessions differ (clustered by session, Student's t)."
+    "Each exchange that both sides have counts once, unweighted, so this is the change among these exchanges. Exchanges of a session are "
+    "not independent, so the intervals are clustered by session (Student's t)."
 )
 _NAMES = {"anomaly": "anomalous", COST: "cost"}
 
@@ -313,26 +319,28 @@ def level(row: Row, value: float) -> str:
 
 
 def change(row: Row, value: float) -> str:
-    """Format a difference of means with its sign; for shares in percentage points."""
+    """Format a difference of means with its sign, and differences of shares in percentage points."""
     if row["tier"] == COST:
         return f"{'-' if value < 0 else '+'}${abs(value):.5f}"
-    shown, unit = (f"{value * 100:+.1f}", " pts") if _is_rate(row) else (f"{value:+.3f}", "")
-    return (shown if float(shown) else shown[1:]) + unit
+    number, unit = (f"{value * 100:+.1f}", " pts") if _is_rate(row) else (f"{value:+.3f}", "")
+    if not float(number):
+        number = number[1:]  # a rounded zero has no sign
+    return number + unit
 
 
 def classify_change(row: Row) -> str:
-    """Describe in a word or two how a measure changed."""
+    """Return how a measure changed: same, lower, higher, or the reason why that is not clear."""
     if not row["changed"]:
         return "same"
     if row["few_sessions"]:
         return "few sessions"
     if not row["excludes_zero"]:
         return "not clear"
-    return ("lower", "higher")[row["change"] > 0]
+    return "higher" if row["change"] > 0 else "lower"
 
 
 def origin_lines(document: Row) -> Iterator[str]:
-    """Name the policy and the judge of each side, one line each."""
+    """Yield a line per side with its policy and its judge."""
     for side in (document["a"], document["b"]):
         policies = _join_distinct(f"{row['policy_digest']}" for row in side["origins"])
         judges = _join_distinct(_judge_name(row) for row in side["origins"] if row["judge_model"] is not None) or "nobody"
@@ -344,17 +352,18 @@ def origin_lines(document: Row) -> Iterator[str]:
 
 
 def overlap_lines(document: Row) -> Iterator[str]:
-    """Count the exchanges that are compared, and those that only one side has or that differ."""
-    labels, totals = _labels(document), _total_counts(document)
+    """Yield the number of compared exchanges, of exchanges that only one side has, and of exchanges with different texts."""
+    labels = _labels(document)
+    totals = _total_counts(document)
     yield (
         f"{totals['in_both']:,} exchanges are in both; {totals['only_a']:,} only in {labels[0]}, {totals['only_b']:,} only in {labels[1]}"
     )
-    if others := totals["other_evidence"]:
-        yield f"{others:,} have different texts on the two sides, which also changes their scores"
+    if totals["other_evidence"]:
+        yield f"{totals['other_evidence']:,} have different texts on the two sides, which also changes their scores"
 
 
 def headline(document: Row) -> str:
-    """Name the changes whose interval excludes zero in a sentence, largest first."""
+    """Return a sentence with the changes whose interval excludes zero, largest first."""
     moved = sorted(
         (row for row in document["measures"] if classify_change(row) in {"lower", "higher"}), key=_change_size, reverse=True
     )
@@ -370,7 +379,7 @@ def headline(document: Row) -> str:
 
 
 def describe_certainty(document: Row) -> str:
-    """Describe the number of intervals that exclude zero and the number expected by chance: a single one proves nothing."""
+    """Return a sentence with the number of intervals that exclude zero and the number expected by chance."""
     intervals = document["intervals"]
     if not intervals["counted"]:
         return "No interval has enough sessions to be reliable."
@@ -381,21 +390,22 @@ def describe_certainty(document: Row) -> str:
 
 
 def simulated_note(row: Row, side: str) -> str:
-    """Tell whether a simulated judge took part in a side's scores of a project."""
-    simulated, judged = row[f"simulated_{side}"], row[f"judged_{side}"]
+    """Return a note if a simulated judge gave some of a side's scores of a project."""
+    simulated = row[f"simulated_{side}"]
+    judged = row[f"judged_{side}"]
     if not simulated:
         return MISSING
     return SIMULATED if simulated >= judged else f"{SIMULATED} ({simulated:,} of {judged:,})"
 
 
 def call_lines(document: Row) -> Iterator[str]:
-    """Describe each replay's questions to a judge, beyond recorded answers, and their cost; empty if there were none."""
+    """Yield a line per replay with its calls to a judge and their cost. Recorded answers are not counted."""
     for side in (document["a"], document["b"]):
         replay = side["replay"]
         if replay is not None and replay["calls"]:
             calls = ", ".join(f"{count:,} {name}" for name, count in replay["calls"].items())
             unknown = f" plus the unknown cost of {replay['unknown_price']:,}" if replay["unknown_price"] else ""
-            yield f"Asked for {side['label']} itself, the rest was recorded: {calls}; ${replay['cost_usd']:.4f}{unknown}"
+            yield f"Judge calls of {side['label']}, without recorded answers: {calls}; ${replay['cost_usd']:.4f}{unknown}"
 
 
 def _describe_replay(replay: Row) -> str:
@@ -412,7 +422,7 @@ def _describe_change(row: Row) -> str:
 
 
 def _change_size(row: Row) -> tuple[bool, float]:
-    """Sort key of changes in a sentence: scores and rates before cost, then the size of the change as a fraction of the scale."""
+    """Return the sort key of a change: scores and rates before cost, then the size as a fraction of the scale."""
     return row["tier"] != COST, abs(row["change"]) / SCALE_LENGTHS.get(row["tier"], 1.0)
 
 
@@ -425,7 +435,7 @@ def _judge_name(row: Row) -> str:
 
 
 def _join_distinct(names: Iterator[str]) -> str:
-    """Name each once, the first few by name."""
+    """Join the distinct names, and count the ones beyond `MAX_NAMED`."""
     distinct: Sequence[str] = list(dict.fromkeys(names))
     return "; ".join(distinct[:MAX_NAMED]) + (f" and {len(distinct) - MAX_NAMED} more" if len(distinct) > MAX_NAMED else "")
 
@@ -441,12 +451,12 @@ def _total_counts(document: Row) -> dict[str, int]:
 
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 MAX_REASON_LENGTH = 160
-"""Characters of a reason that are shown."""
+"""Maximum length of a reason."""
 SIDES = ("a", "b")
 
 
 def largest_changes_view(moved: Sequence[Row], labels: Labels) -> Iterator[RenderableType]:
-    """Show each exchange with its place, and below it each side's scores with the reason for the largest change."""
+    """Yield each exchange with its session, and below it each side's scores with the reason for the largest change."""
     width = max(map(len, labels))
     for row in moved:
         location = f"{plain(row['project'], 64)}  session {plain(row['session_id'], 64)} turn {row['turn_number']}"
@@ -495,11 +505,14 @@ def _describe_sides(describe: Callable[[str], str]) -> tuple[str, str]:
 
 
 def _describe_dimension(row: Row, tier: str) -> tuple[str, str]:
-    """Quote each side on the dimension that changed most, with its score."""
-    sides = [{dimension["dimension"]: dimension for dimension in row[f"{tier}_dimensions_{side}"]} for side in SIDES]
-    both = [name for name in sides[0] if name in sides[1]]
-    if not both:
+    """Return each side's score and reasoning on the dimension that changed most."""
+    first, second = ({item["dimension"]: item for item in row[f"{tier}_dimensions_{side}"]} for side in SIDES)
+    common = [name for name in first if name in second]
+    if not common:
         return "", ""
-    most = max(both, key=lambda name: abs(sides[1][name]["score"] - sides[0][name]["score"]))
-    first, second = (f"{most} {side[most]['score']:g}: {side[most]['reasoning'] or ''}".rstrip(": ") for side in sides)
-    return first, second
+    name = max(common, key=lambda dimension: abs(second[dimension]["score"] - first[dimension]["score"]))
+    return _format_dimension(first[name]), _format_dimension(second[name])
+
+
+def _format_dimension(dimension: Row) -> str:
+    return f"{dimension['dimension']} {dimension['score']:g}: {dimension['reasoning'] or ''}".rstrip(": ")
