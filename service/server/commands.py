@@ -91,7 +91,7 @@ class CommandOperations:
         "begin_history",
         "check_history",
         "check",
-        "change",
+        "apply_change",
         "purge",
         "rejudge",
         "judge_anchors",

@@ -416,7 +416,7 @@ def _apply_change(workspace: Workspace, incident: Incident, requested: Change, a
     if workspace.server is None:
         result = asyncio.run(apply_change(Watch(workspace.publisher), key, redacted, Person(author)))
     else:
-        result = workspace.server.call("change", ChangeResult, key, redacted, Person(author), workspace.now())
+        result = workspace.server.call("apply_change", ChangeResult, key, redacted, Person(author), workspace.now())
     if result.problem is not None or result.incident is None:
         problem = result.problem or "not_found"
         raise InputError(
