@@ -127,8 +127,8 @@ class Prefilter:
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
         listed = tuple(patterns)
-        self._alone = tuple(one for one in listed if _SWITCHES.search(one.text))
-        joined = [one for one in listed if one not in self._alone]
+        self._alone = tuple(pattern for pattern in listed if _SWITCHES.search(pattern.text))
+        joined = [pattern for pattern in listed if pattern not in self._alone]
         self._union = _union(joined)
         if self._union is None:
             self._alone = listed
@@ -162,7 +162,7 @@ def _union(patterns: Sequence[Pattern]) -> Any:
     options.never_capture = True
     options.max_mem = _MEMORY
     flags = {True: "im", False: "m"}
-    parts = (f"(?{flags[one.ignore_case]}:{_ESCAPE.sub(_line_wise, one.text)})" for one in patterns)
+    parts = (f"(?{flags[pattern.ignore_case]}:{_ESCAPE.sub(_line_wise, pattern.text)})" for pattern in patterns)
     try:
         return re2.compile(encode("|".join(parts)), options)
     except re2.error:

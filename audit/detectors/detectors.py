@@ -14,21 +14,21 @@ from audit.detectors.registry import Cause, Detector, FailureType, printable, re
 
 __all__ = ["DETECTORS", "FAILURE_TYPES", "FINDERS", "FINDING_TYPES", "Cause", "Detector", "FailureType", "printable"]
 
-for _module in sorted(one.name for one in pkgutil.iter_modules(audit.detectors.__path__, "audit.detectors.")):
+for _module in sorted(module.name for module in pkgutil.iter_modules(audit.detectors.__path__, "audit.detectors.")):
     if _module != __name__:
         importlib.import_module(_module)
 
-DETECTORS: tuple[Detector, ...] = tuple(one for one in registered() if one.failure.dimension)
+DETECTORS: tuple[Detector, ...] = tuple(detector for detector in registered() if detector.failure.dimension)
 """The detectors of failure types with a dimension, in the order in which they run."""
 
-FINDERS: tuple[Detector, ...] = tuple(one for one in registered() if not one.failure.dimension)
+FINDERS: tuple[Detector, ...] = tuple(detector for detector in registered() if not detector.failure.dimension)
 """The detectors that run after them, if the thresholds enable them."""
 
 # The sort is stable, so equal weights stay in the order of the detectors.
 FAILURE_TYPES: dict[str, FailureType] = {
-    one.failure_type: one.failure for one in sorted(DETECTORS, key=lambda one: -one.failure.weight)
+    detector.failure_type: detector.failure for detector in sorted(DETECTORS, key=lambda detector: -detector.failure.weight)
 }
 """Every failure type by name, in the order of the trust score's dimensions: the largest weight first."""
 
-FINDING_TYPES: dict[str, FailureType] = {one.failure_type: one.failure for one in FINDERS}
+FINDING_TYPES: dict[str, FailureType] = {detector.failure_type: detector.failure for detector in FINDERS}
 """Findings that a policy can enable, by name; they have no dimension and no weight."""

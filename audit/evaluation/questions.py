@@ -164,7 +164,7 @@ def read_evaluation(text: str, *, dimensions: Sequence[Dimension]) -> Evaluation
     members = fields.members(value, ("dimensions", "overall"), "the answer")
     dimension_members = fields.members(members["dimensions"], dimensions, "dimensions") if "dimensions" in members else {}
     answer = EvaluationAnswer(
-        {one: fields.assessment(dimension_members, one) for one in dimensions},
+        {dimension: fields.assessment(dimension_members, dimension) for dimension in dimensions},
         fields.assessment(members, "overall"),
     )
     return fields.invalid or answer
