@@ -1,4 +1,4 @@
-"""Access as pages: the list of holders, the form that gives access, one person's tokens and sign-ins, and the audit log."""
+"""Pages of access: people and connections, the form that gives access, a person's tokens and sign-ins, and the audit log."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from service.web.models import ConnectionName, Cursor
 
 router = APIRouter(include_in_schema=False)
 EXPIRIES = ((365, "In a year"), (90, "In 90 days"), (30, "In 30 days"), (7, "In a week"), (None, "Never"))
-"""Lifetimes of a token in days, with their labels; the first is preselected."""
-SHOWN_LINES = 10
-"""Maximum number of audit log lines on a person's page."""
+"""Lifetimes of a token in days, with labels. The first one is preselected."""
+MAX_PERSON_LINES = 10
+"""Audit log lines on a person's page."""
 Name = Annotated[ConnectionName, Path()]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A holder of tokens for a page, with the newest token first."""
+class HolderTokens:
+    """A holder with its tokens, newest first."""
 
     holder: Holder
     tokens: tuple[Token, ...]
@@ -59,11 +59,11 @@ class Shown:
 @router.get("/admin/access")
 async def people(request: Request, _: Administrator, services: Services) -> HTMLResponse:
     """Show who has access, who is signed in, who reviews, and the connections."""
-    signed_in = Counter(one.name for one in services.access.sign_ins.active())
+    signed_in = Counter(sign_in.name for sign_in in services.access.sign_ins.active())
     reviewers = await services.ask(lambda cursor: query_rows(cursor, "reviewers"))
     operators = _list_holders(services, "operator", signed_in)
     values = {
-        "people": sorted(operators, key=lambda one: not one.live),
+        "people": sorted(operators, key=lambda entry: not entry.live),
         "connections": _list_holders(services, "connection", signed_in),
         "reviewers": reviewers,
     }
@@ -72,7 +72,7 @@ async def people(request: Request, _: Administrator, services: Services) -> HTML
 
 @router.get("/admin/access/new")
 async def give(request: Request, viewer: Administrator, services: Services) -> HTMLResponse:
-    """Show the form that gives access, limited to the viewer's own rights."""
+    """Show the form that gives access. Viewers can grant only rights that they have."""
     named = named_projects(services.engine.policy, services.access)
     values = {
         "choices": [choice for choice in CHOICES if set(choice.scopes) <= viewer.scopes],
@@ -85,15 +85,15 @@ async def give(request: Request, viewer: Administrator, services: Services) -> H
 @router.get("/admin/access/people/{name}")
 async def person(request: Request, viewer: Administrator, services: Services, name: Name) -> HTMLResponse:
     """Show an operator: its tokens, sign-ins and last changes."""
-    shown_holder = _require_holder_shown(services, "operator", name)
+    entry = _require_holder(services, "operator", name)
     values = {
-        "one": shown_holder,
+        "one": entry,
         "sign_ins": [one for one in services.access.sign_ins.active() if one.name == name],
         "deeds": [
-            build_entry(line, services.access.holder) for line in services.access.audit_log.lines(SHOWN_LINES, name=name)
+            build_entry(line, services.access.holder) for line in services.access.audit_log.lines(MAX_PERSON_LINES, name=name)
         ],
-        "may_rotate": shown_holder.holder.scopes <= viewer.scopes,
-        "is_full": len(shown_holder.live) >= MAX_LIVE_TOKENS,
+        "may_rotate": entry.holder.scopes <= viewer.scopes,
+        "is_full": len(entry.live) >= MAX_LIVE_TOKENS,
         "expiries": EXPIRIES,
     }
     return page(request, "admin/person.html", values)
@@ -102,27 +102,28 @@ async def person(request: Request, viewer: Administrator, services: Services, na
 @router.get("/admin/access/connections/{name}")
 async def connection(request: Request, _: Administrator, services: Services, name: Name) -> HTMLResponse:
     """Show a connection and its tokens."""
-    shown_holder = _require_holder_shown(services, "connection", name)
-    values = {"one": shown_holder, "is_full": len(shown_holder.live) >= MAX_LIVE_TOKENS, "expiries": EXPIRIES}
+    entry = _require_holder(services, "connection", name)
+    values = {"one": entry, "is_full": len(entry.live) >= MAX_LIVE_TOKENS, "expiries": EXPIRIES}
     return page(request, "admin/connection.html", values)
 
 
-def _list_holders(services: ApiContext, kind: Kind, signed_in: Counter[str]) -> list[Shown]:
+def _list_holders(services: ApiContext, kind: Kind, signed_in: Counter[str]) -> list[HolderTokens]:
     return [
-        Shown(holder, tuple(reversed(tokens)), signed_in[holder.name] if kind == "operator" else 0)
+        HolderTokens(holder, tuple(reversed(tokens)), signed_in[holder.name] if kind == "operator" else 0)
         for holder, tokens in services.access.holders(kind)
     ]
 
 
-def _require_holder_shown(services: ApiContext, kind: Kind, name: str) -> Shown:
-    matching: Sequence[Shown] = [one for one in _list_holders(services, kind, Counter()) if one.holder.name == name]
+def _require_holder(services: ApiContext, kind: Kind, name: str) -> HolderTokens:
+    matching: Sequence[HolderTokens] = [
+        entry for entry in _list_holders(services, kind, Counter()) if entry.holder.name == name
+    ]
     if not matching:
         raise ApiError(404, "not_found", f"There is no {kind} {name}.")
     return matching[0]
 
 
-SHOWN = 100
-"""Audit log lines per page."""
+LINES_PER_PAGE = 100
 
 
 @router.get("/admin/audit-log")
@@ -135,10 +136,10 @@ async def audit_log(
     project: ConnectionName | None = None,
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """Show changes by operators and commands: of one of them, of a project, or all."""
+    """Show the audit log, optionally only of one operator or one project."""
     before = None if cursor is None else cursor.number
-    lines = await asyncio.to_thread(services.access.audit_log.lines, SHOWN + 1, before, name=name, project=project)
-    shown, following = page_of(lines, SHOWN, lambda line: Place(line.at, "", line.id))
+    lines = await asyncio.to_thread(services.access.audit_log.lines, LINES_PER_PAGE + 1, before, name=name, project=project)
+    shown, following = page_of(lines, LINES_PER_PAGE, lambda line: Place(line.at, "", line.id))
     values = {
         "deeds": [build_entry(line, services.access.holder) for line in shown],
         "name": name,
@@ -149,20 +150,20 @@ async def audit_log(
     return page(request, "admin/audit_log.html", values)
 
 
-Known = Callable[[Kind, str], Holder | None]
-"""Finds the holder of a name. The rights of a name are given once and never change."""
+HolderFinder = Callable[[Kind, str], Holder | None]
+"""Returns the holder with a name. The rights of a holder never change."""
 
 
 class AuditEntry(NamedTuple):
-    """A line, the description of its action, and the address or command behind it."""
+    """A line of the audit log, its description, and its endpoint or command."""
 
     line: AuditLine
     words: str
     path: str
 
 
-def build_entry(line: AuditLine, find_holder: Known) -> AuditEntry:
-    """Describe a line; an action that is not in the table is described by its address or command."""
+def build_entry(line: AuditLine, find_holder: HolderFinder) -> AuditEntry:
+    """Describe a line of the audit log. An action without a description is named by its endpoint or command."""
     path = f"{line.method} {line.route}"
     template = WORDS["deeds"].get(path)
     if template is None:
@@ -181,8 +182,8 @@ def _describe_attempt(description: str) -> str:
     return " ".join(filter(None, ("Tried to", WORDS["verbs"].get(verb, verb.lower()), rest)))
 
 
-def _describe_grant(line: AuditLine, find_holder: Known) -> str:
-    """Describe the rights given to a new operator or connection, which never change; empty if no holder has that name."""
+def _describe_grant(line: AuditLine, find_holder: HolderFinder) -> str:
+    """Describe the rights of a new operator or connection; empty if there is no holder with that name."""
     kind: Kind = "connection" if "connections" in line.route else "operator"
     holder = find_holder(kind, line.subject) if line.subject and line.outcome == "done" else None
     if holder is None:
@@ -194,7 +195,7 @@ def _describe_grant(line: AuditLine, find_holder: Known) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A choice in the form: its name, a sentence about it, and its scopes."""
+    """A role in the form that gives access."""
 
     name: str
     words: str
@@ -217,6 +218,6 @@ def role_of(holder: Holder) -> str:
     """Return the name of the role with an operator's scopes, or the list of scopes if there is no such role."""
     held = [scope for scope in SCOPES if scope in holder.scopes]
     without = frozenset({"query"} if holder.project else ())
-    # Some choices are equivalent within one project; the first one was meant.
-    own: dict[frozenset[str], str] = {frozenset(one.scopes) - without: one.name for one in reversed(CHOICES)}
-    return own.get(holder.scopes) or ", ".join(held)
+    # Within a single project some roles have the same scopes. The first of them wins.
+    roles: dict[frozenset[str], str] = {frozenset(choice.scopes) - without: choice.name for choice in reversed(CHOICES)}
+    return roles.get(holder.scopes) or ", ".join(held)

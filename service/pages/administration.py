@@ -1,6 +1,6 @@
 """Administration as pages, for admins of every project: the state of the installation, the policy, retention and erasure.
 
-Other viewers see the required scope and the people who can grant it.
+Other viewers see which scope they need and who can grant it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ from service.write.policy_file import (
 from streams.log.log import is_fed_by_kafka
 from streams.upkeep.deletion import erasure, remains
 
-NAMED = 3
-"""Maximum number of admins named."""
+MAX_NAMED_ADMINS = 3
 
 
 def is_administrator(holder: Holder) -> bool:
-    """Return whether a holder is an admin of every project, not of one."""
+    """Return whether a holder is an admin of all projects."""
     return holder.kind == "operator" and "admin" in holder.scopes and holder.project is None
 
 
@@ -54,20 +53,20 @@ def _require_administrator(viewer: Viewer, services: Services) -> Holder:
     if is_administrator(viewer):
         return viewer
     scopes = ", ".join(scope for scope in SCOPES if scope in viewer.scopes)
-    whose = f"for the project {viewer.project}" if viewer.project else "for every project"
-    message = f"Administration needs the scope admin for every project. {viewer.name} has {scopes} {whose}. {_name_administrators(services.access)}"
+    extent = f"for the project {viewer.project}" if viewer.project else "for every project"
+    message = f"Administration needs the scope admin for every project. {viewer.name} has {scopes} {extent}. {_name_administrators(services.access)}"
     raise ApiError(HTTPStatus.FORBIDDEN, "scope_required", message)
 
 
 def _name_administrators(access: AccessStore) -> str:
-    """Name who can grant the scope: an admin, or a command on the server."""
+    """Return who can grant the scope: an admin, or a command on the server."""
     live = [
-        one.name
-        for one, tokens in access.holders("operator")
-        if is_administrator(one) and any(token.state == "live" for token in tokens)
+        operator.name
+        for operator, tokens in access.holders("operator")
+        if is_administrator(operator) and any(token.state == "live" for token in tokens)
     ]
-    others = f" or {len(live) - NAMED} more" if len(live) > NAMED else ""
-    advice = f"Ask {' or '.join(live[:NAMED])}{others}, or run" if live else "Run"
+    others = f" or {len(live) - MAX_NAMED_ADMINS} more" if len(live) > MAX_NAMED_ADMINS else ""
+    advice = f"Ask {' or '.join(live[:MAX_NAMED_ADMINS])}{others}, or run" if live else "Run"
     return f"{advice} on the server: driftline operators add NAME"
 
 
@@ -79,9 +78,9 @@ def _require_sender(request: Request, services: Services) -> Holder:
 
 
 Administrator = Annotated[Holder, Depends(_require_administrator)]
-"""The admin of every project who views a page; 403 for others, naming people who can help."""
+"""The admin who views a page; 403 for others, with the names of people who can help."""
 Sender = Annotated[Holder, Depends(_require_sender)]
-"""The same for writing requests: without a sign-in the answer is an error, because scripts follow no redirects."""
+"""The admin who sends a change. Without a sign-in the answer is an error, because scripts follow no redirects."""
 
 
 router = APIRouter(include_in_schema=False, route_class=JsonRoute)
@@ -128,25 +127,25 @@ async def policy(request: Request, _: Administrator, services: Services, project
         "digest": running.for_project(project or OTHER_PROJECTS).digest,
         "max_length": MAX_FILE_BYTES,
         "names": NAMES,
-        "written": written,
+        "written": format_setting,
     }
     return page(request, "admin/policy.html", values)
 
 
 @router.post(POLICY_TRIAL_PART)
 async def trial(request: Request, _: Sender, services: Services, body: TrialBody) -> Response:
-    """Show the effect of a text in place of the file, as a part of the page."""
+    """Show the effect that a text would have as the policy file, as a part of the page."""
     values = {
         "found": await try_text(services, body.text),
         "days": EFFECT_DAYS,
         "most": MAX_EFFECT_PROJECTS,
         "names": NAMES,
-        "written": written,
+        "written": format_setting,
     }
     return page(request, "admin/trial.html", values)
 
 
-def written(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """Format a setting's value as YAML on one line."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -157,8 +156,7 @@ def _list_settings(running: Policy, project: str) -> list[tuple[str, Any, Any]]:
     return [(name, value, shipped.get(name)) for name, value in settings_in_force(running, project).items()]
 
 
-SHOWN = 50
-"""Erasures per page."""
+ERASURES_PER_PAGE = 50
 Days = Annotated[int | None, Query(ge=1, le=3650)]
 
 
@@ -179,7 +177,7 @@ async def deletion(
     projects = await services.ask(lambda asked: known_projects(asked, named))
     everything = await asyncio.to_thread(all_erasures, engine.store)
     listed = [request for request in everything if cursor is None or request.place < cursor]
-    shown, following = page_of(listed, SHOWN, lambda request: request.place)
+    shown, following = page_of(listed, ERASURES_PER_PAGE, lambda request: request.place)
     plan, refusal = None, ""
     if connection is not None:
         try:

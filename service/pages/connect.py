@@ -1,4 +1,4 @@
-"""Guides the connection of an agent up to its first session: a token, the lines for its stack, and the records received so far."""
+"""The page that guides the connection of an agent: a token, the lines for its stack, and the records received so far."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ from service.web.context import ApiContext, Services
 from streams.sources.otlp.trace_records import NO_CONTENT
 
 router = APIRouter(include_in_schema=False)
-SHOWN = 24
-"""Maximum number of connections to choose from; a fleet may have thousands."""
-UNKNOWN = "dl_…"
-"""Shown in place of a token, which is only known when it is made."""
+MAX_CONNECTIONS = 24
+"""Connections to choose from. A fleet may have thousands."""
+UNISSUED = "dl_…"
+"""Shown in place of a token, which is known only when it is issued."""
 ConnectionName = Annotated[str, Query(pattern=f"^{NAME}$")]
 
 
 class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A stack of agents and how to connect it: packages to install, lines to add, and the source of the session's id.
+    """An agent framework and how to connect it: packages to install, lines to add, and where the session id comes from.
 
-    `variables` are needed in addition to the common environment, `notes` are remarks, also on gaps in its spans, and `tried`
-    names the tested versions.
+    `variables` are added to the common environment. `notes` include gaps in its spans. `tried` has the tested versions.
     """
 
     key: str
@@ -52,7 +51,7 @@ class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stacks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stacks, and their common parts: environment variables, the variables that switch texts on, and Python's exporter."""
+    """The stacks and what they share: environment variables, the variables that enable texts, and Python's exporter."""
 
     environment: str
     content: str
@@ -65,7 +64,7 @@ class Stacks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fill(text: str, filled: Mapping[str, str]) -> str:
-    """Fill placeholders such as `{url}` in a text; other braces stay."""
+    """Fill placeholders such as `{url}` in a text. Other braces stay."""
     for name, value in filled.items():
         text = text.replace(f"{{{name}}}", value)
     return text
@@ -84,10 +83,10 @@ async def connect(
 ) -> HTMLResponse:
     """Show how to connect an agent, and the data received from a connection."""
     available = stacks()
-    chosen = next((one for one in available.stacks if one.key == stack), available.stacks[0])
-    filled = {"url": str(request.base_url).rstrip("/"), "token": UNKNOWN}
+    chosen = next((candidate for candidate in available.stacks if candidate.key == stack), available.stacks[0])
+    filled = {"url": str(request.base_url).rstrip("/"), "token": UNISSUED}
     shown = None if connection is None else _find_connection(services, viewer, connection)
-    connections = [one for one, _ in services.access.holders("connection") if _is_visible(viewer, one)]
+    connections = [holder for holder, _ in services.access.holders("connection") if _is_visible(viewer, holder)]
     values = {
         "stacks": available.stacks,
         "chosen": chosen,
@@ -96,8 +95,8 @@ async def connect(
         "lines": available.lines(chosen, filled),
         "may_add": viewer.project is None and "admin" in viewer.scopes,
         "connection": shown,
-        "connections": connections[:SHOWN],
-        "more": max(0, len(connections) - SHOWN),
+        "connections": connections[:MAX_CONNECTIONS],
+        "more": max(0, len(connections) - MAX_CONNECTIONS),
         **(
             {}
             if shown is None
@@ -121,8 +120,8 @@ def _read_arrivals(cursor: duckdb.DuckDBPyConnection, connection: str, now: date
 
 def _find_connection(services: ApiContext, viewer: Holder, name: str) -> Holder | None:
     """Return the connection of that name, if the viewer may see it."""
-    matching = (one for one, _ in services.access.holders("connection") if one.name == name and _is_visible(viewer, one))
-    return next(matching, None)
+    visible = (holder for holder, _ in services.access.holders("connection") if _is_visible(viewer, holder))
+    return next((holder for holder in visible if holder.name == name), None)
 
 
 def _is_visible(viewer: Holder, connection: Holder) -> bool:

@@ -1,4 +1,4 @@
-"""The page of an exchange: texts, findings by tier with reasons, questions to the judge, human scores."""
+"""The page of an exchange: its texts, the findings of each tier, the calls of the judge, and human scores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from streams.upkeep.annotations import MAX_COMMENT
 router = APIRouter(include_in_schema=False)
 ScoreId = Annotated[Id, Path()]
 At = Annotated[QueryMoment | None, Query()]
-"""Time of the exchange, which makes it faster to find."""
+"""Time of the exchange. It makes the look-up faster."""
 _NO_EXCHANGE = "The project has no score with this id. It may have been deleted."
 _PLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
 _links = Links()
@@ -46,7 +46,7 @@ async def exchange(
     record = await _require_record(services, project, score_id, at)
     policy = services.engine.policy.for_project(project)
 
-    def whole(name: str) -> str:
+    def link_text(name: str) -> str:
         return _links.exchange_text(project, score_id, name, record.score.exchange_at)
 
     values = {
@@ -54,8 +54,8 @@ async def exchange(
         "record": record,
         "score": record.score,
         "tiers": tiers_of(record.score),
-        "texts": {} if record.exchange is None else texts_of(record.exchange, whole),
-        "calls": calls_of(record, policy, whole),
+        "texts": {} if record.exchange is None else texts_of(record.exchange, link_text),
+        "calls": calls_of(record, policy, link_text),
         "sampling": WORDS["sampling"],
         "outcomes": WORDS["outcomes"],
         "takes_scores": policy.settings.bidirectional_scoring,
@@ -69,7 +69,7 @@ async def exchange(
 async def text(
     _: Viewer, project: ShownProject, services: Services, score_id: ScoreId, name: Annotated[Id, Path()], at: At = None
 ) -> Response:
-    """Return the full text of an exchange as a download, which no browser renders."""
+    """Return the full text of an exchange as a download that no browser renders."""
     record = await _require_record(services, project, score_id, at)
     content = whole_text(record, services.engine.policy.for_project(project), name)
     if content is None:
@@ -85,7 +85,7 @@ async def text(
 
 
 async def _require_record(services: ApiContext, project: str, score_id: str, at: datetime | None) -> ExchangeRecord:
-    """Return the exchange; 404 if the project has no such exchange."""
+    """Return the exchange; ApiError 404 if the project has none with this score id."""
 
     def read(cursor: duckdb.DuckDBPyConnection) -> ExchangeRecord | None:
         return exchange_record(cursor, project, score_id, at, services.score_times)
@@ -97,9 +97,9 @@ async def _require_record(services: ApiContext, project: str, score_id: str, at:
 
 
 Whole = Callable[[str], str]
-"""Returns the address of a whole text by its name."""
+"""Returns the address of a full text by its name."""
 BOUNDARY = "BOUNDARY"
-"""Stands for the boundary, which is random for each call and not stored."""
+"""Stands for the boundary of a question, which is random and not stored."""
 PROMPT, ANSWER = "prompt", "answer"
 TEXTS = ("user_message", "agent_response", "agent_thinking", "raw_user_message")
 _SAYS = {True: "Yes", False: "No", None: ""}
@@ -278,18 +278,18 @@ class ExchangeRecord:
     """An exchange with all records derived from it."""
 
     revisions: list[Score]
-    """The revisions of its score, the current one first; at least one."""
+    """Revisions of its score, the current one first. There is at least one."""
     exchange: Exchange | None
     """None if it was deleted."""
     judgements: list[Judgement]
-    """All questions to the judge about it, in order."""
+    """All calls of the judge about it, in order."""
     people: list[HumanScore]
     """Human scores, newest first."""
     before: Row | None
-    """The exchange before it in its session, as a row of `session_neighbours`."""
+    """The previous exchange of its session, as a row of `session_neighbours`."""
     after: Row | None
     run: str | None
-    """The run of its session."""
+    """Id of the run of its session."""
 
     @property
     def score(self) -> Score:
@@ -300,9 +300,9 @@ class ExchangeRecord:
 def exchange_record(
     cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
 ) -> ExchangeRecord | None:
-    """Return the exchange of a project's score; None if the project has no score of this id.
+    """Return the exchange of a score; None if the project has no score with this id.
 
-    `at` is the exchange's time if known, which makes the look-up fast; otherwise `times` finds it.
+    The look-up is fast with the time of the exchange. If `at` is None, `times` finds it.
     """
     revisions = revisions_of(cursor, project, score_id, at, times)
     if not revisions:
@@ -326,14 +326,16 @@ def exchange_record(
 def revisions_of(
     cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
 ) -> list[Score]:
-    """Return the revisions of a score, the current one first; a wrong time only makes the look-up slower."""
-    if at is not None and (revisions := _read_revisions(cursor, project, score_id, at)):
-        return revisions
-    stored_times = times.find(cursor, project, score_id)
-    if stored_times is None:
+    """Return the revisions of a score, the current one first. A wrong time only makes the look-up slower."""
+    if at is not None:
+        revisions = _read_revisions(cursor, project, score_id, at)
+        if revisions:
+            return revisions
+    cached_at = times.find(cursor, project, score_id)
+    if cached_at is None:
         return []
-    # An id that was erased and sent again may have another time than the cached one.
-    return _read_revisions(cursor, project, score_id, stored_times) or _read_revisions(cursor, project, score_id, None)
+    # An exchange that was erased and sent again may have another time than the cached one.
+    return _read_revisions(cursor, project, score_id, cached_at) or _read_revisions(cursor, project, score_id, None)
 
 
 def _read_revisions(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Score]:
@@ -342,14 +344,19 @@ def _read_revisions(cursor: duckdb.DuckDBPyConnection, project: str, score_id: s
 
 def exchange_of(cursor: duckdb.DuckDBPyConnection, score: Score) -> Exchange | None:
     """Return the exchange of a score; None if it was deleted."""
-    named = {"connection": score.connection, "exchange": score.exchange_id, "at": score.exchange_at}
-    exchanges = query_records(cursor, "exchange_of", Exchange, named)
-    return next((one for one in exchanges if one.project == score.project), None)
+    params = {"connection": score.connection, "exchange": score.exchange_id, "at": score.exchange_at}
+    exchanges = query_records(cursor, "exchange_of", Exchange, params)
+    return next((exchange for exchange in exchanges if exchange.project == score.project), None)
 
 
 def judgements_of(cursor: duckdb.DuckDBPyConnection, revisions: list[Score]) -> list[Judgement]:
-    """Return the questions to the judge about the exchange of a score with their outcomes, by all revisions of the score."""
-    score, scored = revisions[0], [revision.scored_at for revision in revisions]
-    time = {"since": min(score.exchange_at, *scored) - _AROUND, "until": max(scored) + _AROUND}
-    named = {"connection": score.connection, "subject": score.exchange_id}
-    return list(query_records(cursor, "judgements_on", Judgement, named | time))
+    """Return the calls of the judge about an exchange, for all revisions of its score."""
+    score = revisions[0]
+    times = [revision.scored_at for revision in revisions]
+    params = {
+        "connection": score.connection,
+        "subject": score.exchange_id,
+        "since": min(score.exchange_at, *times) - _AROUND,
+        "until": max(times) + _AROUND,
+    }
+    return list(query_records(cursor, "judgements_on", Judgement, params))

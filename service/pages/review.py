@@ -1,4 +1,4 @@
-"""The review queue: the exchange most worth reviewing, and the agreement of people and judge."""
+"""The review queue, which shows the exchange most worth reviewing, and the agreement of people with the judge."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from service.web.models import Id
 from streams.upkeep.annotations import MAX_COMMENT, require_human_scores
 
 router = APIRouter(include_in_schema=False)
-SKIPPED_KEPT = 100
-"""Maximum number of skipped ids in an address, the newest ones; earlier ones come up again."""
-MAX_SKIPPED = 2 * SKIPPED_KEPT
-"""The maximum in a call: skipped ids, and ids just scored whose records may still be pending."""
+MAX_SKIPPED_IN_LINK = 100
+"""Number of newest skipped ids in an address. Earlier ones come up again."""
+MAX_SKIPPED = 2 * MAX_SKIPPED_IN_LINK
+"""Maximum number of ids in a request: skipped ones, and just scored ones whose records may still be pending."""
 MARKS = {1: "Worst", 2: "Bad", 3: "So-so", 4: "Good", 5: "Best"}
-"""The meaning of each point."""
+"""Labels of the points."""
 MAX_REASON = 500
-"""Characters of a judge's comment that are shown; the exchange's page has all of it."""
+"""Shown characters of a judge's comment. The page of the exchange has all of it."""
 WINDOWS = {30: "30 days", 90: "90 days", 0: "All time"}
-"""Days that the agreement covers; 0 for all."""
+"""Periods of the agreement in days; 0 for all time."""
 TEXTS = ("user_message", "agent_response", "agent_thinking")
 """The texts of an exchange, in order."""
 _links = Links()
@@ -42,11 +42,11 @@ Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED)]
 async def review(
     request: Request, viewer: Viewer, project: ShownProject, services: Services, *, blind: bool = False, skip: Skip = None
 ) -> HTMLResponse:
-    """Show the next exchange for the operator; `blind` hides the judge's verdict, `skip` passes over some."""
+    """Show the next exchange to review. `blind` hides the judge's verdict, and `skip` omits exchanges."""
     closed = _explain_closed(services, project) if "review" in viewer.scopes else "scope"
     skipped = skip or []
 
-    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[ReviewItem | None, list[dict[str, Any]]]:
+    def read_queue(cursor: duckdb.DuckDBPyConnection) -> tuple[ReviewItem | None, list[dict[str, Any]]]:
         times = services.score_times.read_scored_times(cursor, project, viewer.name)
         waiting = query_rows(cursor, "review_waiting", {"project": project, "rater": viewer.name, "times": times})
         item = None if closed else next_to_review(cursor, project, viewer.name, skipped, blind=blind)
@@ -54,8 +54,8 @@ async def review(
             services.score_times.store(project, item.score_id, item.exchange_at)
         return item, waiting
 
-    item, waiting = await services.ask(read)
-    here = _links.review(project)
+    item, waiting = await services.ask(read_queue)
+    path = _links.review(project)
     values = {
         "project": project,
         "item": item,
@@ -69,9 +69,9 @@ async def review(
         "marks": {score: MARKS[score] for score in range(LOWEST, HIGHEST + 1)},
         "max_comment": MAX_COMMENT,
         "max_reason": MAX_REASON,
-        "skip_link": _build_address(here, [*skipped, item.score_id], blind=blind) if item else None,
-        "other_link": _build_address(here, skipped, blind=not blind),
-        "afresh_link": _build_address(here, [], blind=blind),
+        "skip_link": _build_address(path, [*skipped, item.score_id], blind=blind) if item else None,
+        "other_link": _build_address(path, skipped, blind=not blind),
+        "afresh_link": _build_address(path, [], blind=blind),
     }
     return page(request, "review.html", values)
 
@@ -80,16 +80,16 @@ async def review(
 async def agreement(
     request: Request, _: Viewer, project: ShownProject, services: Services, days: Literal["30", "90", "0"] = "30"
 ) -> HTMLResponse:
-    """Show the agreement between people and the judge on the exchanges of some days."""
-    back = int(days)
-    start = services.engine.now() - timedelta(days=back) if back else None
+    """Show the agreement of people with the judge over some days."""
+    day_count = int(days)
+    start = services.engine.now() - timedelta(days=day_count) if day_count else None
     measured = await services.ask(lambda cursor: project_agreement(cursor, project, start, times=services.score_times))
     rows = [("All people", measured.overall), *((estimate.rater, estimate) for estimate in measured.raters)]
     values = {
         "project": project,
         "found": measured,
         "rows": rows,
-        "days": back,
+        "days": day_count,
         "windows": WINDOWS,
         "needed": (MIN_EXCHANGES, MIN_SESSIONS),
     }
@@ -97,7 +97,7 @@ async def agreement(
 
 
 def _cut_texts(project: str, item: ReviewItem) -> dict[str, Excerpt]:
-    """Return the texts by name, without deleted ones."""
+    """Return excerpts of the texts that still exist, by name."""
     texts = {name: getattr(item, name) for name in TEXTS}
     return {
         name: excerpt(text, _links.exchange_text(project, item.score_id, name, item.exchange_at))
@@ -107,7 +107,7 @@ def _cut_texts(project: str, item: ReviewItem) -> dict[str, Excerpt]:
 
 
 def _explain_closed(services: ApiContext, project: str) -> PolicyError | None:
-    """Return the reason why the project accepts no human scores; None if it does."""
+    """Return why the project accepts no human scores; None if it does."""
     try:
         require_human_scores(services.engine.policy, project)
     except PolicyError as error:
@@ -115,6 +115,7 @@ def _explain_closed(services: ApiContext, project: str) -> PolicyError | None:
     return None
 
 
-def _build_address(here: str, skipped: list[str], *, blind: bool) -> str:
-    params = [*([("blind", "true")] if blind else []), *(("skip", one) for one in skipped[-SKIPPED_KEPT:])]
-    return f"{here}?{urlencode(params)}" if params else here
+def _build_address(path: str, skipped: list[str], *, blind: bool) -> str:
+    params = [("blind", "true")] if blind else []
+    params += [("skip", score_id) for score_id in skipped[-MAX_SKIPPED_IN_LINK:]]
+    return f"{path}?{urlencode(params)}" if params else path

@@ -1,7 +1,4 @@
-"""The SQL page: an editor, with the views, the queries and the guide's worked examples beside it.
-
-Statements are sent to the API.
-"""
+"""The SQL page: an editor beside the views, the queries and the worked examples of the guide. Its script sends statements to the API."""
 
 from __future__ import annotations
 
@@ -24,16 +21,17 @@ from service.web.authentication import Querier
 from service.web.models import MAX_SQL
 
 router = APIRouter(include_in_schema=False)
-FIRST = "SELECT day, sum(exchanges) AS exchanges, sum(anomalies) AS anomalies\nFROM days\nGROUP BY day\nORDER BY day"
-"""The initial statement in the editor."""
+INITIAL_STATEMENT = (
+    "SELECT day, sum(exchanges) AS exchanges, sum(anomalies) AS anomalies\nFROM days\nGROUP BY day\nORDER BY day"
+)
 LIMITS = (100, 1000, DEFAULT_ROWS)
-"""Row limits of the page; a download has the API's limit."""
+"""Row limits to choose from. A download has the limit of the API."""
 Statement = Annotated[str, Query(max_length=MAX_SQL)]
 
 
 @router.get("/sql")
 async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1000) -> HTMLResponse:
-    """Show the editor with a statement, which runs on request; operators without the scope see why they may not use it.
+    """Show the editor with a statement; operators without the scope see why they may not use it.
 
     A snapshot is built in the background, so that it is ready for the first statement.
     """
@@ -42,7 +40,7 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
         return page(request, "sql_closed.html", {"why": why}, 403)
     request.app.state.query_pool.prepare()
     values = _describe_snapshot(request) | {
-        "statement": q or FIRST,
+        "statement": q or INITIAL_STATEMENT,
         "rows": rows if rows in LIMITS else LIMITS[1],
         "limits": LIMITS,
         "most": MAX_ROWS,
@@ -55,13 +53,14 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
 
 @router.get("/sql/snapshot")
 async def snapshot(request: Request, _: Querier) -> HTMLResponse:
-    """Show the age of the snapshot and the progress of the next one, as a part of the page; does not start a build."""
+    """Show the age of the snapshot and the progress of the next one, as a part of the page. This does not start a build."""
     return page(request, "sql_snapshot.html", _describe_snapshot(request))
 
 
 def _describe_snapshot(request: Request) -> dict[str, Any]:
     """Return the state of the snapshots, with the current one's age and the next one's build time so far, in seconds."""
-    state, now = request.app.state.query_pool.snapshot_state(), request.app.state.context.engine.now()
+    state = request.app.state.query_pool.snapshot_state()
+    now = request.app.state.context.engine.now()
     return {
         "state": state,
         "age": state.at and (now - state.at).total_seconds(),
@@ -73,7 +72,7 @@ _HEADING = re.compile(r"^### \d+\. ", re.MULTILINE)
 _STATEMENT = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARKS = re.compile(r"[`*]")
 _VALUE = re.compile(r"(DATE )?'([^']*)' /\* \$([a-z_]+) \*/")
-"""A value to be replaced by the reader's own, with its name."""
+"""A value of an example that readers replace, with the name of its parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class WorkedExample:
     title: str
     words: str
     sql: str
-    """With `$name` for each value that has a name beside it in the guide."""
+    """The statement, with `$name` in place of each named value of the guide."""
     parameters: Mapping[str, str]
     """The named values."""
 

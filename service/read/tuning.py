@@ -1,4 +1,4 @@
-"""Fits thresholds to the runs of an agent in a database: see `audit.detectors.tuning`."""
+"""Proposes thresholds that fit the runs of an agent in a database. See `audit.detectors.tuning`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from service.read.runs import with_payloads
 from streams.watch.lifecycle import CONFIRMED, DISMISSED, NEW_NORMAL
 
 RUN_BATCH_SIZE = 500
-"""Number of runs whose events are in memory at the same time."""
-RUNS_NAMED = 5
+"""Number of runs whose events are in memory at once."""
+MAX_NAMED_RUNS = 5
 """Maximum number of runs named for each threshold."""
 
 
 class RunsLeftOut(msgspec.Struct, frozen=True):
-    """The runs left out of a tuning because of an incident: its change must not become normal."""
+    """Runs left out of a tuning because of an incident, whose change must not become normal."""
 
     incident_id: str
     first: date
@@ -64,8 +64,8 @@ def tune_agent(
     `share` is the part of the runs, 0 to 1, that a proposed threshold may flag. Runs on days of confirmed incidents of the
     agent or its project are left out, unless a person dismissed the incident or called it the new normal.
     """
-    wanted = {"project": project, "agent": agent, "since": since, "limit": limit}
-    places, left_out = _drop_incidents(query_rows(cursor, "agent_run_places", wanted), _read_incidents(cursor, project, agent))
+    params = {"project": project, "agent": agent, "since": since, "limit": limit}
+    places, left_out = _drop_incidents(query_rows(cursor, "agent_run_places", params), _read_incidents(cursor, project, agent))
     detectors = policy.for_project(project).settings.detectors
     profiles = {name: detectors.profile(name, agent) for name in PROFILES}
     folded: dict[ProfileName, list[tuple[int, SessionEvidence]]] = {name: [] for name in PROFILES}
@@ -74,7 +74,7 @@ def tune_agent(
             folded[name].append((number, evidence))
     tunings = [
         ProfileTuning(
-            profile=profiles[name], runs=len(runs), rows=tuple(tune(runs, profiles[name], share=share, named=RUNS_NAMED))
+            profile=profiles[name], runs=len(runs), rows=tuple(tune(runs, profiles[name], share=share, named=MAX_NAMED_RUNS))
         )
         for name, runs in folded.items()
         if runs
@@ -97,8 +97,9 @@ def _read_incidents(cursor: duckdb.DuckDBPyConnection, project: str, agent: str 
 def _drop_incidents(
     places: Sequence[dict[str, Any]], incidents: Sequence[Incident]
 ) -> tuple[list[dict[str, Any]], tuple[RunsLeftOut, ...]]:
-    """Return the runs outside the days of incidents, and the number each incident leaves out; a run counts for the first incident only."""
-    kept, left_out = list(places), []
+    """Return the runs outside the days of incidents, and how many each incident leaves out. A run counts only for the first incident."""
+    kept = list(places)
+    left_out = []
     for incident in incidents:
         first = (incident.first_day or incident.detected_at).date()
         last = None if incident.last_day is None else incident.last_day.date()

@@ -27,7 +27,7 @@ document.addEventListener("submit", (event) => {
 
 // A live list is filtered while typing. Only its parts are replaced, so the form keeps its focus and caret.
 let typingTimer = 0;
-let lastRequest = 0;
+let lastFilterRequest = 0;
 
 function filterList(form) {
   clearTimeout(typingTimer);
@@ -38,8 +38,8 @@ function filterList(form) {
   else if (address.href !== location.href) {
     history.replaceState(null, "", address);
     showBusy(form, true);
-    const request = ++lastRequest;
-    refresh(true, false).finally(() => { if (request === lastRequest) showBusy(form, false); });
+    const request = ++lastFilterRequest;
+    refresh(true, false).finally(() => { if (request === lastFilterRequest) showBusy(form, false); });
   } else showBusy(form, false);
 }
 

@@ -2,7 +2,7 @@
 // The review queue: scores exchanges by key or button, skips them, and loads the next one without reloading the page.
 
 const queue = document.getElementById("queue");
-const status = document.querySelector("[data-said]");
+const statusMessage = document.querySelector("[data-said]");
 const scored = []; // recently scored ids, skipped because their records may not be stored yet
 const MAX_SCORED = 20;
 
@@ -43,18 +43,18 @@ async function score(form, button) {
     if (!response.ok) return readProblem(response);
     scored.push(id);
     scored.splice(0, scored.length - MAX_SCORED);
-    status.textContent = `Scored ${body.score}. To change it, score again; the newest score counts. `;
+    statusMessage.textContent = `Scored ${body.score}. To change it, score again; the newest score counts. `;
     const link = document.createElement("a");
     link.href = `${location.pathname.replace(/review$/, "exchanges/")}${encodeURIComponent(id)}`;
     link.textContent = "View it";
-    status.append(link);
+    statusMessage.append(link);
     loadSlots();
     return showQueue(location.href, false);
   });
 }
 
 function skip(link) {
-  status.textContent = "Skipped. It will come up again later.";
+  statusMessage.textContent = "Skipped. It will come up again later.";
   showQueue(link.href, true).catch(() => location.assign(link.href));
 }
 

@@ -11,7 +11,7 @@ from support.api_server import Call, Tokens
 from support.pages import cookie, from_page, signed_in
 
 from analytics.snapshots import load_catalogue
-from service.pages.sql import FIRST, worked_examples
+from service.pages.sql import INITIAL_STATEMENT, worked_examples
 from service.setup.access import AccessStore, Holder
 
 SQL = "/sql"
@@ -30,7 +30,7 @@ def test_every_view_is_listed_with_its_columns_and_comments(call: Call, tokens: 
     view_names = re.findall(r'data-insert="([^"]+)"', page)
     assert [column.name for one in load_catalogue() for column in one.columns] == view_names
     assert "Judge: scope and completeness, 0 to 1." in page
-    assert editor(page) == FIRST
+    assert editor(page) == INITIAL_STATEMENT
 
 
 def test_the_examples_are_those_of_the_guide_with_links(call: Call, tokens: Tokens) -> None:
