@@ -146,11 +146,20 @@ class History:
         if waiting and self._now() - datetime.fromtimestamp(mark.since, UTC) < MAX_SCORE_DELAY:
             await asyncio.to_thread(self._note, target, mark._replace(is_running=0))
             return [
-                ProjectHistory(project, tuple(own.days), waiting.get(project, 0), 0, None, (), own.known_days, own.known_since)
-                for project, own in imported.items()
+                ProjectHistory(
+                    project,
+                    tuple(project_days.days),
+                    waiting.get(project, 0),
+                    0,
+                    None,
+                    (),
+                    project_days.known_days,
+                    project_days.known_since,
+                )
+                for project, project_days in imported.items()
             ]
         moments = _plan_checks(imported, until)
-        first = min((day for own in imported.values() for day in own.unchecked), default=until.date())
+        first = min((day for project_days in imported.values() for day in project_days.unchecked), default=until.date())
         mark = ImportMark(mark.scores, mark.runs, *ends, (first - _EPOCH).days, self._seconds(), 1)
         await asyncio.to_thread(self._note, target, mark)
         checked: dict[str, list[CheckResult]] = defaultdict(list)
@@ -172,17 +181,20 @@ class History:
         with contextlib.closing(self._store.cursor()) as cursor:
             for row in query_rows(cursor, "history_days", values):
                 first = _ImportedDays([], set(), row["checked_at"], row["known_days"], row["known_since"])
-                own = imported.setdefault(row["project"], first)
-                own.days.append(row["day"])
+                project_days = imported.setdefault(row["project"], first)
+                project_days.days.append(row["day"])
                 if row["is_unchecked"]:
-                    own.unchecked.add(row["day"])
+                    project_days.unchecked.add(row["day"])
         return imported
 
     def _count_waiting(self, imported: Mapping[str, _ImportedDays]) -> dict[str, int]:
         """Count the exchanges on the imported days that wait for their first score, by project."""
         if not imported:
             return {}
-        first, last = min(own.days[0] for own in imported.values()), max(own.days[-1] for own in imported.values())
+        first, last = (
+            min(project_days.days[0] for project_days in imported.values()),
+            max(project_days.days[-1] for project_days in imported.values()),
+        )
         values = {"projects": list(imported), "since": midnight(first), "until": midnight(last + DAY)}
         with contextlib.closing(self._store.cursor()) as cursor:
             return {row["project"]: row["exchanges"] for row in query_rows(cursor, "waiting_exchanges", values)}
@@ -211,23 +223,30 @@ class History:
         with contextlib.closing(self._store.cursor()) as cursor:
             stored = list(query_records(cursor, "watched_incidents", Incident, {"projects": list(imported)}))
         histories = []
-        for project, own in imported.items():
+        for project, project_days in imported.items():
             checks = checked.get(project, ())
-            looks = [check for check in checks if check.project_check is not None]
+            completed_checks = [check for check in checks if check.project_check is not None]
             changed = {incident.incident_id for check in checks for incident in check.incidents}
-            end = midnight(own.days[-1] + DAY)
-            first, last = midnight(own.days[0]), max((check.as_of for check in checks), default=end)
+            end = midnight(project_days.days[-1] + DAY)
+            first, last = midnight(project_days.days[0]), max((check.as_of for check in checks), default=end)
             incidents = [
                 incident
                 for incident in stored
                 if incident.project == project and (incident.incident_id in changed or first < incident.detected_at <= last)
             ]
             incidents.sort(key=lambda incident: (incident.detected_at, incident.incident_id))
-            of_imported = [check for check in looks if check.as_of <= end]
-            last_check = next(reversed(of_imported or looks or checks), None)
+            checks_of_imported = [check for check in completed_checks if check.as_of <= end]
+            last_check = next(reversed(checks_of_imported or completed_checks or checks), None)
             histories.append(
                 ProjectHistory(
-                    project, tuple(own.days), 0, len(looks), last_check, tuple(incidents), own.known_days, own.known_since
+                    project,
+                    tuple(project_days.days),
+                    0,
+                    len(completed_checks),
+                    last_check,
+                    tuple(incidents),
+                    project_days.known_days,
+                    project_days.known_since,
                 )
             )
         return histories
@@ -239,11 +258,11 @@ class History:
 def _plan_checks(imported: Mapping[str, _ImportedDays], until: datetime) -> list[tuple[datetime, list[str]]]:
     """Return the moments of the checks with their projects, oldest first."""
     checks: dict[datetime, set[str]] = defaultdict(set)
-    for project, own in imported.items():
-        for day in own.unchecked:
+    for project, project_days in imported.items():
+        for day in project_days.unchecked:
             checks[midnight(day + DAY)].add(project)
-        for moment in _ends_of_weeks_after(own.days):
-            if moment <= until and (own.checked_at is None or moment > own.checked_at):
+        for moment in _ends_of_weeks_after(project_days.days):
+            if moment <= until and (project_days.checked_at is None or moment > project_days.checked_at):
                 checks[moment].add(project)
     return [(moment, sorted(projects)) for moment, projects in sorted(checks.items())]
 

@@ -113,10 +113,10 @@ def group_findings(findings: Sequence[Finding], incidents: Sequence[Incident]) -
     groups: dict[str, Group] = {}
     unmatched: list[list[Finding]] = []
     for series, series_findings in _group_by_series(findings).items():
-        remaining = [finding for finding in series_findings if not any(_is_recovery(finding, one) for one in known)]
+        remaining = [finding for finding in series_findings if not any(_is_recovery(finding, candidate) for candidate in known)]
         match = _find_own_incident(series, remaining, known)
         if match is None:
-            settled = next((one for one in reversed(known) if one.has(series)), None)
+            settled = next((candidate for candidate in reversed(known) if candidate.has(series)), None)
             if settled is not None:
                 repetitions = [finding for finding in remaining if _is_repetition(settled, series, finding)]
                 if repetitions:
@@ -152,11 +152,11 @@ def _find_own_incident(series: Series, findings: Sequence[Finding], known: Seque
 
     Otherwise return the newest one in which it changed along, if the days of the findings match.
     """
-    live = [one for one in reversed(known) if one.is_live and one.has(series)]
-    for one in live:
-        if series not in one.changed_series or not one.changed_series[series].fell_too:
-            return one
-    return next((one for one in live if _matches_incident(findings, one)), None)
+    live = [candidate for candidate in reversed(known) if candidate.is_live and candidate.has(series)]
+    for candidate in live:
+        if series not in candidate.changed_series or not candidate.changed_series[series].fell_too:
+            return candidate
+    return next((candidate for candidate in live if _matches_incident(findings, candidate)), None)
 
 
 def _find_matching_incident(
@@ -165,14 +165,14 @@ def _find_matching_incident(
     """Return the newest live incident of the same change, or else a decided one whose decision covers all findings."""
     if not findings:
         return None
-    matching = [one for one in reversed(known) if _matches_incident(findings, one)]
-    for one in matching:
-        if one.is_live:
-            return one
-    for one in matching:
+    matching = [candidate for candidate in reversed(known) if _matches_incident(findings, candidate)]
+    for candidate in matching:
+        if candidate.is_live:
+            return candidate
+    for candidate in matching:
         # If the incident has the series itself, the findings are worse than what was decided on.
-        if not one.has(series) and all(_is_covered(one, finding) for finding in findings):
-            return one
+        if not candidate.has(series) and all(_is_covered(candidate, finding) for finding in findings):
+            return candidate
     return None
 
 

@@ -125,12 +125,12 @@ def set_decision(incident: Incident, decision: str, who: str, at: datetime) -> I
         # Unassigning yourself leaves a live incident unassigned; reopening one that is over leaves the assignee as it was.
         return set_assignee(clean, None if is_live(incident) else owner, at)
     if decision == ACKNOWLEDGED:
-        has_it = who if owner in {None, incident.acknowledged_by} else owner
+        assignee = who if owner in {None, incident.acknowledged_by} else owner
         return set_assignee(
-            msgspec.structs.replace(clean, status=ACKNOWLEDGED, acknowledged_at=at, acknowledged_by=who), has_it, at
+            msgspec.structs.replace(clean, status=ACKNOWLEDGED, acknowledged_at=at, acknowledged_by=who), assignee, at
         )
     # An ended incident keeps its assignee, and the last day of a change that was already over.
-    kept = msgspec.structs.replace(
+    ended = msgspec.structs.replace(
         clean,
         acknowledged_at=incident.acknowledged_at,
         acknowledged_by=incident.acknowledged_by,
@@ -139,11 +139,11 @@ def set_decision(incident: Incident, decision: str, who: str, at: datetime) -> I
         resolved_by=who,
     )
     if decision == DISMISSED:
-        return msgspec.structs.replace(kept, status=DISMISSED)
+        return msgspec.structs.replace(ended, status=DISMISSED)
     if decision == NEW_NORMAL:
-        return msgspec.structs.replace(kept, status=RESOLVED, resolution=NEW_NORMAL)
+        return msgspec.structs.replace(ended, status=RESOLVED, resolution=NEW_NORMAL)
     last = incident.last_day or datetime.combine(at.astimezone(UTC).date(), time(), UTC)
-    return msgspec.structs.replace(kept, status=RESOLVED, resolution=FIXED, last_day=last)
+    return msgspec.structs.replace(ended, status=RESOLVED, resolution=FIXED, last_day=last)
 
 
 def assignee_of(incident: Incident) -> str | None:
@@ -210,10 +210,10 @@ def levels_of(measured: ProjectScores | None, runs: ProjectRuns | None) -> Level
     return read_levels
 
 
-def _read_run_levels(runs: ProjectRuns, moved: ChangedSeries, series: str) -> list[DayLevel] | None:
+def _read_run_levels(runs: ProjectRuns, changed: ChangedSeries, series: str) -> list[DayLevel] | None:
     """Return the daily levels of a series of an agent's runs; None without recent runs, or if other rules diagnosed them."""
-    agent = next((agent for agent in runs.agents if agent.agent == moved.key.agent), None)
-    if agent is None or moved.observation.made_with not in (None, agent.made_by):
+    agent = next((agent for agent in runs.agents if agent.agent == changed.key.agent), None)
+    if agent is None or changed.observation.made_with not in (None, agent.made_by):
         return None
     return [DayLevel(day, mean, count) for day, (mean, count) in agent.days(series).items()]
 

@@ -358,10 +358,12 @@ def _limit_by_counts(data: RunRuleInput, agent: AgentRuns, change: Change) -> Ch
     weights = dict.fromkeys(levels, (1 - USUAL_TRUST_WEIGHT) / len(levels)) | {usual: USUAL_TRUST_WEIGHT}
     reference, as_of = data.reference(agent, TRUST), data.runs.as_of.date()
     changes = {level: find_change(agent.units_below(level), as_of, reference=reference, is_share=True) for level in weights}
-    found = {level: count_change for level, count_change in changes.items() if count_change is not None}
-    log_terms = [count_change.log_evidence + math.log(weights[level]) for level, count_change in found.items()]
+    count_changes = {level: count_change for level, count_change in changes.items() if count_change is not None}
+    log_terms = [count_change.log_evidence + math.log(weights[level]) for level, count_change in count_changes.items()]
     log_average = float(np.logaddexp.reduce(log_terms)) if log_terms else -math.inf
-    confirmations = [count_change.confirmed_at for count_change in found.values() if count_change.confirmed_at is not None]
+    confirmations = [
+        count_change.confirmed_at for count_change in count_changes.values() if count_change.confirmed_at is not None
+    ]
     confirmed_at = None
     if change.confirmed_at is not None and confirmations:
         confirmed_at = max(change.confirmed_at, min(confirmations))
@@ -372,19 +374,22 @@ def _build_agent_finding(data: RunRuleInput, agent: AgentRuns, series: str, chan
     days = {
         day: averages for day, averages in agent.days(series).items() if change.earliest_day <= day <= change.seen_at.date()
     }
-    of_agent = "" if agent.agent is None else f" of {agent.agent}"
+    agent_suffix = "" if agent.agent is None else f" of {agent.agent}"
     before, after = _format_value(series, change.mean_before), _format_value(series, change.mean_after)
-    having = _count_having(change.mean_before, change.scores_before), _count_having(change.mean_after, change.scores_after)
+    counts_having = (
+        _count_having(change.mean_before, change.scores_before),
+        _count_having(change.mean_after, change.scores_after),
+    )
     wording = Wording(
-        title=f"{name_series(series)}{of_agent} {VERBS[change.direction]} to {after} from {before} on {change.first_day}",
-        description=_describe_run_change(series, of_agent, change),
+        title=f"{name_series(series)}{agent_suffix} {VERBS[change.direction]} to {after} from {before} on {change.first_day}",
+        description=_describe_run_change(series, agent_suffix, change),
         days=[Day(day=day, average=mean, count=count) for day, (mean, count) in days.items()],
         numbers=Numbers(
             agent=agent.agent,
             runs_before=change.scores_before,
             runs_after=change.scores_after,
-            having_before=None if series == TRUST else having[0],
-            having_after=None if series == TRUST else having[1],
+            having_before=None if series == TRUST else counts_having[0],
+            having_after=None if series == TRUST else counts_having[1],
             series=len(agent.series),
             made_with=dict(agent.made_by),
         ),
@@ -398,10 +403,10 @@ def _build_agent_finding(data: RunRuleInput, agent: AgentRuns, series: str, chan
     return replace(finding, before=(finding.before[0], first_hour), after=(first_hour, finding.after[1]))
 
 
-def _describe_run_change(series: str, of_agent: str, change: Change) -> str:
+def _describe_run_change(series: str, agent_suffix: str, change: Change) -> str:
     low, high = sorted(math.copysign(1, change.size) * end for end in (change.size_interval.low, change.size_interval.high))
     return (
-        f"{name_series(series)}{of_agent} {VERBS[change.direction]} from {_format_runs(series, change.mean_before, change.scores_before)} to "
+        f"{name_series(series)}{agent_suffix} {VERBS[change.direction]} from {_format_runs(series, change.mean_before, change.scores_before)} to "
         f"{_format_runs(series, change.mean_after, change.scores_after)}, by {_format_value(series, abs(change.size))} (95 % interval "
         f"{_format_value(series, low)} to {_format_value(series, high)}). The first day of the change is most likely {change.first_day} (95 % "
         f"interval {change.earliest_day} to {change.latest_day}). Only runs that were diagnosed by the same rules and thresholds are compared."
