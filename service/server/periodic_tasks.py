@@ -33,7 +33,7 @@ from streams.engine.record_intake import RecordIntake
 from streams.process import LoadedCode
 from streams.upkeep.anchors import AnchorRounds
 from streams.upkeep.assembling import TraceAssembler
-from streams.upkeep.deletion import ErasureTask, RetentionTask, Withdrawing
+from streams.upkeep.deletion import ErasureTask, RetentionTask, WithdrawalTask
 from streams.upkeep.periodic_tasks import PeriodicTask
 from streams.watch.rounds import WatchRounds
 
@@ -172,7 +172,7 @@ def periodic_tasks_of(
         ErasureTask(engine),
         RetentionTask(engine),
         TraceAssembler(engine, lambda count: context.metrics.spans({"late": count})),
-        Withdrawing(engine),
+        WithdrawalTask(engine),
         TokenUse(context.access),
         LoadedCode(),
         *_export_scores(engine, settings),

@@ -14,7 +14,7 @@ from audit.policy import Policy
 from schemas.bounds import EARLIEST
 from schemas.records import Erasure
 from service.text.answers import Answer, Moment, NextCursor, Place
-from streams.upkeep.deletion import Requested, cutoff, erasures, plan_purge
+from streams.upkeep.deletion import ErasureStatus, cutoff, erasures, plan_purge
 
 
 class PurgedRecords(Answer, frozen=True):
@@ -130,10 +130,10 @@ def all_erasures(store: Store) -> list[ErasureProgress]:
 def progress_of(store: Store, erasure: Erasure) -> ErasureProgress:
     """Return the progress of an erasure; a pending one that is not flushed yet has none."""
     landed = (requested for requested in erasures(store) if requested.erasure["erasure_id"] == erasure.erasure_id)
-    return _progress(next(landed, Requested(msgspec.structs.asdict(erasure), None)))
+    return _progress(next(landed, ErasureStatus(msgspec.structs.asdict(erasure), None)))
 
 
-def _progress(requested: Requested) -> ErasureProgress:
+def _progress(requested: ErasureStatus) -> ErasureProgress:
     record, done = requested.erasure, requested.done
     return ErasureProgress.of(
         record,

@@ -62,7 +62,7 @@ KEPT_SPANS = timedelta(days=1)
 CHECK_SECONDS = 60.0
 """Seconds between checks for a new day, or for an erasure that was requested elsewhere."""
 _SESSIONS_PER_QUERY = 1_000
-_one_at_a_time = threading.Lock()
+_deletion_lock = threading.Lock()
 _DECODER = msgspec.msgpack.Decoder(IntakeState)
 log = logging.getLogger(__name__)
 
@@ -87,13 +87,13 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
         window = policy.for_project(project).settings.baseline_window_days
         return min(kept_from(project), cutoff(now, max(LOOK_BACK_DAYS, window)))
 
-    with _one_at_a_time:
+    with _deletion_lock:
         # A day's totals outlive its scores, so refresh them while all scores are there.
         refresh_daily(store)
-        unread = None if is_fed_by_kafka(store) else _unread(store)
+        unread = None if is_fed_by_kafka(store) else _read_positions(store)
         purged = Retention(store, Cutoffs(kept_from, kept_from(""), now - KEPT_SPANS), unread).run()
         if unread is not None:
-            _unpark(store, kept_from)
+            _drop_deferred(store, kept_from)
         Outbox(store).delete_settled(kept_from(""))
         delete_hours(store, sums_kept_from)
         if purged.rows.total():
@@ -109,7 +109,7 @@ def plan_purge(store: Store, policy: Policy, now: datetime, days: int | None = N
     def kept_from(project: str) -> datetime:
         return cutoff(now, days if days is not None else policy.for_project(project).settings.retention_days)
 
-    unread = Unread() if is_fed_by_kafka(store) else _unread(store)
+    unread = Unread() if is_fed_by_kafka(store) else _read_positions(store)
     return plan_retention(store, Cutoffs(kept_from, kept_from(""), now - KEPT_SPANS), unread)
 
 
@@ -133,21 +133,21 @@ class RetentionTask:
         self._done = today
 
 
-def _unread(store: Store) -> Unread:
+def _read_positions(store: Store) -> Unread:
     return Unread(*(stage_progress(store, stage).position for stage in (INTAKE, SCORING, DIAGNOSIS, EVALUATION)))
 
 
-def _unpark(store: Store, kept_from: Callable[[str], datetime]) -> None:
+def _drop_deferred(store: Store, kept_from: Callable[[str], datetime]) -> None:
     """Remove deleted exchanges from the states of open sessions, so that they are not scored at the end of the session."""
     rows = store.cursor().execute("SELECT key FROM log.stage_state WHERE stage = ? ORDER BY key", [TRUNCATED_STAGE]).fetchall()
     for start in range(0, len(rows), _SESSIONS_PER_QUERY):
         with store.transaction() as transaction:
             states = transaction.states(INTAKE.name, [key for (key,) in rows[start : start + _SESSIONS_PER_QUERY]])
-            changed = {key: left for key, state in states.items() if (left := _without_gone(state, kept_from)) != state}
+            changed = {key: left for key, state in states.items() if (left := _remove_expired(state, kept_from)) != state}
             transaction.set_states(INTAKE.name, changed, transaction.watermark(INTAKE.name, INTAKE.source))
 
 
-def _without_gone(state: bytes, kept_from: Callable[[str], datetime]) -> bytes:
+def _remove_expired(state: bytes, kept_from: Callable[[str], datetime]) -> bytes:
     """Return a session's state without its deferred exchanges that are too old."""
     session = _DECODER.decode(state)
     for deferred in session.sampling.deferred:
@@ -167,7 +167,7 @@ TOPICS = (
 )
 
 
-class Done(msgspec.Struct, frozen=True):
+class CompletedErasure(msgspec.Struct, frozen=True):
     """The record of a completed erasure in this database."""
 
     erased_at: datetime
@@ -178,11 +178,11 @@ class Done(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Requested:
+class ErasureStatus:
     """An erasure, and its completion in this database; None if it is pending."""
 
     erasure: Mapping[str, Any]
-    done: Done | None
+    done: CompletedErasure | None
 
 
 def erasure(connection: str, session_id: str | None, requested_by: str, comment: str | None, now: datetime) -> Erasure:
@@ -221,11 +221,14 @@ async def _erase(engine: RecordIntake, *, again: Collection[str] = (), all_again
         raise
 
 
-def erasures(store: Store) -> list[Requested]:
+def erasures(store: Store) -> list[ErasureStatus]:
     """Return every erasure, newest first."""
     with contextlib.closing(store.cursor()) as cursor:
         rows = query_rows(cursor, "erasures")
-    return [Requested(row, None if row["state"] is None else msgspec.msgpack.decode(row["state"], type=Done)) for row in rows]
+    return [
+        ErasureStatus(row, None if row["state"] is None else msgspec.msgpack.decode(row["state"], type=CompletedErasure))
+        for row in rows
+    ]
 
 
 def remains(store: Store) -> list[str]:
@@ -238,8 +241,10 @@ def erase(store: Store, now: datetime, *, again: Collection[str] = (), all_again
 
     Earlier deletions are counted together with new ones, so that a second request removes no proof.
     """
-    with _one_at_a_time:
-        wanted = [one for one in erasures(store) if all_again or one.done is None or one.erasure["erasure_id"] in again]
+    with _deletion_lock:
+        wanted = [
+            status for status in erasures(store) if all_again or status.done is None or status.erasure["erasure_id"] in again
+        ]
         if not wanted:
             return 0
         erased = ErasureScope.from_pairs([(one.erasure["connection"], one.erasure["session_id"]) for one in wanted])
@@ -247,7 +252,7 @@ def erase(store: Store, now: datetime, *, again: Collection[str] = (), all_again
         replays = [] if store.path is None else _delete_replays(store.path, erased)
         for one in wanted:
             if one.done is None or one.erasure["erasure_id"] in again:
-                done = msgspec.msgpack.encode(_added(one.done, Done(now, dict(deleted), replays)))
+                done = msgspec.msgpack.encode(_add_counts(one.done, CompletedErasure(now, dict(deleted), replays)))
                 with store.transaction() as transaction:
                     transaction.set_states(STAGE, {one.erasure["erasure_id"]: done}, 0)
         if deleted.total() or replays:
@@ -272,25 +277,25 @@ class ErasureTask:
             self._is_first = False
 
 
-def _added(before: Done | None, now: Done) -> Done:
+def _add_counts(before: CompletedErasure | None, now: CompletedErasure) -> CompletedErasure:
     if before is None:
         return now
     deleted = Counter(before.deleted)
     deleted.update(now.deleted)
-    return Done(now.erased_at, dict(deleted), [*before.replays, *now.replays])
+    return CompletedErasure(now.erased_at, dict(deleted), [*before.replays, *now.replays])
 
 
 def _delete_replays(database: Path, erased: ErasureScope) -> list[str]:
     """Delete the replays beside a database that hold any erased session, because half a replay is useless. Returns their labels."""
     found = []
     for file in sorted(folder_of(database).glob("*.duckdb")):
-        if _holds(file, erased):
+        if _contains_erased(file, erased):
             file.unlink()
             found.append(file.stem)
     return found
 
 
-def _holds(file: Path, erased: ErasureScope) -> bool:
+def _contains_erased(file: Path, erased: ErasureScope) -> bool:
     """Return whether a file has rows of an erased session; an unreadable file counts as having some."""
     columns = (
         "SELECT schema_name, table_name FROM duckdb_columns() WHERE database_name = 'replay' "
@@ -313,7 +318,7 @@ INTERVAL = 60.0
 """Seconds between two runs: an exchange may be withdrawn while its judge call is running."""
 
 
-class Withdrawing:
+class WithdrawalTask:
     """See the module. A periodic task."""
 
     name = "withdrawing"
