@@ -303,6 +303,6 @@ def test_an_import_that_will_be_judged_for_money_asks_first(tmp_path: Path, monk
     result = CliRunner().invoke(command_line, arguments)
     assert result.exit_code == 1
     assert records_read == []
-    assert "let the server's judge score it?" in result.output
+    assert "let the server's judge score the exchanges?" in result.output
     assert CliRunner().invoke(command_line, [*arguments, "--yes"]).exit_code == 0
     assert records_read == [1]
