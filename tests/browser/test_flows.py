@@ -87,7 +87,7 @@ def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
 def test_an_error_that_comes_after_the_page_is_a_sentence_like_one_that_comes_with_it(window: Window) -> None:
     """The script and the templates write the same error in the same way."""
     page = window.open(LINKS.fleet)
-    assert {error: page.evaluate("(error) => sentenceOf(error)", error) for error in SENTENCES} == SENTENCES
+    assert {error: page.evaluate("(error) => toSentence(error)", error) for error in SENTENCES} == SENTENCES
 
 
 def test_a_card_that_is_filled_from_another_page_is_never_emptied(window: Window) -> None:

@@ -96,7 +96,7 @@ def test_pages_lead_to_each_other_and_back(window: Window, site: Site) -> None:
     expect(page.locator("h1")).to_contain_text("Turn 1")
     page.locator('main a[href*="/sessions/"]').first.click()
     expect(page.locator("h1")).to_contain_text("Session")
-    page.get_by_label("Where you are").get_by_role("link", name=DRIFTED).click()
+    page.get_by_label("Breadcrumbs").get_by_role("link", name=DRIFTED).click()
     expect(page.locator("h1")).to_contain_text(DRIFTED)
     for heading in ("Session", "Turn 1", "Tier 2", DRIFTED, "Fleet"):
         page.go_back()
