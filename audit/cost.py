@@ -161,12 +161,8 @@ class CacheTerms(_PriceModel):
 
 
 class ModelPrice(Rates):
-    """The price of a model with its source, and other properties that the cost of a call depends on."""
+    """The price of a model, and other properties that the cost of a call depends on."""
 
-    source: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-    """The source of the price, such as the address of a page."""
-    read_on: Annotated[date, Field(strict=False)]
-    """The day on which the price was looked up."""
     steps: Annotated[tuple[PriceStep, ...], Field(max_length=16)] = ()
     """Other rates for longer prompts, in ascending order."""
     cache: CacheTerms = CacheTerms()
@@ -268,14 +264,23 @@ def usd_of(nano: int) -> float:
 
 
 @cache
-def shipped_prices() -> Mapping[str, ModelPrice]:
+def shipped_prices() -> Mapping[str, ListedPrice]:
     """Return the shipped prices by the names of their models, including aliases."""
     with resources.as_file(resources.files("audit").joinpath("models.yaml")) as path:
         models = Document(path).validate(_PriceList).models
     return {name: price for model, price in models.items() for name in (model, *price.aliases)}
 
 
-class _ListedModel(ModelPrice):
+class ListedPrice(ModelPrice):
+    """A price with its source."""
+
+    source: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+    """The source of the price, such as the address of a page."""
+    read_on: Annotated[date, Field(strict=False)]
+    """The day on which the price was looked up."""
+
+
+class _ListedModel(ListedPrice):
     aliases: tuple[Annotated[str, StringConstraints(pattern=MODEL_NAME)], ...] = ()
 
 

@@ -21,15 +21,16 @@ from enum import StrEnum
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
 
 from audit.anchors import anchor_project, is_reserved, refuse_reserved_name
-from audit.cost import MODEL_NAME, ModelPrice, nano_of, price_of
+from audit.cost import MODEL_NAME, ListedPrice, ModelPrice, nano_of
 from audit.detectors.thresholds import Detectors
 from audit.fingerprints import canonical_json, digest
+from audit.judges import BUILT_IN, ENVIRONMENT, JUDGE_ID, JudgeSettings, ResolvedJudge, resolve_judge
 from audit.patterns import MAX_PATTERN_LENGTH, Pattern, compile_pattern, straighten
 from audit.settings_files import Document, Location, PolicyModel
 from schemas.bounds import LABEL_NAME, MAX_ID, MAX_LABELS, NAME
@@ -205,6 +206,11 @@ __all__ = [
     "SecretPattern",
     "load_policy",
 ]
+JudgedTier = Literal["tier2", "tier2_5", "tier3"]
+JUDGED_TIERS: tuple[JudgedTier, ...] = get_args(JudgedTier)
+JudgeName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
+"""The name of a judge: `<judge>/<model>`, an entry of `judges`, or a model of the Messages API."""
+JudgeId = Annotated[str, StringConstraints(pattern=JUDGE_ID)]
 _MODEL_NAME = compile_pattern(MODEL_NAME, where="prices", ignore_case=False)
 ProjectName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 OwnName = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(refuse_reserved_name)]
@@ -295,8 +301,10 @@ class ProjectSettings(PolicyModel):
 
     enabled: bool = True
     """Off: the project is not audited. On by default: a connection exists in order to be audited."""
-    judge_model: Annotated[str, StringConstraints(pattern=MODEL_NAME)] = "claude-haiku-4-5"
+    judge_model: JudgeName = "claude-haiku-4-5"
     """Model that judges Tiers 2, 2.5 and 3."""
+    tier_judges: Annotated[dict[JudgedTier, JudgeName], Field(max_length=3)] = Field(default_factory=dict)
+    """Judges of single tiers, where they are not that of `judgeModel`."""
     gate_cascade: bool = True
     """Skip Tier 3 for clean routine exchanges."""
     sampling: Sampling = Sampling()
@@ -362,12 +370,31 @@ class ProjectPolicy:
     methodology: Methodology
     redaction: RedactionSettings
     session_gap_minutes: int
-    price: ModelPrice | None
-    """The price of the judge's model; None if unknown."""
+    judges: Mapping[str, ResolvedJudge]
+    """The judge of each tier that asks one."""
     cap: int | None
     """Nano-USD that the judge calls of a session may cost; None is no cap."""
     digest: str
     """16 hexadecimal digits of a digest of everything above, including the methodology's content."""
+
+    @property
+    def judge(self) -> ResolvedJudge:
+        """The judge of Tier 2, which every judged exchange is shown."""
+        return self.judges["tier2"]
+
+    @property
+    def price(self) -> ModelPrice | None:
+        """The price of the judge of Tier 2."""
+        return self.judge.price
+
+    @property
+    def is_priced(self) -> bool:
+        """True if the prices of all judges are known."""
+        return all(judge.price is not None for judge in self.judges.values())
+
+    def price_of(self, judge_name: str) -> ModelPrice | None:
+        """Return the price of a judge of the project by its full name; None if it is unknown."""
+        return next((judge.price for judge in self.judges.values() if judge.name == judge_name), None)
 
 
 class CollectorRoute(PolicyModel):
@@ -438,7 +465,9 @@ class Policy(PolicyModel):
     session_gap_minutes: Annotated[int, Field(ge=1, le=10_080)] = 30
     """A session is closed after this many minutes of event time without a record."""
     collector: Collector = Collector()
-    prices: Annotated[dict[str, ModelPrice], Field(max_length=1000)] = Field(default_factory=dict)
+    judges: Annotated[dict[JudgeId, JudgeSettings], Field(max_length=100)] = Field(default_factory=dict)
+    """Judges beside that of the environment, by name: their APIs, addresses, keys and prices."""
+    prices: Annotated[dict[str, ListedPrice], Field(max_length=1000)] = Field(default_factory=dict)
     """The prices of models, by name; they override the shipped prices."""
 
     _methodologies: dict[str, Methodology] = PrivateAttr(default_factory=lambda: dict(shipped_methodologies()))
@@ -490,6 +519,20 @@ class Policy(PolicyModel):
         names = ["", *self.projects]
         return digest(canonical_json({name: self.for_project(name).digest for name in names}))
 
+    def judge_settings(self, judge_id: str) -> JudgeSettings:
+        """Return the settings of a judge. Raises KeyError for one that neither the policy nor the program has."""
+        return self.judges[judge_id] if judge_id in self.judges else BUILT_IN[judge_id]
+
+    def resolve_judge(self, name: str) -> ResolvedJudge:
+        """Return the judge of a name; see `audit.judges`."""
+        return resolve_judge(name, self.judges, self.prices)
+
+    @property
+    def used_judges(self) -> list[ResolvedJudge]:
+        """The judges of all projects, each once, in the order of the policy."""
+        used = [judge for name in ("", *self.projects) for judge in self.for_project(name).judges.values()]
+        return list({judge.name: judge for judge in used}.values())
+
     def _merge_settings(self, name: str) -> ProjectSettings:
         """Return a project's settings with the defaults for what it omits; those of an empty name are the defaults."""
         if not name:
@@ -502,30 +545,53 @@ class Policy(PolicyModel):
         methodology = self._methodologies.get(settings.methodology)
         if methodology is None:
             raise PolicyError(_unknown_methodology(settings.methodology), hint="Paths are resolved when the policy is a file.")
-        price = price_of(settings.judge_model, self.prices)
+        judges: dict[str, ResolvedJudge] = {
+            tier: self.resolve_judge(settings.tier_judges.get(tier, settings.judge_model)) for tier in JUDGED_TIERS
+        }
         cap = settings.cost_cap_per_session
         content = {
             "settings": settings.model_dump(
                 mode="json",
                 by_alias=True,
-                exclude={"methodology", "anchors", "incident_rules", "alert_on_suspected", "detectors", "traces"},
+                exclude={
+                    "methodology",
+                    "anchors",
+                    "tier_judges",
+                    "incident_rules",
+                    "alert_on_suspected",
+                    "detectors",
+                    "traces",
+                },
             ),
             "methodology": [methodology.name, methodology.digest],
             "redaction": self.redaction.model_dump(mode="json", by_alias=True),
             "sessionGapMinutes": self.session_gap_minutes,
-            "price": None
-            if price is None
-            else price.model_dump(mode="json", by_alias=True, exclude={"source", "read_on", "aliases"}),
+            **_judge_content(judges, settings),
         }
         return ProjectPolicy(
             settings=settings,
             methodology=methodology,
             redaction=self.redaction,
             session_gap_minutes=self.session_gap_minutes,
-            price=price,
+            judges=judges,
             cap=None if cap is None else nano_of(cap),
             digest=digest(canonical_json(content)),
         )
+
+
+def _judge_content(judges: Mapping[str, ResolvedJudge], settings: ProjectSettings) -> dict[str, Any]:
+    """Return what the digest of a policy holds of its judges.
+
+    One judge of the environment for all tiers is written as it was before there were others, so that its digest stays the same.
+    """
+    prices = {
+        tier: judge.price and judge.price.model_dump(mode="json", by_alias=True, exclude={"source", "read_on", "aliases"})
+        for tier, judge in judges.items()
+    }
+    if not settings.tier_judges and judges["tier2"].judge_id == ENVIRONMENT:
+        return {"price": prices["tier2"]}
+    names = {tier: [judge.name, judge.settings and judge.settings.model_dump(mode="json")] for tier, judge in judges.items()}
+    return {"judges": names, "prices": prices}
 
 
 def _adapt_to_anchors(settings: ProjectSettings) -> ProjectSettings:

@@ -94,9 +94,10 @@ def estimate_of(
         counts["calls"] += len(calls)
         counts["answered"] += answered
         counts["not_asked"] += len(questions) - len(calls) - answered
-        counts["unpriced"] += len(calls) if judging_task.price is None else 0
-        if judging_task.price is not None and calls:
-            price, batched = judging_task.price, judging_task.batched
+        price = judging_task.price_of(request.judge_model)
+        counts["unpriced"] += len(calls) if price is None else 0
+        if price is not None and calls:
+            batched = judging_task.batched
             worst = sum(max_cost(question, price, batched=batched) for question in calls)
             likely = sum(
                 estimate(question, price, cached=index > 0 or question.model in models, batched=batched).nano or 0

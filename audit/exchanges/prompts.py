@@ -168,7 +168,7 @@ class ExchangeQuestions:
 
     def _question(self, texts: _Texts, wording: _Wording) -> Question:
         """Build a question with its fingerprint."""
-        model = self._policy.settings.judge_model
+        model = self._policy.judges[wording.purpose].name
         form = wording.form
         build_task = _build_task if texts.cuts else _build_task_cached
         task, identity_end = build_task(wording.instruction, self._flags, texts.cuts, form.identity)

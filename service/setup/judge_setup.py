@@ -1,23 +1,25 @@
-"""Setup of the judge: opening it as settings and environment select it, or explaining why there is none.
-
-Judges of other providers are called through Anthropic's Messages API as well, so they need a gateway, and a price in the policy.
-"""
+"""Setup of the judges: opening them as settings, policy and environment select them, or explaining why there is none."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from audit.cost import price_of
 from audit.evaluation.cases import Plan
+from audit.judges import ENVIRONMENT
 from audit.policy import Policy, ProjectPolicy
 from schemas.errors import SettingsError
 from service.setup.server_link import ServerLink
 from service.setup.settings import Settings
 from service.text.links import LOOPBACK_NAMES
-from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, Judge, ModelTraits, credentials
+from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, ApiName, Judge, ModelTraits, credentials
+
+if TYPE_CHECKING:
+    from streams.judges.live import LiveJudge
+    from streams.judges.routing import RoutedJudge
 
 ANTHROPIC = "https://api.anthropic.com"
 """An address that serves only Anthropic's models."""
@@ -26,34 +28,44 @@ _CLAUDE = "claude"
 
 
 def check_judges_configured(plans: Iterable[Plan], policy: Policy, address: str) -> None:
-    """Raise a SettingsError for a model of another provider that could never be called.
+    """Raise a SettingsError for a judge that could never be called.
 
-    Anthropic's own address does not serve the model, and a model without a price is not called under a cap. `address` is the address
-    of the judge, empty if unknown.
+    Anthropic's own address serves only its own models, and a model without a price is not called under a cap. `address` is the address of
+    the judge of the environment, empty if unknown.
     """
     for plan in plans:
-        model = plan.judge.model
-        if plan.judge.type == "recorded" or _CLAUDE in model.lower():
+        if plan.judge.type == "recorded":
             continue
-        if address == ANTHROPIC or (plan.cost_cap_usd is not None and price_of(model, policy.prices) is None):
-            raise SettingsError(
-                f"judge {plan.judge.judge_id}: judges are called over Anthropic's Messages API, and {model} is a model of another provider",
-                hint=(
-                    "Name a Claude model. Or use a gateway that offers the model over the Messages API, such as LiteLLM: "
-                    f"set ANTHROPIC_BASE_URL to its address, and give {model} a price under prices: in the policy "
-                    "(or set cost_cap_usd: null in the profile)."
-                ),
+        judge = policy.resolve_judge(plan.judge.model)
+        name = f"judge {plan.judge.judge_id}"
+        is_claude = _CLAUDE in judge.model.lower()
+        if judge.judge_id == ENVIRONMENT and address == ANTHROPIC and not is_claude:
+            hint = (
+                f"Name the judge before the model, such as openai/{judge.model}, or configure one under judges: in the policy."
             )
+            raise SettingsError(f"{name}: {judge.model} is no model of Anthropic, whose API is asked", hint=hint)
+        if plan.cost_cap_usd is not None and judge.price is None and not is_claude:
+            hint = (
+                f"Give {judge.name} a price under prices: or judges: in the policy, or set cost_cap_usd: null in the profile."
+            )
+            raise SettingsError(f"{name}: the price of {judge.name} is unknown, and there is a cost cap", hint=hint)
+        if plan.judge.type == "batch" and judge.settings is not None and judge.settings.api != "messages":
+            hint = "Use type: llm_probe, which asks by single calls."
+            raise SettingsError(f"{name}: {judge.name} has no batches, which only the Messages API has here", hint=hint)
 
 
+_ADDRESS_VARIABLES = {"openai": "OPENAI_BASE_URL"}
+"""Variables by which the makers' own clients set the address of a built-in judge."""
 NONE = "none"
 LIVE = "live"
 SIMULATED = "simulated judge"
 WORKERS = "called by the workers"
 OTHERS = "(others)"
 """Label of all projects that the policy does not name."""
-PRICE_HINT = "Give the model a price under prices: in the policy, or set costCapPerSession: null."
-JUDGE_HINT = "Set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own."
+PRICE_HINT = "Give the model a price under prices: or judges: in the policy, or set costCapPerSession: null."
+JUDGE_HINT = (
+    "Set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own, or name another judge as judgeModel in the policy."
+)
 PROBE_TIMEOUT = 2.0
 """Seconds in which a custom server has to answer."""
 _MAX_PROJECTS = 10
@@ -71,26 +83,91 @@ class OpenedJudge(NamedTuple):
 
 
 async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> OpenedJudge:
-    """Open the judge that the settings select; the caller closes it. Raises SettingsError without credentials.
+    """Open the judges that settings and policy select; the caller closes them. Raises SettingsError without credentials.
 
-    The API is not called. A custom address gets one call, which shows whether it is a simulated judge.
+    No API is asked to judge. Each custom address gets one call, which shows whether it is a simulated judge.
     """
-    api_credentials = credentials(environ)
-    if settings.judge == "none" or (settings.judge == "auto" and api_credentials == (None, None)):
+    if settings.judge == "none":
         return OpenedJudge(None, NONE)
-    from streams.judges.live import open_live_judge  # noqa: PLC0415 - the client of the API takes a second and 40 MB
+    used = list(dict.fromkeys(judge.judge_id for judge in policy.used_judges))
+    missing = {judge_id: variable for judge_id in used if (variable := _find_missing_key(policy, judge_id, environ))}
+    if settings.judge == "auto" and len(missing) == len(used) and credentials(environ) == (None, None):
+        return OpenedJudge(None, NONE)
+    opened_ids = [judge_id for judge_id in used if judge_id not in missing] or [ENVIRONMENT]
+    notes = [
+        f"{variable} is not set, so {judge_id or 'the default judge'} cannot judge" for judge_id, variable in missing.items()
+    ]
+    judge = _route_questions(settings, policy, environ)
+    addresses = []
+    simulates: list[bool | None] = []
+    try:
+        for judge_id in opened_ids:
+            judge.open(judge_id)
+            address = _endpoint(policy, judge_id, environ).address
+            addresses.append(address or DEFAULT_BASE_URL)
+            simulates.append(False if address is None else await _simulates(address))
+            if address is not None and simulates[-1] is None:
+                notes.append(_describe_outage(address))
+    except SettingsError:
+        await judge.aclose()
+        raise
+    return OpenedJudge(judge, SIMULATED if all(simulates) else LIVE, ", ".join(dict.fromkeys(addresses)), "; ".join(notes))
 
-    judge = open_live_judge(
-        *api_credentials,
-        lambda model: traits_of(policy, model),
-        deadline=settings.judge_deadline,
-        concurrency=settings.judge_concurrency,
-    )
-    if api_credentials.base_url is None:
-        return OpenedJudge(judge, LIVE, DEFAULT_BASE_URL)
-    simulates = await _simulates(api_credentials.base_url)
-    note = _describe_outage(api_credentials.base_url) if simulates is None else ""
-    return OpenedJudge(judge, SIMULATED if simulates else LIVE, api_credentials.base_url, note)
+
+class _Endpoint(NamedTuple):
+    """Where a judge is asked."""
+
+    key: str | None
+    address: str | None
+    """None is the default address of the API."""
+    api: ApiName
+    setting: str | None
+    """Where the address is set; None is the environment."""
+
+
+def _endpoint(policy: Policy, judge_id: str, environ: Mapping[str, str]) -> _Endpoint:
+    """Return where a judge is asked, and with which key."""
+    if judge_id == ENVIRONMENT:
+        return _Endpoint(*credentials(environ), "messages", None)
+    judge = policy.judge_settings(judge_id)
+    key = environ.get(judge.key_env, "").strip() if judge.key_env else ""
+    address = judge.base_url
+    setting = f"judges.{judge_id}.baseUrl"
+    variable = _ADDRESS_VARIABLES.get(judge_id)
+    if variable is not None and judge_id not in policy.judges and environ.get(variable, "").strip():
+        address, setting = environ[variable].strip(), variable
+    return _Endpoint(key or None, address, judge.api, setting)
+
+
+def _find_missing_key(policy: Policy, judge_id: str, environ: Mapping[str, str]) -> str:
+    """Return the variable that a judge needs and that is not set; empty if it needs none."""
+    if judge_id == ENVIRONMENT:
+        return "" if any(credentials(environ)) else "ANTHROPIC_API_KEY"
+    variable = policy.judge_settings(judge_id).key_env or ""
+    return variable if variable and not environ.get(variable, "").strip() else ""
+
+
+def _route_questions(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> RoutedJudge:
+    """Return the judges of a policy, none of them open yet."""
+    from streams.judges.live import open_live_judge  # noqa: PLC0415 - the client of the API takes a second and 40 MB
+    from streams.judges.routing import RoutedJudge  # noqa: PLC0415 - the same
+
+    def open_one(judge_id: str) -> LiveJudge:
+        variable = _find_missing_key(policy, judge_id, environ)
+        if variable and judge_id != ENVIRONMENT:
+            raise SettingsError(f"the judge {judge_id} has no key", hint=f"Set {variable}.")
+        endpoint = _endpoint(policy, judge_id, environ)
+        return open_live_judge(
+            endpoint.key,
+            endpoint.address,
+            partial(traits_of, policy),
+            api=endpoint.api,
+            setting=endpoint.setting,
+            deadline=settings.judge_deadline,
+            concurrency=settings.judge_concurrency,
+        )
+
+    return RoutedJudge(lambda name: policy.resolve_judge(name).judge_id, open_one)
 
 
 def describe_judge(settings: Settings, policy: Policy) -> OpenedJudge:
@@ -114,7 +191,7 @@ def paid_note(server: ServerLink | None) -> str:
 
 def is_unpriced(project: ProjectPolicy) -> bool:
     """Return whether the project's judge is never called, because there is a cap and the model has no price."""
-    return project.settings.enabled and project.cap is not None and project.price is None
+    return project.settings.enabled and project.cap is not None and not project.is_priced
 
 
 def unpriced_projects(policy: Policy) -> list[str]:
@@ -132,12 +209,14 @@ def unpriced_note(policy: Policy) -> str:
     return f"the judge's model has no known price, so sessions with a cap are not judged (unknown_price): {', '.join(labels)}{more}"
 
 
-def traits_of(policy: Policy, model: str) -> ModelTraits:
-    """Return the traits of a model that its requests depend on."""
-    price = price_of(model, policy.prices)
-    if price is None:
-        return ModelTraits()
-    return ModelTraits(cache_minimum=price.cache_minimum, switch_off_thinking=price.switch_off_thinking)
+def traits_of(policy: Policy, name: str) -> ModelTraits:
+    """Return the traits of a judge's model, by the name of the judge."""
+    judge = policy.resolve_judge(name)
+    effort = judge.settings.effort if judge.settings else None
+    if judge.price is None:
+        return ModelTraits(model=judge.model, effort=effort)
+    price = judge.price
+    return ModelTraits(judge.model, price.cache_minimum, price.switch_off_thinking, effort)
 
 
 async def _simulates(base_url: str) -> bool | None:

@@ -366,7 +366,7 @@ class LiveJudge:
             open_question.seconds += self._clock.now() - started
         open_question.simulated |= is_simulated(headers, outcome.model if isinstance(outcome, Message) else None)
         if isinstance(outcome, Message) and open_question.exceeds_bound(outcome):
-            self._prompts.distrust(open_question.question.model)
+            self._prompts.distrust(request.model)
         open_question.charge(outcome)
         self._update_limiter(outcome, headers, started)
         return outcome

@@ -76,7 +76,7 @@ def build_request(
     """Return the request that asks a question. `boundary` is drawn for each request; see `Question.content`."""
     minimum = traits.cache_minimum
     return JudgeRequest(
-        model=question.model,
+        model=traits.model or question.model,
         max_tokens=question.max_tokens,
         instructions=_replace_surrogates(question.instructions),
         turns=_build_turns(question, output_mode, boundary, repair),

@@ -27,6 +27,8 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 class ModelTraits(NamedTuple):
     """The properties of a model that its requests depend on."""
 
+    model: str | None = None
+    """The model that the API is asked for; None is the name in the question."""
     cache_minimum: int | None = None
     """Tokens of the shortest prefix that the model caches; None if unknown."""
     switch_off_thinking: bool = False

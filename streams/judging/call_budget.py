@@ -174,7 +174,7 @@ class DurableBudget:
 
     def _max_cost(self, prompt: PromptBound | None, max_tokens: int) -> int | None:
         """Return the largest possible cost of a call in nano-USD; None if the price is unknown."""
-        price = self._judging_task.price
+        price = self._judging_task.price_of(self._question.model)
         batched = self._judging_task.batched
         if price is None:
             return None
@@ -183,7 +183,7 @@ class DurableBudget:
         return price.max_prompt_cost(prompt, max_tokens, batched=batched)
 
     def _cost(self, usage: Usage) -> int | None:
-        price = self._judging_task.price
+        price = self._judging_task.price_of(self._question.model)
         return None if price is None else price.cost(usage, batched=self._judging_task.batched)
 
     def _shared_fields(self) -> dict[str, Any]:

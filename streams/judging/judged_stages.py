@@ -22,7 +22,7 @@ import msgspec
 
 from analytics.queries import query_records
 from analytics.store.store import Store
-from audit.cost import Ledger, ModelPrice, max_cost, min_budget, nano_of, price_of
+from audit.cost import Ledger, ModelPrice, max_cost, min_budget, nano_of
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
@@ -143,8 +143,8 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the exchange or evaluation, unique within the connection."""
     revision: int
     """The revision of the resulting record."""
-    price: ModelPrice | None
-    """The price of the judge's model; None if unknown."""
+    price_of: Callable[[str], ModelPrice | None]
+    """Returns the price of a question's judge by its name; None if unknown."""
     ledger: Ledger
     recorded: Sequence[Judgement]
     """The subject's recorded judgements up to this revision, of all questions, in order."""
@@ -213,9 +213,10 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
         """Return the reason why the cap forbids the call; None if it does not."""
         if self.ledger.cap is None:
             return None
-        if self.price is None:
+        price = self.price_of(question.model)
+        if price is None:
             return UNKNOWN_PRICE
-        amount = min_budget(question, self.price) if may_ask else max_cost(question, self.price, batched=self.batched)
+        amount = min_budget(question, price) if may_ask else max_cost(question, price, batched=self.batched)
         return None if self.ledger.can_reserve(amount) else COST_CAP
 
 
@@ -224,8 +225,8 @@ class TaskSpec(NamedTuple):
 
     begin: Callable[[Sequence[Judgement]], Judging]
     """Starts the judging, given the recorded judgements."""
-    price: ModelPrice | None
-    """The price of the judge's model; None if unknown."""
+    price_of: Callable[[str], ModelPrice | None]
+    """Returns the price of a question's judge by its name; None if unknown."""
     cap: int | None
     """Nano-USD that may be spent; None means no cap."""
     batched: bool = False
@@ -321,7 +322,7 @@ class JudgedStage(ABC, Generic[Task]):
             session_id=task.session_id,
             subject_id=self.id_of(task),
             revision=revision,
-            price=spec.price,
+            price_of=spec.price_of,
             ledger=ledger,
             recorded=own,
             begin=spec.begin,
@@ -401,7 +402,7 @@ class ScoringStage(JudgedStage[ScoringTask]):
         """See `JudgedStage`."""
         project = policy.for_project(task.project)
         exchange = decode_exchange(task.exchange)
-        return TaskSpec(lambda recorded: cascade(task, exchange, project, recorded), project.price, project.cap)
+        return TaskSpec(lambda recorded: cascade(task, exchange, project, recorded), project.price_of, project.cap)
 
 
 class EvaluationStage(JudgedStage[EvaluationRequest]):
@@ -446,7 +447,7 @@ class EvaluationStage(JudgedStage[EvaluationRequest]):
         plan = Terms.of(task).plan
         return TaskSpec(
             lambda recorded: evaluating(task, recorded),
-            price=price_of(plan.judge.model, policy.prices),
+            price_of=lambda model: policy.resolve_judge(model).price,
             cap=None if plan.cost_cap_usd is None else nano_of(plan.cost_cap_usd),
             batched=plan.judge.type == "batch",
             takes_simulated=plan.takes_simulated,

@@ -102,11 +102,13 @@ def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate
         questions = [tier2_question(exchange, project)]
         if exchange.agent_thinking and project.settings.thinking_block_analysis:
             questions.append(thinking_question(exchange, project))
-        if project.price is None:
+        prices = [project.price_of(question.model) for question in questions]
+        if None in prices:
             unpriced += 1
-        else:
-            expected += sum(estimate(question, project.price, cached=count > 0).nano or 0 for question in questions)
-            at_most += sum(max_cost(question, project.price) for question in questions)
+        for question, price in zip(questions, prices, strict=True):
+            if price is not None and None not in prices:
+                expected += estimate(question, price, cached=count > 0).nano or 0
+                at_most += max_cost(question, price)
         count += 1
         calls += len(questions)
     return BulkEstimate(count, calls, usd_of(expected), usd_of(at_most), unpriced)

@@ -309,17 +309,19 @@ class Estimator:
 
     def _count_call(self, question: Question, judging_task: JudgingTask) -> None:
         self._estimate.calls += 1
-        if judging_task.price is None:
+        price = judging_task.price_of(question.model)
+        if price is None:
             self._estimate.unpriced += 1
             return
         is_cached = self._estimate.calls > 1
-        expected = estimate(question, judging_task.price, cached=is_cached, batched=self._batched)
+        expected = estimate(question, price, cached=is_cached, batched=self._batched)
         self._estimate.expected += expected.nano or 0
         self._add_upper_bound(question, judging_task)
 
     def _add_upper_bound(self, question: Question, judging_task: JudgingTask) -> None:
-        if judging_task.price is not None:
-            self._upper_bounds[_session_key(judging_task)] += max_cost(question, judging_task.price, batched=self._batched)
+        price = judging_task.price_of(question.model)
+        if price is not None:
+            self._upper_bounds[_session_key(judging_task)] += max_cost(question, price, batched=self._batched)
 
 
 class QuestionCollector:

@@ -12,7 +12,7 @@ from support import builders as build
 from support.engines import engine_over, policy_of, rows, runner_over
 
 from analytics.store.store import Store
-from audit.cost import nano_of, price_of, worst_case
+from audit.cost import max_cost, nano_of, price_of
 from audit.exchanges.prompts import tier2_question
 from benchmarks.counting_api import TOKENIZERS, CountingApi
 from schemas.records import Exchange
@@ -137,7 +137,7 @@ def test_an_interrupted_call_is_charged_by_its_own_prompt(store: Store) -> None:
     asyncio.run(again())
     by_outcome = dict(rows(store, "judgements WHERE purpose = 'tier2'", "outcome, cost_usd"))
     near, real = (nano_of(float(str(by_outcome[outcome]))) for outcome in ("interrupted", "answered"))
-    assert real < near < worst_case(question, price) * 2 / 3
+    assert real < near < max_cost(question, price) * 2 / 3
     assert near - question.max_tokens * 5000 < 1.5 * question.texts_size / 4 * 1000
     assert nano_of(sum(float(str(cost)) for (cost,) in rows(store, "judgements", "cost_usd"))) == spent_by_session(store)["s"]
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from analytics.queries import query_rows
 from analytics.store.connection import IN_USE_HINT
 from analytics.store.store import Store
+from audit.cost import ListedPrice
 from audit.policy import Policy, load_policy
 from schemas.errors import DriftlineError
 from schemas.lazy import duckdb
@@ -195,10 +196,11 @@ def _check_judge(settings: Settings) -> Iterator[Finding]:
 def _report_prices(policy: Policy) -> Iterator[Finding]:
     """Report the prices of all projects' models, and the projects whose judge is not called because it has no price."""
     projects = [policy.for_project(name) for name in ("", *policy.projects)]
-    prices = {project.settings.judge_model: project.price for project in projects}
-    for model, price in prices.items():
+    prices = {judge.name: judge.price for project in projects for judge in project.judges.values()}
+    for name, price in prices.items():
         if price is not None:
-            detail = f"{model}: {price.input:g} / {price.output:g} USD per million tokens, as of {price.read_on}"
+            date = f", as of {price.read_on}" if isinstance(price, ListedPrice) else ""
+            detail = f"{name}: {price.input:g} / {price.output:g} USD per million tokens{date}"
             yield Finding("price", "ok", detail)
     unpriced = unpriced_note(policy)
     if unpriced:

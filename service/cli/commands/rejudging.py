@@ -238,7 +238,7 @@ def report_judge(judge: OpenedJudge, *, dry_run: bool) -> None:
 
 
 def _count_unpriced(rows: Sequence[dict[str, Any]], policy: Policy) -> int:
-    return sum(policy.for_project(row["project"]).price is None for row in rows)
+    return sum(not policy.for_project(row["project"]).is_priced for row in rows)
 
 
 def _count_not_asked(rows: Sequence[dict[str, Any]], policy: Policy) -> int:

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 from msgspec.structs import replace
 
-from audit.cost import ModelPrice, max_cost, shipped_prices
+from audit.cost import ListedPrice, max_cost, shipped_prices
 from audit.exchanges.questions import EXPECTED_OUTPUT, Estimate, Material, Question, estimate
 
 HAIKU = shipped_prices()["claude-haiku-4-5"]
@@ -50,7 +50,7 @@ def test_a_batch_is_estimated_at_batch_prices() -> None:
     """Half the price if it is known, else unknown, but never the full price."""
     live, batched = (estimate(QUESTION, HAIKU, cached=False, batched=batched).nano for batched in (False, True))
     assert live == 2 * (batched or 0)
-    unknown = ModelPrice(source="a test", read_on=date(2026, 11, 21), input=1, output=1)
+    unknown = ListedPrice(source="a test", read_on=date(2026, 11, 21), input=1, output=1)
     assert None is estimate(QUESTION, unknown, cached=False, batched=True).nano
 
 

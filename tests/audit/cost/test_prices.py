@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from audit.cost import (
     NANO,
     OVERHEAD_TOKENS,
+    ListedPrice,
     ModelPrice,
     Usage,
     is_plausible,
@@ -41,7 +42,7 @@ class Asked:
 
 def price(**fields: Any) -> ModelPrice:
     """Return a price with defaults for what a test does not give."""
-    return ModelPrice(**{"source": "a test", "read_on": date(2026, 11, 21), "input": 3.0, "output": 15.0} | fields)
+    return ListedPrice(**{"source": "a test", "read_on": date(2026, 11, 21), "input": 3.0, "output": 15.0} | fields)
 
 
 tokens = st.integers(0, 400_000)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import builders
 
-from audit.cost import ModelPrice
+from audit.cost import ListedPrice
 from audit.diagnosis.events import normalise_session
 from audit.evaluation.run import (
     Artifact,
@@ -30,7 +30,7 @@ from audit.evaluation.run import (
 )
 from schemas.records import Exchange, FailureCause
 
-OWN = {"own": ModelPrice.model_validate({"input": 1.0, "output": 10.0, "source": "own", "readOn": "2026-11-21"})}
+OWN = {"own": ListedPrice.model_validate({"input": 1.0, "output": 10.0, "source": "own", "readOn": "2026-11-21"})}
 Json = dict[str, Any]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.builders import exchange
 from support.effort import examples
 
-from audit.cost import Ledger, ModelPrice, max_cost
+from audit.cost import Ledger, ListedPrice, max_cost
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.outcomes import NO_JUDGE, NOT_SAMPLED, RULE_VERSION, Sampled, TierState, structural_score
 from audit.exchanges.questions import COST_CAP, UNKNOWN_PRICE, Question, Reply, outcome_state, recorded_reply
@@ -450,7 +450,7 @@ def test_a_cap_of_zero_asks_only_free_models() -> None:
         subject = exchange("s", 1)
         return drive(cascade(task(subject), subject, in_force), answer)
 
-    nothing = ModelPrice(source="our own machine", read_on=date(2026, 11, 21), input=0.0, output=0.0)
+    nothing = ListedPrice(source="our own machine", read_on=date(2026, 11, 21), input=0.0, output=0.0)
     free = Policy(defaults=ProjectSettings(cost_cap_per_session=0), prices={"claude-haiku-4-5": nothing})
     paid_judge, free_judge = Judge(), Judge(cost=0.0)
     assert under(policy(cost_cap_per_session=0), paid_judge).disposition == "skipped_cost_cap"

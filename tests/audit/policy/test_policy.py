@@ -42,6 +42,7 @@ THRESHOLDS: dict[str, Any] = {
 DEFAULTS = {
     "enabled": True,
     "judgeModel": "claude-haiku-4-5",
+    "tierJudges": {},
     "gateCascade": True,
     "sampling": {
         "enabled": True,

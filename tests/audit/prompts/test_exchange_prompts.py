@@ -226,7 +226,7 @@ OTHER_EXCHANGES = {
     "thinking": builders.exchange("s", 1, agent_thinking="Hm!"),
 }
 OTHER_POLICIES = {
-    "model": replace(POLICY, settings=POLICY.settings.model_copy(update={"judge_model": "other"})),
+    "model": Policy.model_validate({"defaults": {"judgeModel": "other"}}).for_project("ops"),
     "context": with_methodology(judge_context="Other."),
 }
 
@@ -253,7 +253,8 @@ def test_the_fingerprint_changes_with_the_wording_and_the_dimensions(monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr(prompts, "_wordings_cache", {})
             patch.setattr(prompts, name, value)
-            seen.add(tier2_question(BASE, POLICY).fingerprint)
+            policy = replace(POLICY, judges={**POLICY.judges, "tier2b": POLICY.judges["tier2"]})
+            seen.add(tier2_question(BASE, policy).fingerprint)
     assert len(seen) == 10
     assert all(re.fullmatch("[0-9a-f]{64}", one) for one in seen)
 

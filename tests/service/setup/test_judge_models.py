@@ -37,9 +37,15 @@ def judged_by(model: str, **said: Any) -> Any:
 )
 def test_a_model_of_another_provider_says_what_to_configure(policy: Any, address: str, said: Any) -> None:
     """Every call would fail, and the failed evaluations would give no hint."""
-    with pytest.raises(SettingsError, match=r"judge x: .* gpt-4o is a model of another provider") as caught:
+    with pytest.raises(SettingsError, match=r"judge x: .*gpt-4o") as caught:
         check_judges_configured([judged_by("gpt-4o", **said)], Policy.model_validate(policy), address)
-    assert all(words in caught.value.hint for words in ("ANTHROPIC_BASE_URL", "prices: in the policy", "cost_cap_usd: null"))
+    assert "in the policy" in caught.value.hint
+
+
+def test_batches_of_an_api_without_them_are_refused_before_they_are_asked_for() -> None:
+    """A batch that cannot be created would fail after a day of waiting."""
+    with pytest.raises(SettingsError, match="no batches"):
+        check_judges_configured([judged_by("ollama/llama3.3", type="batch")], Policy(), "")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +57,9 @@ def test_a_model_of_another_provider_says_what_to_configure(policy: Any, address
         ("gpt-4o", {}, ANTHROPIC, {"type": "recorded"}),
         ("claude-haiku-4-5", {}, ANTHROPIC, {}),
         ("us.anthropic.claude-new-1", {}, ANTHROPIC, {}),
+        ("ollama/llama3.3", {}, ANTHROPIC, {}),
+        ("openai/gpt-4o", PRICED, ANTHROPIC, {}),
+        ("mine", {"judges": {"mine": {"model": "m", "baseUrl": GATEWAY, "price": {"input": 0, "output": 0}}}}, ANTHROPIC, {}),
     ],
 )
 def test_a_configured_judge_is_called(model: str, policy: Any, address: str, said: Any) -> None:

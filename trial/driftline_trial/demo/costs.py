@@ -18,7 +18,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from analytics.store.store import Store
-from audit.cost import ModelPrice, Usage, shipped_prices, usd_of
+from audit.cost import ListedPrice, ModelPrice, Usage, shipped_prices, usd_of
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json
@@ -244,7 +244,7 @@ def per_million(
     return by_model
 
 
-def _models() -> Mapping[str, ModelPrice]:
+def _models() -> Mapping[str, ListedPrice]:
     """Return the models with a known price, each by its first name."""
     first = {id(price): name for name, price in reversed([*shipped_prices().items()])}
     return {name: price for name, price in shipped_prices().items() if first[id(price)] == name}

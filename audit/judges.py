@@ -1,0 +1,84 @@
+"""Judges by name: the API that each is asked over, at which address, with which key, and what it costs.
+
+A judge is named `<judge>/<model>`, such as `openai/gpt-5.4-mini`. The part before the first slash is an entry of `judges:` in the policy, or
+a built-in one; the rest is the model that its API is asked for. An entry with a model of its own needs no slash. Any other name is a model
+of the Messages API, at the address and with the key of the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
+
+from audit.cost import MODEL_NAME, ListedPrice, ModelPrice, price_of
+from audit.settings_files import PolicyModel
+
+ENVIRONMENT = ""
+"""The judge of the environment, which `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL` configure."""
+JUDGE_ID = r"^[a-z][a-z0-9_-]{0,31}$"
+ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
+
+
+class JudgeSettings(PolicyModel):
+    """A judge: an API at an address."""
+
+    api: Literal["messages", "chat", "responses"] = "chat"
+    """The API that the server speaks: Messages (Anthropic), Chat Completions or Responses (OpenAI and most others)."""
+    base_url: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = None
+    """Address of the API. Without one, that of Anthropic or OpenAI."""
+    key_env: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")] | None = None
+    """Environment variable that holds the key; null for a server that needs none."""
+    model: ModelName | None = None
+    """Model that is asked if the name of the judge stands alone."""
+    price: ModelPrice | None = None
+    """What its models cost, 0 for a server of your own. Without it, the prices of the models by name."""
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    """How much a reasoning model thinks before it answers; null leaves it to the model."""
+
+
+_FREE = ModelPrice(input=0, output=0, batch_input=0, batch_output=0)
+BUILT_IN: Mapping[str, JudgeSettings] = {
+    "openai": JudgeSettings(api="chat", base_url="https://api.openai.com/v1", key_env="OPENAI_API_KEY"),
+    "gemini": JudgeSettings(
+        api="chat", base_url="https://generativelanguage.googleapis.com/v1beta/openai", key_env="GEMINI_API_KEY"
+    ),
+    "openrouter": JudgeSettings(api="chat", base_url="https://openrouter.ai/api/v1", key_env="OPENROUTER_API_KEY"),
+    "ollama": JudgeSettings(api="chat", base_url="http://127.0.0.1:11434/v1", price=_FREE),
+    "vllm": JudgeSettings(api="chat", base_url="http://127.0.0.1:8000/v1", price=_FREE),
+}
+"""Judges that need no entry in the policy; an entry of the same name replaces one."""
+_ANTHROPIC = "anthropic"
+"""Before a slash, another name of the judge of the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedJudge:
+    """A judge and a model, found by their name."""
+
+    name: str
+    """The full name, which questions and records have."""
+    judge_id: str
+    """The entry of the policy or the built-in judge; `ENVIRONMENT` for that of the environment."""
+    model: str
+    """The model that the API is asked for."""
+    settings: JudgeSettings | None
+    """None for the judge of the environment."""
+    price: ModelPrice | None
+    """None if unknown."""
+
+
+def resolve_judge(name: str, judges: Mapping[str, JudgeSettings], prices: Mapping[str, ListedPrice]) -> ResolvedJudge:
+    """Return the judge of a name. A name without a known judge is a model of the judge of the environment."""
+    known = {**BUILT_IN, **judges}
+    judge_id, slash, model = name.partition("/")
+    settings = known.get(judge_id)
+    if settings is None or not (model or settings.model):
+        model = model if slash and judge_id == _ANTHROPIC else name
+        return ResolvedJudge(name, ENVIRONMENT, model, None, price_of(model, prices))
+    model = model or settings.model or ""
+    full_name = f"{judge_id}/{model}"
+    price = settings.price or prices.get(full_name) or price_of(model, prices)
+    return ResolvedJudge(full_name, judge_id, model, settings, price)

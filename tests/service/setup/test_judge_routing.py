@@ -1,0 +1,123 @@
+"""Judges of several makers at once: each question goes to its own, and what is missing is said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from support import builders
+
+from audit.exchanges.prompts import thinking_question, tier2_question, tier3_question
+from audit.exchanges.questions import Question
+from audit.policy import Policy
+from driftline_trial.simulator.server import RunningJudge, running
+from schemas.errors import SettingsError
+from service.setup.judge_setup import NONE, SIMULATED, open_judge
+from service.setup.settings import Settings
+from streams.judges.protocol import Verdict
+
+EXCHANGE = builders.exchange("s", 1, "It is done.", agent_thinking="I doubt it.")
+Build = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[RunningJudge]:
+    """Return a simulated judge of all three APIs."""
+    with running() as served:
+        yield served
+
+
+class FreeBudget:
+    """A budget without a cap."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+
+    async def reserve(self, prompt: Any = None, *, answer_tokens: int | None = None) -> int:  # noqa: ARG002 - see CallBudget
+        """Allow every call."""
+        return answer_tokens or self._question.max_tokens
+
+    def spend(self, usage: Any, model: str | None) -> None:
+        """Charge nothing."""
+
+
+def questions_of(policy: Policy) -> list[Question]:
+    """Return the questions of all tiers about one exchange."""
+    project = policy.for_project("ops")
+    return [
+        tier2_question(EXCHANGE, project),
+        thinking_question(EXCHANGE, project),
+        tier3_question(EXCHANGE, project, project.methodology.tier3),
+    ]
+
+
+def ask_all(policy: Policy, environ: Mapping[str, str]) -> list[Verdict]:
+    """Open the judges of a policy and ask the questions of all tiers."""
+
+    async def work() -> list[Verdict]:
+        opened = await open_judge(Settings(judge="live"), policy, environ)
+        assert opened.judge is not None
+        assert opened.name == SIMULATED
+        try:
+            return [await opened.judge.ask(question, FreeBudget(question)) for question in questions_of(policy)]
+        finally:
+            await opened.judge.aclose()
+
+    return asyncio.run(work())
+
+
+def requested_models(simulator: RunningJudge) -> list[str]:
+    """Return the models of the newest requests."""
+    return [json.loads(body)["model"] for body in simulator.received]
+
+
+def test_each_tier_is_asked_of_its_own_judge(simulator: RunningJudge) -> None:
+    """A project may use a cheap judge for most and a good one for what counts, over any API."""
+    simulator.reset("answer")
+    root = simulator.base_url
+    judges = {
+        "cheap": {"api": "chat", "baseUrl": f"{root}/v1", "model": "small"},
+        "good": {"api": "responses", "baseUrl": f"{root}/v1", "keyEnv": "GOOD_KEY"},
+    }
+    tiers = {"tier3": "good/large", "tier2_5": "claude-haiku-4-5"}
+    policy = Policy.model_validate({"judges": judges, "defaults": {"judgeModel": "cheap", "tierJudges": tiers}})
+    verdicts = ask_all(policy, {"ANTHROPIC_BASE_URL": root, "GOOD_KEY": "secret"})
+    assert [verdict.outcome for verdict in verdicts] == ["answered"] * 3
+    assert requested_models(simulator) == ["small", "claude-haiku-4-5", "large"]
+    assert [question.model for question in questions_of(policy)] == ["cheap/small", "claude-haiku-4-5", "good/large"]
+
+
+def test_a_built_in_judge_needs_its_key_and_nothing_in_the_policy(simulator: RunningJudge) -> None:
+    """The address is that of the maker, or the one that the maker's own client would use."""
+    simulator.reset("answer")
+    policy = Policy.model_validate({"defaults": {"judgeModel": "openai/gpt-5.4-mini"}})
+    environ = {"OPENAI_API_KEY": "secret", "OPENAI_BASE_URL": f"{simulator.base_url}/v1"}
+    assert [verdict.outcome for verdict in ask_all(policy, environ)] == ["answered"] * 3
+    assert requested_models(simulator) == ["gpt-5.4-mini"] * 3
+
+
+def test_a_judge_without_its_key_fails_alone(simulator: RunningJudge) -> None:
+    """The other judges go on, and the error says which variable to set."""
+    judges = {"mine": {"baseUrl": f"{simulator.base_url}/v1", "model": "m"}, "other": {"keyEnv": "OTHER_KEY", "model": "m"}}
+    policy = Policy.model_validate({"judges": judges, "defaults": {"judgeModel": "mine", "tierJudges": {"tier3": "other"}}})
+    tier2, _, tier3 = ask_all(policy, {})
+    assert tier2.outcome == "answered"
+    assert tier3.outcome == "provider_error"
+    assert "OTHER_KEY" in (tier3.error or "")
+
+
+def test_without_any_key_nobody_judges() -> None:
+    """Whoever sets nothing gets the checks alone, and no error."""
+    policy = Policy.model_validate({"defaults": {"judgeModel": "openai/gpt-5.4-mini"}})
+    opened = asyncio.run(open_judge(Settings(judge="auto"), policy, {}))
+    assert opened.judge is None
+    assert opened.name == NONE
+
+
+def test_a_judge_that_was_asked_for_and_cannot_be_opened_is_an_error() -> None:
+    """`--judge live` is a demand."""
+    with pytest.raises(SettingsError, match="key"):
+        asyncio.run(open_judge(Settings(judge="live"), Policy(), {}))
