@@ -30,8 +30,8 @@ _CLAUDE = "claude"
 def check_judges_configured(plans: Iterable[Plan], policy: Policy, address: str) -> None:
     """Raise a SettingsError for a judge that could never be called.
 
-    Anthropic's own address serves only its own models, and a model without a price is not called under a cap. `address` is the address of
-    the judge of the environment, empty if unknown.
+    Anthropic's own address serves only its own models, and a model without a price is not called under a cap. `address` has the addresses of
+    the open judges, empty if unknown.
     """
     for plan in plans:
         if plan.judge.type == "recorded":
@@ -39,7 +39,7 @@ def check_judges_configured(plans: Iterable[Plan], policy: Policy, address: str)
         judge = policy.resolve_judge(plan.judge.model)
         name = f"judge {plan.judge.judge_id}"
         is_claude = _CLAUDE in judge.model.lower()
-        if judge.judge_id == ENVIRONMENT and address == ANTHROPIC and not is_claude:
+        if judge.judge_id == ENVIRONMENT and ANTHROPIC in address.split(", ") and not is_claude:
             hint = (
                 f"Name the judge before the model, such as openai/{judge.model}, or configure one under judges: in the policy."
             )
@@ -82,16 +82,20 @@ class OpenedJudge(NamedTuple):
     """A problem to report."""
 
 
-async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> OpenedJudge:
+async def open_judge(
+    settings: Settings, policy: Policy, environ: Mapping[str, str], names: Iterable[str] | None = None
+) -> OpenedJudge:
     """Open the judges that settings and policy select; the caller closes them. Raises SettingsError without credentials.
 
-    No API is asked to judge. Each custom address gets one call, which shows whether it is a simulated judge.
+    `names` are the judges that will be asked; None are those of all projects. Others are opened when they are asked. No API is asked to
+    judge. Each custom address gets one call, which shows whether it is a simulated judge.
     """
     if settings.judge == "none":
         return OpenedJudge(None, NONE)
-    used = list(dict.fromkeys(judge.judge_id for judge in policy.used_judges))
+    judges = policy.used_judges if names is None else map(policy.resolve_judge, names)
+    used = list(dict.fromkeys(judge.judge_id for judge in judges))
     missing = {judge_id: variable for judge_id in used if (variable := _find_missing_key(policy, judge_id, environ))}
-    if settings.judge == "auto" and len(missing) == len(used) and credentials(environ) == (None, None):
+    if settings.judge == "auto" and len(missing) == len(used):
         return OpenedJudge(None, NONE)
     opened_ids = [judge_id for judge_id in used if judge_id not in missing] or [ENVIRONMENT]
     notes = [
@@ -170,11 +174,11 @@ def _route_questions(settings: Settings, policy: Policy, environ: Mapping[str, s
     return RoutedJudge(lambda name: policy.resolve_judge(name).judge_id, open_one)
 
 
-def describe_judge(settings: Settings, policy: Policy) -> OpenedJudge:
+def describe_judge(settings: Settings, policy: Policy, names: Iterable[str] | None = None) -> OpenedJudge:
     """Return the name, address and problem of the judge that the settings and the environment select, without a client."""
 
     async def open_and_close() -> OpenedJudge:
-        opened = await open_judge(settings, policy, os.environ)
+        opened = await open_judge(settings, policy, os.environ, names)
         if opened.judge is not None:
             await opened.judge.aclose()
         return opened._replace(judge=None)

@@ -216,7 +216,8 @@ class _EvaluationRun:
     async def run(self) -> list[Evaluated]:
         """Judge, and return the results."""
         with handled_in_loop(_stop_handler(self._stopping)):
-            opened = await open_judge(self._settings, self._workspace.policy, os.environ)
+            names = {request.judge_model for request in self._requests}
+            opened = await open_judge(self._settings, self._workspace.policy, os.environ, names)
             expected = self._prepared.estimate
             if opened.judge is None and (expected.calls or expected.left_over):
                 raise SettingsError("there is no judge", hint=JUDGE_HINT)

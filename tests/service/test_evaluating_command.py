@@ -140,10 +140,26 @@ def test_a_judge_of_another_provider_is_refused_before_anything_is_written(drift
         code, out, err = driftline(*BASE, "--yes", *dry)
         assert code == 2
         assert out == ""
-        assert "gpt-4o is a model of another provider" in err
-        assert "ANTHROPIC_BASE_URL" in err
+        assert "gpt-4o" in err
+        assert "in the policy" in err
     Path("profile.yaml").write_text(json.dumps(PROFILE))
     assert "4 evaluations to make, 0 reused" in driftline(*BASE, "--dry-run")[2]
+
+
+def test_the_profile_of_another_maker_runs_unchanged(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source's own profile names its judge `openai/gpt-5.4-mini`; the maker's variables are all it needs."""
+    judges = [{"judge_id": "my_judge", "type": "llm_probe", "model": "openai/gpt-5.4-mini"}]
+    runs = [{"judge_run_id": "three_times", "judge_id": "my_judge", "repetitions": 3}]
+    Path("profile.yaml").write_text(json.dumps(PROFILE | {"judges": judges, "judge_runs": runs}))
+    with running() as judge:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-proj-any")
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{judge.base_url}/v1")
+        code, out, err = driftline(*BASE, "--yes", "--output", "json")
+        assert code == 0, err
+        assert judge.requests == 12
+        assert {json.loads(body)["model"] for body in judge.received} == {"gpt-5.4-mini"}
+    document = json.loads(out)
+    assert {one["result"]["judge_result"]["judge_model"] for one in document["evaluations"]} == {"openai/gpt-5.4-mini"}
 
 
 def test_nobody_pays_without_consent(driftline: Command, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,8 @@ def _evaluate_locally(settings: Settings, terms: Terms, consent: CostConsent) ->
     with open_workspace(settings, writes=True, exclusive_hint=USE_SERVER_HINT) as workspace:
         require_known(workspace, terms.wanted.project)
         catch_up(workspace)
-        judge = describe_judge(settings, workspace.policy)
+        names = [plan.judge.model for plan in terms.plans if plan.judge.type != "recorded"]
+        judge = describe_judge(settings, workspace.policy, names)
         prepared = prepare(
             workspace.store,
             workspace.policy,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+import yaml
 from support import builders
+from support.repository_copy import ROOT
 
 from audit.exchanges.prompts import thinking_question, tier2_question, tier3_question
 from audit.exchanges.questions import Question
@@ -97,6 +100,28 @@ def test_a_built_in_judge_needs_its_key_and_nothing_in_the_policy(simulator: Run
     environ = {"OPENAI_API_KEY": "secret", "OPENAI_BASE_URL": f"{simulator.base_url}/v1"}
     assert [verdict.outcome for verdict in ask_all(policy, environ)] == ["answered"] * 3
     assert requested_models(simulator) == ["gpt-5.4-mini"] * 3
+
+
+def guide_policies() -> list[tuple[str, dict[str, Any]]]:
+    """Return the policies of the guide, by the titles of their blocks."""
+    text = (ROOT / "docs/how-to/judges.md").read_text("utf-8")
+    return [(title, yaml.safe_load(block)) for title, block in re.findall(r'```yaml title="(.*?)"\n(.*?)```', text, re.DOTALL)]
+
+
+@pytest.mark.parametrize(("title", "written"), guide_policies(), ids=lambda value: value if isinstance(value, str) else "")
+def test_every_policy_of_the_guide_works(title: str, written: dict[str, Any], simulator: RunningJudge) -> None:
+    """The guide promises that each block is a whole policy. Only the address is replaced, by that of a server on loopback."""
+    simulator.reset("answer")
+    policy = Policy.model_validate(written)
+    variables = {"ANTHROPIC_API_KEY": "secret", "ANTHROPIC_BASE_URL": simulator.base_url}
+    judges = {}
+    for judge in policy.used_judges:
+        if judge.settings is not None:
+            judges[judge.judge_id] = judge.settings.model_copy(update={"base_url": f"{simulator.base_url}/v1"})
+            variables[judge.settings.key_env or "UNUSED"] = "secret"
+    verdicts = ask_all(policy.model_copy(update={"judges": judges}), variables)
+    assert [verdict.outcome for verdict in verdicts] == ["answered"] * 3, title
+    assert policy.for_project("").judge.price is not None, title
 
 
 def test_a_judge_without_its_key_fails_alone(simulator: RunningJudge) -> None:
