@@ -93,7 +93,8 @@ class SimulatedJudge:
         )
         world.require(question.fingerprint not in calls.answered, "no answer is paid twice", name)
         world.require(not self._is_erased(task.session_id), "nothing is asked about an erased session", name)
-        most = 0 if task.price is None else task.price.max_cost(question.texts_size, room)
+        price = task.price_of(question.model)
+        most = 0 if price is None else price.max_cost(question.texts_size, room)
         call = BilledCall(task.session_id, question.fingerprint, most)
         self.bill.append(call)
         spent = sum(other.nano_usd for other in self.bill if other.session == task.session_id)
@@ -105,5 +106,6 @@ class SimulatedJudge:
 
     @staticmethod
     def _price(budget: CallBudget, usage: Usage) -> int:
-        price = cast("DurableBudget", budget)._judging_task.price
+        durable = cast("DurableBudget", budget)
+        price = durable._judging_task.price_of(durable._question.model)
         return 0 if price is None else price.cost(usage) or 0
