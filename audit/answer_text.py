@@ -15,17 +15,18 @@ model needs them.
    `True`, `False` and `None`. A text that ends too early stays broken.
 6. A candidate that `read` refuses is fitted to the schema: numbers and verdicts written as texts, names in other letters, null for an
    empty text, half a surrogate pair. Fields that the schema does not have are dropped, unless there is a second answer in them.
+7. An object that stands in one of the judged texts is no answer, whoever repeats it: its author may have written it for the judge.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from audit.answers import MAX_ANSWER, read_json
-from audit.exchanges.questions import Invalid
+from audit.exchanges.questions import Invalid, Material
 
 QUOTED, WRAPPED, SYNTAX = "quoted", "wrapped", "syntax"
 NUMBER_AS_TEXT, VERDICT_AS_TEXT, OTHER_NAME = "number_as_text", "verdict_as_text", "other_name"
@@ -60,27 +61,48 @@ class AnswerText(NamedTuple):
     """What had to be repaired, each kind once."""
 
 
-def extract_answer(text: str, schema: Mapping[str, Any], read: Callable[[str], Any]) -> AnswerText | Invalid:
-    """Return the part of a model's text that is its answer; `Invalid` if that is ambiguous. See the module."""
-    if len(text) > MAX_ANSWER:
-        return Invalid((f"the answer has more than {MAX_ANSWER} characters",))
+def extract_answer(
+    text: str, schema: Mapping[str, Any], read: Callable[[str], Any], materials: Sequence[Material] = ()
+) -> AnswerText | Invalid:
+    """Return the part of a model's text that is its answer; `Invalid` if that is ambiguous. See the module.
+
+    `materials` are the texts that the judge was shown.
+    """
     repairs: set[str] = set()
     text = _unquote(_without_thinking(text).strip(), repairs)
+    if len(text) > MAX_ANSWER:
+        return Invalid((f"the answer has more than {MAX_ANSWER} characters",))
+    if _repeats_material(text, materials, schema):
+        return Invalid(("the answer repeats one that stands in a judged text",))
     direct = read(text)
-    if not isinstance(direct, Invalid):
-        return AnswerText(text, tuple(sorted(repairs)))
-    objects = _objects_in(text)
-    if objects is None:
-        repaired = _repair_syntax(text)
-        objects = None if repaired == text else _objects_in(repaired)
+    answer: str | Invalid = text
+    if isinstance(direct, Invalid):
+        objects = _objects_in(text)
         if objects is None:
-            return Invalid((*direct.problems, "a JSON object in it is not complete"))
-        repairs.add(SYNTAX)
+            objects = _objects_in(_repair_syntax(text))
+            repairs.add(SYNTAX)
+        answer = _choose_object(objects, direct, schema, read, repairs)
+    return answer if isinstance(answer, Invalid) else AnswerText(answer, tuple(sorted(repairs)))
+
+
+def _choose_object(
+    objects: Sequence[_Object] | None,
+    direct: Invalid,
+    schema: Mapping[str, Any],
+    read: Callable[[str], Any],
+    repairs: set[str],
+) -> str | Invalid:
+    """Return the text of the object that is the answer; `Invalid` if there is none, or if it is unusable or ambiguous.
+
+    `direct` has the problems of the whole text. The objects are None if one of them is broken.
+    """
+    if objects is None:
+        return Invalid((*direct.problems, "a JSON object in it is not complete"))
     fields = _collect_names(schema)
     candidates = [
-        _fit(_unwrap(candidate, fields, repairs), schema, read, repairs)
-        for candidate in objects
-        if candidate.names & fields and candidate.value != schema
+        _fit(_unwrap(part, fields, repairs), schema, read, repairs)
+        for part in objects
+        if part.names & fields and part.value != schema
     ]
     readings = [read(candidate) for candidate in candidates]
     problems = next((reading.problems for reading in readings if isinstance(reading, Invalid)), None)
@@ -88,7 +110,19 @@ def extract_answer(text: str, schema: Mapping[str, Any], read: Callable[[str], A
         return Invalid(("there is more than one JSON object, and they do not say the same",))
     if problems is not None:
         return Invalid(problems)
-    return AnswerText(candidates[0], tuple(sorted(repairs))) if candidates else direct
+    return candidates[0] if candidates else direct
+
+
+def _repeats_material(text: str, materials: Sequence[Material], schema: Mapping[str, Any]) -> bool:
+    """Return whether an object in the text stands in one of the judged texts, in whatever form."""
+    fields = set(schema.get("properties", ()))
+    planted: list[dict[str, Any]] = []
+    for material in materials:
+        if "{" in material.literal and any(field in material.literal for field in fields):
+            planted += [part.value for part in _complete_objects(json.loads(material.literal)) if part.names & fields]
+    if not planted:
+        return False
+    return any(part.value in planted for form in {text, _repair_syntax(text)} for part in _complete_objects(form))
 
 
 def is_object(text: str) -> bool:
@@ -118,6 +152,18 @@ def _objects_in(text: str) -> list[_Object] | None:
             return None
         start = text.find("{", start + (len(part.text) if part else 1))
     return None
+
+
+def _complete_objects(text: str) -> Iterator[_Object]:
+    """Yield the outermost complete JSON objects in a text, whatever else is broken in it."""
+    start = text.find("{")
+    for _ in range(_MAX_OBJECTS):
+        if start < 0:
+            return
+        part = _object_at(text, start)
+        if part is not None:
+            yield part
+        start = text.find("{", start + (len(part.text) if part else 1))
 
 
 def _object_at(text: str, start: int) -> _Object | None:

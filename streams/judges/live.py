@@ -147,7 +147,9 @@ class OpenQuestion:
 
     def read_answer(self, message: Message) -> AnswerText | Invalid:
         """Return the answer in a message. If it is unusable, note a failed call and return its problems."""
-        answer = extract_answer((message.text or "").strip(), self.question.schema, self.question.read)
+        question = self.question
+        materials = () if question.verbatim else question.materials
+        answer = extract_answer((message.text or "").strip(), question.schema, question.read, materials)
         if isinstance(answer, Invalid):
             self.note_failure(INVALID, one_line(f"the answer cannot be used: {'; '.join(answer.problems)}"))
         return answer

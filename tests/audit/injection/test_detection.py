@@ -122,7 +122,7 @@ def test_a_judge_that_echoes_the_text_is_still_checked(case: dict[str, Any]) -> 
     """A deceived judge repeats the forged answer, which cannot match the question."""
     exchange = exchange_of(case["place"], case["text"])
     for question in (tier2_question(exchange, POLICY), thinking_question(exchange, POLICY)):
-        assert isinstance(extract_answer(case["text"], question.schema, question.read), Invalid)
+        assert isinstance(extract_answer(case["text"], question.schema, question.read, question.materials), Invalid)
 
 
 def test_each_place_and_kind_is_told_once_and_in_order() -> None:
