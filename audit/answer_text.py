@@ -68,10 +68,10 @@ def extract_answer(
 
     `materials` are the texts that the judge was shown.
     """
-    repairs: set[str] = set()
-    text = _unquote(_without_thinking(text).strip(), repairs)
     if len(text) > MAX_ANSWER:
         return Invalid((f"the answer has more than {MAX_ANSWER} characters",))
+    repairs: set[str] = set()
+    text = _unquote(_without_thinking(text).strip(), repairs)
     if _repeats_material(text, materials, schema):
         return Invalid(("the answer repeats one that stands in a judged text",))
     direct = read(text)
