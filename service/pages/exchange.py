@@ -58,6 +58,7 @@ async def exchange(
         "calls": calls_of(record, policy, link_text),
         "sampling": WORDS["sampling"],
         "outcomes": WORDS["outcomes"],
+        "repairs": WORDS["repairs"],
         "takes_scores": policy.settings.bidirectional_scoring,
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,

@@ -310,3 +310,10 @@ class TestPeople:
         assert all(f"&lt;i&gt;{points}&lt;/i&gt;" in page for points in (2, 3, 4))
         assert words(page).count(" of 5 ") == 3
         assert words(page).count("(an earlier view)") == 1
+
+
+def test_a_repair_of_the_judges_answer_is_named(call: Call, tokens: Tokens, store: Store) -> None:
+    """A person who doubts a score must see that the answer was not in the form that was asked for."""
+    page = shown(call, tokens, told(store, asked=judgement("s", 1, repairs=("number_as_text", "a later kind"))))
+    assert 'title="number_as_text"' in page
+    assert "a later kind" in page
