@@ -33,12 +33,12 @@ class Session:
 
     def exchange(self, question: str) -> Exchange:
         """The exchange that begins with these words of the user."""
-        return next(one for one in self.reading.exchanges if one.user_message.startswith(question))
+        return next(exchange for exchange in self.reading.exchanges if exchange.user_message.startswith(question))
 
     def payloads(self, event: str, exchange: Exchange | None = None) -> list[dict[str, Any]]:
         """The payloads of the events of a type, of one exchange or all."""
         found = (json.loads(one.payload) for one in self.events if one.event == event)
-        return [one for one in found if exchange is None or one.get("exchange_id") == exchange.exchange_id]
+        return [payload for payload in found if exchange is None or payload.get("exchange_id") == exchange.exchange_id]
 
     @property
     def events(self) -> list[AgentEvent]:
@@ -61,7 +61,7 @@ class Read:
         return next(
             session
             for session in self.sessions.values()
-            if any(one.user_message.startswith(question) for one in session.reading.exchanges)
+            if any(exchange.user_message.startswith(question) for exchange in session.reading.exchanges)
         )
 
 

@@ -26,7 +26,7 @@ def test_nothing_in_its_files_is_unknown(read: Read) -> None:
 
 def test_each_question_is_one_exchange_in_its_session(read: Read) -> None:
     """Four sessions: the first, its subagent's, its fork, and one that failed."""
-    questions = [[one.user_message for one in session.reading.exchanges] for session in read.sessions.values()]
+    questions = [[exchange.user_message for exchange in session.reading.exchanges] for session in read.sessions.values()]
     told = sorted(text for texts in questions for text in texts if not text.startswith("<task-notification>"))
     assert told == [
         "Are you busy?",
@@ -49,11 +49,11 @@ def test_a_tool_loop_is_an_answer_with_its_call_and_its_cost(read: Read, claude_
     assert exchange.agent_thinking == "I should list."
     assert exchange.stop_reason == "end_turn"
     calls, outputs = session.payloads("tool_call", exchange), session.payloads("tool_output", exchange)
-    assert [(one["tool"], one["arguments"]["command"]) for one in calls] == [("Bash", "echo none")]
-    assert [(one["tool"], one["is_error"], one["result"]) for one in outputs] == [("Bash", False, "none")]
-    assert [one["tool_call_id"] for one in calls] == [one["tool_call_id"] for one in outputs]
+    assert [(call["tool"], call["arguments"]["command"]) for call in calls] == [("Bash", "echo none")]
+    assert [(output["tool"], output["is_error"], output["result"]) for output in outputs] == [("Bash", False, "none")]
+    assert [call["tool_call_id"] for call in calls] == [output["tool_call_id"] for output in outputs]
     assert len(session.payloads("token_usage", exchange)) == 2
-    assert {one["source"] for one in calls + outputs} == {"claude-code"}
+    assert {payload["source"] for payload in calls + outputs} == {"claude-code"}
     assert claude_code_run.root.is_dir()
 
 
@@ -62,7 +62,7 @@ def test_failed_tools_are_told_with_their_exit_code(read: Read) -> None:
     session = read.asked("Try what fails.")
     exchange = session.exchange("Try what fails.")
     outputs = session.payloads("tool_output", exchange)
-    assert {(one["tool"], one["is_error"], one.get("exit_code")) for one in outputs} == {
+    assert {(output["tool"], output["is_error"], output.get("exit_code")) for output in outputs} == {
         ("Bash", True, 3),
         ("Read", True, None),
     }
@@ -84,7 +84,7 @@ def test_a_refused_request_is_an_exchange_that_ended_in_an_error(read: Read) -> 
     exchange = session.exchange("Nothing works.")
     assert exchange.agent_response == ""
     assert exchange.outcome == "error"
-    assert [one["message"] for one in session.payloads("error_event", exchange)] == ["API Error: 400 scripted"]
+    assert [error["message"] for error in session.payloads("error_event", exchange)] == ["API Error: 400 scripted"]
 
 
 def test_a_subagent_is_a_session_of_its_own_and_its_end_no_question_of_the_user(read: Read) -> None:
@@ -95,14 +95,14 @@ def test_a_subagent_is_a_session_of_its_own_and_its_end_no_question_of_the_user(
     assert exchange.agent_response == "I found nothing."
     assert exchange.session_id.startswith(f"{asker.exchange('Ask a helper.').session_id}.agent-")
     notices = [one for one in asker.reading.exchanges if one.user_message.startswith("<task-notification>")]
-    assert all(one.tags == ("internal",) for one in notices)
-    assert [one["tool"] for one in asker.payloads("tool_call", asker.exchange("Ask a helper."))] == ["Agent"]
+    assert all(notice.tags == ("internal",) for notice in notices)
+    assert [call["tool"] for call in asker.payloads("tool_call", asker.exchange("Ask a helper."))] == ["Agent"]
 
 
 def test_a_fork_counts_only_what_it_adds(read: Read) -> None:
     """The program copies every line into the fork's file."""
     fork = read.asked("Go another way.")
-    assert [one.user_message for one in fork.reading.exchanges] == ["Go another way."]
+    assert [exchange.user_message for exchange in fork.reading.exchanges] == ["Go another way."]
     assert [event.event for event in fork.events] == ["token_usage"]
     ids = [(event.session_id, event.event_id) for event in read.all_events()]
     assert len(ids) == len(set(ids))
@@ -111,9 +111,9 @@ def test_a_fork_counts_only_what_it_adds(read: Read) -> None:
 def test_a_compaction_and_the_change_of_the_model_after_it_are_events(read: Read) -> None:
     """The commands that began them are no exchanges."""
     session = read.asked("Which model are you?")
-    compactions = [one for one in session.payloads("context_event") if one["action"] == "compaction"]
-    assert [one["trigger"] for one in compactions] == ["manual"]
+    compactions = [compaction for compaction in session.payloads("context_event") if compaction["action"] == "compaction"]
+    assert [compaction["trigger"] for compaction in compactions] == ["manual"]
     assert compactions[0]["tokens_before"] > compactions[0]["tokens_after"] > 0
-    models = [one["model"] for one in session.payloads("state_transition")]
+    models = [transition["model"] for transition in session.payloads("state_transition")]
     assert models == ["claude-sonnet-5-5", "claude-opus-5-5"]
     assert session.exchange("Which model").agent_model == "claude-opus-5-5"

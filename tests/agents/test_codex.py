@@ -27,9 +27,9 @@ def test_nothing_in_its_files_is_unknown(read: Read) -> None:
 
 def test_each_question_is_one_exchange_in_its_session(read: Read) -> None:
     """Seven sessions: the first, its fork, one with a subagent and the subagent's, and three more."""
-    exchanges = [one for session in read.sessions.values() for one in session.reading.exchanges]
+    exchanges = [exchange for session in read.sessions.values() for exchange in session.reading.exchanges]
     # The program says in the user's place that a turn was interrupted; what it says before it stops may come after that.
-    told = sorted(one.user_message for one in exchanges if "internal" not in one.tags)
+    told = sorted(exchange.user_message for exchange in exchanges if "internal" not in exchange.tags)
     assert told == [
         "Are you busy?",
         "Ask a helper.",
@@ -52,14 +52,14 @@ def test_a_tool_loop_is_an_answer_with_its_call_and_its_cost(read: Read) -> None
     assert exchange.agent_response == "There are none."
     assert exchange.agent_thinking == "I should list."
     calls, outputs = session.payloads("tool_call", exchange), session.payloads("tool_output", exchange)
-    assert [(one["tool"], one["arguments"]["cmd"]) for one in calls] == [("exec_command", "echo none")]
-    assert [(one["tool"], one["is_error"], one["exit_code"], one["result"]) for one in outputs] == [
+    assert [(call["tool"], call["arguments"]["cmd"]) for call in calls] == [("exec_command", "echo none")]
+    assert [(output["tool"], output["is_error"], output["exit_code"], output["result"]) for output in outputs] == [
         ("exec_command", False, 0, "none\n")
     ]
-    usages = [one["usage"]["total"] for one in session.payloads("token_usage", exchange)]
+    usages = [usage["usage"]["total"] for usage in session.payloads("token_usage", exchange)]
     assert len(usages) == 2
     assert sum(usages) == (exchange.input_tokens or 0) + (exchange.output_tokens or 0)
-    assert {one["source"] for one in calls + outputs} == {"codex"}
+    assert {payload["source"] for payload in calls + outputs} == {"codex"}
 
 
 def test_the_fill_of_the_context_grows_with_the_session(read: Read) -> None:
@@ -75,7 +75,7 @@ def test_failed_tools_are_told_with_their_exit_code(read: Read) -> None:
     session = read.asked("Try what fails.")
     exchange = session.exchange("Try what fails.")
     outputs = session.payloads("tool_output", exchange)
-    assert {(one["tool"], one["is_error"], one.get("exit_code")) for one in outputs} == {
+    assert {(output["tool"], output["is_error"], output.get("exit_code")) for output in outputs} == {
         ("exec_command", True, 3),
         ("no_such_tool", True, None),
     }
@@ -98,7 +98,7 @@ def test_a_turn_that_failed_or_was_interrupted_has_no_answer(read: Read, questio
     exchange = session.exchange(question)
     assert exchange.agent_response == ""
     assert exchange.outcome == outcome
-    assert [one["action"] for one in session.payloads("error_event", exchange)] == [outcome]
+    assert [error["action"] for error in session.payloads("error_event", exchange)] == [outcome]
 
 
 def test_a_subagent_is_a_session_of_its_own(read: Read) -> None:
@@ -106,13 +106,13 @@ def test_a_subagent_is_a_session_of_its_own(read: Read) -> None:
     helper, asker = read.asked("Helper: look around."), read.asked("Ask a helper.")
     assert helper.exchange("Helper").tags == ("subagent",)
     assert helper.reading.session_ids != asker.reading.session_ids
-    assert [one["tool"] for one in asker.payloads("tool_call")] == ["multi_agent_v1.spawn_agent"]
+    assert [call["tool"] for call in asker.payloads("tool_call")] == ["multi_agent_v1.spawn_agent"]
 
 
 def test_a_fork_counts_only_what_it_adds(read: Read) -> None:
     """The program names where the fork begins and copies nothing."""
     fork = read.asked("Go another way.")
-    assert [one.user_message for one in fork.reading.exchanges] == ["Go another way."]
+    assert [exchange.user_message for exchange in fork.reading.exchanges] == ["Go another way."]
     assert sum(event.event == "token_usage" for event in fork.events) == 1
 
 
@@ -120,7 +120,7 @@ def test_a_compaction_is_an_event_and_its_summary_no_answer(read: Read) -> None:
     """The model is asked for the summary in the middle of the turn."""
     session = read.asked("Read a lot.")
     assert session.exchange("Read a lot.").agent_response == "I read a lot."
-    compactions = [one for one in session.payloads("context_event") if one["action"] == "compaction"]
+    compactions = [compaction for compaction in session.payloads("context_event") if compaction["action"] == "compaction"]
     assert len(compactions) == 1
     assert SUMMARY.text in compactions[0]["summary"]
 
@@ -128,5 +128,5 @@ def test_a_compaction_is_an_event_and_its_summary_no_answer(read: Read) -> None:
 def test_a_change_of_the_model_is_an_event(read: Read) -> None:
     """The first model is told, too."""
     session = read.asked("Which model are you?")
-    assert [one["model"] for one in session.payloads("state_transition")] == ["stand-in-model", "another-model"]
+    assert [transition["model"] for transition in session.payloads("state_transition")] == ["stand-in-model", "another-model"]
     assert session.exchange("Which model").agent_model == "another-model"

@@ -79,13 +79,13 @@ async def put(kafka: KafkaConnection, topic: str, messages: Sequence[Message], c
 async def taken(kafka: KafkaConnection) -> list[Span]:
     """Return the spans on our topic, including duplicates."""
     spans_read = [decode(record.value) for record in await contents(kafka, "spans", PARTITIONS)]
-    return [one for one in spans_read if isinstance(one, Span)]
+    return [span for span in spans_read if isinstance(span, Span)]
 
 
 async def letters(kafka: KafkaConnection) -> list[DeadLetter]:
     """Return the dead letters, each once."""
     letters = {record.value: decode(record.value) for record in await contents(kafka, DEAD_LETTERS, PARTITIONS)}
-    return [one for one in letters.values() if isinstance(one, DeadLetter)]
+    return [letter for letter in letters.values() if isinstance(letter, DeadLetter)]
 
 
 def numbered(numbers: Sequence[int], together: int = 5) -> list[Message]:
@@ -106,7 +106,9 @@ def test_any_key_partition_and_compression_is_read(
         await put(kafka, SPANS_TOPIC, messages, compression)
         async with collecting(kafka):
             await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
-        assert Counter(one.session_id for one in await taken(kafka)) == Counter(f"session-{number}" for number in range(1, 31))
+        assert Counter(span.session_id for span in await taken(kafka)) == Counter(
+            f"session-{number}" for number in range(1, 31)
+        )
         assert await letters(kafka) == []
 
     asyncio.run(run())

@@ -128,7 +128,7 @@ def test_a_message_gives_the_same_spans_as_over_http(name: str, encoding: str) -
 def test_a_topic_may_have_both_encodings() -> None:
     """A topic may hold both encodings after the Collector is reconfigured."""
     first, second = traces(turn(1, build.START)), traces(turn(2, build.START))
-    assert [one.session_id for one in work(first.as_json, second.as_protobuf).spans] == ["session-1", "session-2"]
+    assert [span.session_id for span in work(first.as_json, second.as_protobuf).spans] == ["session-1", "session-2"]
 
 
 def test_an_unreadable_message_is_a_dead_letter_and_stops_nothing() -> None:
@@ -137,10 +137,10 @@ def test_an_unreadable_message_is_a_dead_letter_and_stops_nothing() -> None:
     broker = work(*(one for bad in GARBAGE for one in (bad, good)))
 
     assert len(broker.spans) == len(GARBAGE)
-    assert {(one.source, one.partition, one.position) for one in broker.letters} == {
+    assert {(letter.source, letter.partition, letter.position) for letter in broker.letters} == {
         (TOPIC, 3, 2 * place) for place in range(len(GARBAGE))
     }
-    assert {(one.stage, one.reason) for one in broker.letters} == {("collector", "not_otlp")}
+    assert {(letter.stage, letter.reason) for letter in broker.letters} == {("collector", "not_otlp")}
     assert [one.body for one in sorted(broker.letters, key=lambda one: one.position)] == [bad or b"" for bad in GARBAGE]
 
 
@@ -153,10 +153,10 @@ def test_an_invalid_span_affects_no_other() -> None:
     ]
     for value in (traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf, traces(*bad).as_json):
         letters = work(value).letters
-        assert {one.reason for one in letters} == {"refused_span"}
-        assert {one.detail.partition(":")[0] for one in letters} == {"trace_id", "span_id", "start_time_unix_nano"}
-        assert all(b"Where is order" in one.body and b"order 1?" not in one.body for one in letters)
-    assert [one.session_id for one in work(traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf).spans] == [
+        assert {letter.reason for letter in letters} == {"refused_span"}
+        assert {letter.detail.partition(":")[0] for letter in letters} == {"trace_id", "span_id", "start_time_unix_nano"}
+        assert all(b"Where is order" in letter.body and b"order 1?" not in letter.body for letter in letters)
+    assert [span.session_id for span in work(traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf).spans] == [
         "session-1",
         "session-5",
     ]
@@ -167,8 +167,8 @@ def test_many_invalid_spans_of_a_message_make_few_letters_with_their_number() ->
     bad = [{**turn(number, build.START), "traceId": "00" * 16} for number in range(1, 200)]
     letters = work(traces(*bad).as_protobuf).letters
 
-    assert collector.MAX_DEAD_LETTERS + 1 == len(letters) == len({one.dead_letter_id for one in letters})
-    assert any(str(one.detail).startswith("149 more spans") for one in letters)
+    assert collector.MAX_DEAD_LETTERS + 1 == len(letters) == len({letter.dead_letter_id for letter in letters})
+    assert any(str(letter.detail).startswith("149 more spans") for letter in letters)
 
 
 def test_a_message_with_too_many_spans_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_message_with_too_many_spans_is_a_dead_letter(monkeypatch: pytest.Monk
     small, large = (traces(*(turn(number, build.START) for number in range(1, count))).as_protobuf for count in (4, 5))
     broker = work(small, large, small)
 
-    assert [(one.reason, one.position) for one in broker.letters] == [("too_many_spans", 1)]
+    assert [(letter.reason, letter.position) for letter in broker.letters] == [("too_many_spans", 1)]
     assert len(broker.spans) == 6
 
 
@@ -189,7 +189,7 @@ def test_an_incomplete_character_affects_only_its_span(is_json: bool) -> None:
     broker = work(value)
 
     assert broker.letters == []
-    assert ["\ufffd" in one.content and "truncated" in one.content for one in broker.spans] == [False, True]
+    assert ["\ufffd" in span.content and "truncated" in span.content for span in broker.spans] == [False, True]
 
 
 def test_a_session_id_that_is_not_text_is_a_dead_letter() -> None:
@@ -197,7 +197,7 @@ def test_a_session_id_that_is_not_text_is_a_dead_letter() -> None:
     request = traces(turn(1, build.START), turn(2, build.START, session="visit @@@"))
     broker = work(request.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f"))
 
-    assert [one.session_id for one in broker.spans] == ["session-1"]
+    assert [span.session_id for span in broker.spans] == ["session-1"]
     [letter] = broker.letters
     assert letter.reason == "refused_span"
     assert "gen_ai.conversation.id" in letter.detail
@@ -210,16 +210,16 @@ def test_every_valid_json_name_is_read(names: tuple[str, str]) -> None:
     value = traces(turn(1, build.START)).as_json.replace(b'"resourceSpans"', groups).replace(b'"scopeSpans"', scopes)
     broker = work(value)
     assert broker.letters == []
-    assert [one.session_id for one in broker.spans] == ["session-1"]
+    assert [span.session_id for span in broker.spans] == ["session-1"]
 
 
 def test_letters_contain_no_secret() -> None:
     """Attribute names identify secrets, in protobuf as in JSON."""
     secret = "not-a-known-form-0123456789"
     bad = {**turn(2, build.START, api_key=secret, Authorization=f"Bearer {secret}"), "traceId": "00" * 16}
-    letters = [one for value in (traces(bad).as_json, traces(bad).as_protobuf) for one in work(value).letters]
+    letters = [letter for value in (traces(bad).as_json, traces(bad).as_protobuf) for letter in work(value).letters]
     assert len(letters) == 2
-    assert all(secret.encode() not in one.body for one in letters)
+    assert all(secret.encode() not in letter.body for letter in letters)
 
 
 def test_an_unexpected_error_affects_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,8 +233,8 @@ def test_an_unexpected_error_affects_one_span(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("streams.log.span_admission.build_draft", faulty)
     broker = work(traces(*(turn(number, build.START) for number in (1, 2, 3))).as_protobuf)
 
-    assert [one.session_id for one in broker.spans] == ["session-1", "session-3"]
-    assert [one.detail for one in broker.letters] == ["0000000000000002: cannot be read: KeyError"]
+    assert [span.session_id for span in broker.spans] == ["session-1", "session-3"]
+    assert [letter.detail for letter in broker.letters] == ["0000000000000002: cannot be read: KeyError"]
 
 
 def test_the_same_message_gives_the_same_ids_and_letters() -> None:
@@ -242,7 +242,7 @@ def test_the_same_message_gives_the_same_ids_and_letters() -> None:
     values = [traces(turn(1, build.START), {**turn(2, build.START), "spanId": ""}).as_protobuf, b"garbage"]
     first, repeated = work(*values), work(*values, now=LATER + timedelta(days=1))
     assert first.letters == repeated.letters
-    assert first.spans == [msgspec.structs.replace(one, ingested_at=LATER) for one in repeated.spans]
+    assert first.spans == [msgspec.structs.replace(span, ingested_at=LATER) for span in repeated.spans]
 
 
 def test_a_message_is_done_only_once_the_broker_has_its_spans() -> None:
@@ -290,7 +290,7 @@ def test_spans_of_two_services_in_one_message_are_assigned_separately() -> None:
         traces(turn(number, build.START), service=name).request["resourceSpans"][0] for number, name in ((1, "a"), (2, "b"))
     ]
     broker = work(Captured("traces", {"resourceSpans": groups}).as_protobuf, policy=policy)
-    assert {(one.session_id, one.project) for one in broker.spans} == {("session-1", "one"), ("session-2", "default")}
+    assert {(span.session_id, span.project) for span in broker.spans} == {("session-1", "one"), ("session-2", "default")}
 
 
 def test_spans_of_an_unaudited_project_are_skipped() -> None:

@@ -79,7 +79,10 @@ def wanted(session: str, case_id: str = "rotate-key", *, model: str = "claude-ha
 def several(sessions: int = 4, **plan: Any) -> list[EvaluationRequest]:
     """Return two requests for each of several sessions, with different system prompts so that a judge can tell them apart."""
     requests = [wanted(f"s{session}", f"case-{case}", **plan) for session in range(sessions) for case in range(2)]
-    return [msgspec.structs.replace(one, system_prompt=f"Judge {one.session_id}, {one.case_id}.") for one in requests]
+    return [
+        msgspec.structs.replace(request, system_prompt=f"Judge {request.session_id}, {request.case_id}.")
+        for request in requests
+    ]
 
 
 def answer(question: Question) -> str:
@@ -123,7 +126,7 @@ class EvaluationRig(Rig):
     async def check(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """Assert the invariants at the end, and return the evaluations."""
         evaluations, (judgements, reservations) = await self.evaluations(), await self.calls()
-        assert evaluations.keys() == {(one.evaluation_id, one.attempt) for one in requests}
+        assert evaluations.keys() == {(request.evaluation_id, request.attempt) for request in requests}
         self.check_calls(judgements, reservations)
         newest = {name: one for (name, _), one in sorted(evaluations.items())}
         paid: Counter[str] = Counter()
@@ -146,8 +149,8 @@ class EvaluationRig(Rig):
         """Return the embedded runner's evaluations of the same requests and judgements."""
         with Store(None) as store:
             with store.transaction() as transaction:
-                transaction.append(EVALUATION.source, [encode(one) for one in dict.fromkeys(requests)])
-                transaction.append("judgements", [encode(one) for one in judgements])
+                transaction.append(EVALUATION.source, [encode(request) for request in dict.fromkeys(requests)])
+                transaction.append("judgements", [encode(judgement) for judgement in judgements])
             runner_over(store, self.policy).run()
             return encoded(store, "evaluations")
 
@@ -204,9 +207,9 @@ def test_equal_answers_give_equal_evaluations_embedded_and_on_kafka(kafka: Kafka
             await rig.publish(requests)
             await rig.work_off(Fickle(answer))
             evaluations = await rig.check(requests)
-        outcomes = {step.outcome for one in evaluations for step in one.iterations}
+        outcomes = {step.outcome for evaluation in evaluations for step in evaluation.iterations}
         assert outcomes == {"answered", "timeout", "cost_cap", "unknown_price", "not_recorded"}
-        on_kafka = [timeless(msgspec.to_builtins(one)) for one in evaluations]
+        on_kafka = [timeless(msgspec.to_builtins(evaluation)) for evaluation in evaluations]
         assert sorted(await embedded(), key=by_id) == sorted(on_kafka, key=by_id)
 
     run(work())
@@ -243,7 +246,7 @@ def test_a_kill_at_any_record_repeats_no_answered_question(kafka: KafkaConnectio
 def test_after_a_kill_only_unanswered_repetitions_are_asked_again(kafka: KafkaConnection) -> None:
     """Each answer is paid for once, the interrupted call is charged in full, and calls of other stages are ignored."""
     request = wanted("s", repetitions=4)
-    first, second, third, fourth = (one.fingerprint for one in questions_of(request))
+    first, second, third, fourth = (question.fingerprint for question in questions_of(request))
 
     async def work() -> None:
         async with evaluation_on(kafka) as rig:
@@ -261,14 +264,16 @@ def test_after_a_kill_only_unanswered_repetitions_are_asked_again(kafka: KafkaCo
             assert Counter([first, second, third]) == judge.asked
             assert Counter([third, fourth]) == second_judge.asked
             judgements, reservations = await rig.calls()
-            (cut_off,) = (one for one in judgements if one.outcome == "interrupted")
-            amounts = {one.reservation_id: one.amount_usd for one in reservations}
+            (cut_off,) = (judgement for judgement in judgements if judgement.outcome == "interrupted")
+            amounts = {reservation.reservation_id: reservation.amount_usd for reservation in reservations}
             assert third == cut_off.fingerprint
             assert amounts[cut_off.reservation_ids[0]] == cut_off.cost_usd
             (evaluation,) = (await rig.evaluations()).values()
             assert evaluation.status == "completed"
             assert evaluation.successful_iterations == 4
-            assert {*amounts} - {name for one in judgements for name in one.reservation_ids} == {scored.reservation_id}
+            assert {*amounts} - {name for judgement in judgements for name in judgement.reservation_ids} == {
+                scored.reservation_id
+            }
 
     run(work())
 
@@ -278,7 +283,7 @@ def test_after_a_kill_only_unanswered_repetitions_are_asked_again(kafka: KafkaCo
 def test_a_killed_workers_successor_pays_for_no_answer_again(kafka: KafkaConnection, tmp_path: Path) -> None:
     """This uses real processes, a judge over HTTP, and kill -9 while the second of three calls hangs."""
     request = wanted("s")
-    names = [one.fingerprint for one in questions_of(request)]
+    names = [question.fingerprint for question in questions_of(request)]
     command = ("worker", "--stages", "evaluation", "--child", "--kafka", kafka.bootstrap)
 
     async def work(judge: RunningJudge, children: Nursery, home: Home) -> None:
@@ -296,9 +301,9 @@ def test_a_killed_workers_successor_pays_for_no_answer_again(kafka: KafkaConnect
             judgements, reservations = await rig.calls()
             rig.check_calls(judgements, reservations)
             assert judge.requests == 2
-            outcomes = [(names.index(one.fingerprint), one.outcome) for one in judgements]
+            outcomes = [(names.index(judgement.fingerprint), judgement.outcome) for judgement in judgements]
             assert outcomes == [(0, "answered"), (1, "interrupted"), (1, "answered"), (2, "answered")]
-            assert [one.status for one in (await rig.evaluations()).values()] == ["completed"]
+            assert [evaluation.status for evaluation in (await rig.evaluations()).values()] == ["completed"]
             successor.send(signal.SIGTERM)
             assert await asyncio.to_thread(successor.wait) == 0
 
@@ -331,7 +336,7 @@ def test_a_repeated_request_changes_nothing(kafka: KafkaConnection) -> None:
 def test_another_attempt_asks_only_the_failed_questions(kafka: KafkaConnection) -> None:
     """The request carries the recorded answers; the last result includes the costs of all attempts."""
     request = wanted("s")
-    _, second, _ = (one.fingerprint for one in questions_of(request))
+    _, second, _ = (question.fingerprint for question in questions_of(request))
 
     class Refusing(SoundJudge):
         async def ask(self, question: Question, budget: CallBudget) -> Verdict:
@@ -371,7 +376,7 @@ def test_an_invalid_request_is_a_dead_letter_and_stops_no_other(kafka: KafkaConn
             await rig.work_off(judge)
             [partition] = rig.records
             letters = sorted(await rig.letters(), key=lambda one: one.position)
-            assert [(one.stage, one.reason, one.source, one.partition, one.position) for one in letters] == [
+            assert [(letter.stage, letter.reason, letter.source, letter.partition, letter.position) for letter in letters] == [
                 ("decoding", "framing", EVALUATION.source, partition, 1),
                 ("evaluation", "stage_failed", EVALUATION.source, partition, 2),
                 ("decoding", "unexpected_type", EVALUATION.source, partition, 3),
@@ -379,9 +384,9 @@ def test_an_invalid_request_is_a_dead_letter_and_stops_no_other(kafka: KafkaConn
             assert letters[1].detail.startswith("RecordError: EvaluationRequest.profile: ")
             evaluations = await rig.check([first, second])
         status, outcomes = ("completed", {"answered"}) if judge else ("failed", {"no_judge"})
-        assert [one.status for one in evaluations] == [status] * 2
-        assert [one.final_score is None for one in evaluations] == [judge is None] * 2
-        assert outcomes == {step.outcome for one in evaluations for step in one.iterations}
+        assert [evaluation.status for evaluation in evaluations] == [status] * 2
+        assert [evaluation.final_score is None for evaluation in evaluations] == [judge is None] * 2
+        assert outcomes == {step.outcome for evaluation in evaluations for step in evaluation.iterations}
 
     run(work())
 

@@ -80,5 +80,5 @@ def test_a_server_on_kafka_returns_the_evaluations_of_its_workers(
     assert repeated.reused is True
     assert repeated.evaluation == evaluation.evaluation
     assert judge.requests == 3
-    assert [(one.done, one.total, one.answered) for one in progress_reports] == [(1, 1, 3)]
+    assert [(report.done, report.total, report.answered) for report in progress_reports] == [(1, 1, 3)]
     assert evaluation.user_prompt.startswith('{"evaluation_target":')

@@ -106,7 +106,7 @@ def test_a_chunk_of_nothing_but_wrong_keys_ends_no_worker(kafka: KafkaConnection
             await produce(kafka, EVENTS.source, keyed(build.event("t", 1), build.closing("t", 2)))
             await until_committed(kafka, EVENTS.source, PARTITIONS)
         letters = await letters_on(kafka)
-        assert Counter(one.reason for one in letters) == {"wrong_key": 2 * PARTITIONS}
+        assert Counter(letter.reason for letter in letters) == {"wrong_key": 2 * PARTITIONS}
         assert await diagnosed(kafka) == {"t": 1}
 
     asyncio.run(run())
@@ -196,7 +196,7 @@ def test_the_contract_holds_on_topics(kafka: KafkaConnection, make_topics: MakeT
         await land_all(store, kafka)
         await land_all(store, kafka)
         letters = await letters_on(kafka)
-        assert len(letters) == len({one.dead_letter_id for one in letters}) == len(BREACHES)
+        assert len(letters) == len({letter.dead_letter_id for letter in letters}) == len(BREACHES)
         assert await diagnosed(kafka) == {"z": 1}
 
     with Store(None) as store:
@@ -275,7 +275,9 @@ def test_what_is_no_scoring_state_ends_no_worker_and_is_told(
             await process.wait_until_drained()
             await process.stop()
             assert rig.failures == []
-            assert sorted(one.exchange_id for one in exchanges) == sorted(one.exchange_id for one in await rig.scores())
+            assert sorted(exchange.exchange_id for exchange in exchanges) == sorted(
+                score.exchange_id for score in await rig.scores()
+            )
             [letter] = await rig.letters()
             assert letter.stage == "state"
             assert letter.reason == "no_state"

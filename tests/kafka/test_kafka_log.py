@@ -122,7 +122,7 @@ def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTo
     async def run(store: Store) -> list[str]:
         async with gateway_over(store, kafka) as gateway:
             answers = await asyncio.gather(*(gateway.ingest_exchange(one) for one in (ASKED, OTHERS, ASKED)))
-        return [one.outcome for one in answers]
+        return [answer.outcome for answer in answers]
 
     with Store(None) as store:
         assert asyncio.run(run(store)) == [WRITTEN, CONFLICT, KNOWN]
@@ -137,7 +137,7 @@ def test_of_equal_events_that_come_at_once_one_is_written(kafka: KafkaConnection
             with held_back(gateway):
                 calls = await asyncio.gather(*(gateway.publish("agent-events", [event("s", 1)]) for _ in range(8)))
             await until(lambda: not gateway.state().queues["unlanded"], "the event to land")
-            return [one.outcomes[0] for one in calls]
+            return [call.outcomes[0] for call in calls]
 
     with Store(None) as store:
         assert asyncio.run(run(store)) == [WRITTEN, *[KNOWN] * 7]

@@ -93,7 +93,7 @@ async def insist(producer: RecordProducer, topic: str, records: Sequence[Record]
         except BrokerError:
             await asyncio.sleep(0.1)
         else:
-            return {(topic, one.partition): one.offset for one in produced}
+            return {(topic, delivery.partition): delivery.offset for delivery in produced}
 
 
 @dataclass
@@ -202,7 +202,7 @@ def test_all_partitions_move_on_when_a_leader_goes_away_and_when_it_comes_back(
         traffic = Traffic(copied)
         async with Installation.at_work(copied, store) as installation:
             async with traffic.flowing():
-                await eventually(lambda: all(traffic.counts[one] > 5 for one in SESSIONS), "the traffic to flow")
+                await eventually(lambda: all(traffic.counts[session] > 5 for session in SESSIONS), "the traffic to flow")
                 node = await coordinator(copied)
                 left = time.monotonic()
                 await asyncio.to_thread(LEAVE[way], cluster, node)
@@ -216,14 +216,16 @@ def test_all_partitions_move_on_when_a_leader_goes_away_and_when_it_comes_back(
                 back, first = await asyncio.gather(
                     installation.moved("the node came back", EVENTS.source, again),
                     # Nothing was ever on these partitions, so nothing of them was ever committed for what is done.
-                    installation.moved("the node came back", EXCHANGES.source, [build.exchange(one, 1) for one in SESSIONS]),
+                    installation.moved(
+                        "the node came back", EXCHANGES.source, [build.exchange(session, 1) for session in SESSIONS]
+                    ),
                 )
             measured = (
                 f"{way}: others led after {changed - left:.1f} s; from then on {without}; after it was back {back} and {first}"
             )
             record_property("seconds by partition", measured)
             sys.stdout.write(f"{measured}\n")
-            await installation.moved("the end", EVENTS.source, [build.closing(one, 1) for one in SESSIONS])
+            await installation.moved("the end", EVENTS.source, [build.closing(session, 1) for session in SESSIONS])
             for stage in (EVENTS, EXCHANGES):
                 await until_committed(copied, stage.source, PARTITIONS)
             await eventually(lambda: rows(store, "SELECT count(*) FROM diagnoses") == [(PARTITIONS,)], "all to be diagnosed")

@@ -59,7 +59,9 @@ def answer(question: Question) -> str:
     """Return the simulated judge's answer without a server; for runs always the same to the same question."""
     if question.purpose in EVALUATION.purposes:
         return canonical_json(evaluated.answer(1 + int(question.fingerprint[:4], 16) % 9))
-    return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
+    return canonical_json(
+        simulated_answer(question.schema, {material.name: material.literal for material in question.materials})
+    )
 
 
 def taken(store: Store, topic: str) -> list[Record]:
@@ -76,7 +78,7 @@ def derived(store: Store) -> Records:
 
 def refused(records: Sequence[Record]) -> Counter[tuple[str, str]]:
     """Return the dead letters by origin and reason; repeated ones count once."""
-    letters = {(one.source, one.reason, one.digest) for one in records if isinstance(one, DeadLetter)}
+    letters = {(record.source, record.reason, record.digest) for record in records if isinstance(record, DeadLetter)}
     return Counter((source, reason) for source, reason, _ in letters)
 
 
@@ -142,7 +144,7 @@ def children() -> Iterator[Nursery]:
 
 def test_the_history_is_hard(told: History, embedded: Embedded) -> None:
     """The history contains duplicates, conflicts, revisions, caps and judge failures; parity over an easy one would prove little."""
-    assert len({encode(one) for one in told.exchanges}) < len(told.exchanges)
+    assert len({encode(exchange) for exchange in told.exchanges}) < len(told.exchanges)
     assert embedded.refused.keys() == {(EXCHANGES, "conflicting_id"), (EVENTS, "conflicting_id")}
     assert {"always", "cost_cap", "timeout", "provider_error"} <= embedded.reasons.keys()
     assert {"answered of a run", "timeout of a run", "provider_error of a run"} <= embedded.reasons.keys()

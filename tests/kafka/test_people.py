@@ -39,7 +39,10 @@ def test_a_human_score_is_answered_before_it_lands_and_read_once_it_has(
             async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
                 with held_back(gateway):
                     answers = [await client.post(HUMAN, json={"score": value, "rater": "ann"}) for value in (2, 4)]
-                    assert [(one.status_code, one.json()["score"]["humanScore"]) for one in answers] == [(200, 2), (200, 4)]
+                    assert [(answer.status_code, answer.json()["score"]["humanScore"]) for answer in answers] == [
+                        (200, 2),
+                        (200, 4),
+                    ]
                     assert (await client.get(HUMAN)).json()["count"] == 0
                 await until(lambda: not gateway.state().queues["unlanded"], "the scores to land")
                 found: list[dict[str, Any]] = (await client.get(HUMAN)).json()["humanScores"]

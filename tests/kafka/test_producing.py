@@ -52,10 +52,10 @@ def test_a_batch_is_where_it_is_said_to_be(kafka: KafkaConnection, make_topics: 
             single = [(await producer.send("exchanges", [(key, b"again")]))[0] for key, _ in many[:7]]
             chosen = await producer.send("exchanges", [(b"any", b"there")] * 20, partition=2)
         found = await values(kafka, "exchanges", 3)
-        assert [one.partition for one in produced[:7]] == [one.partition for one in single]
-        assert {one.partition for one in chosen} == {2}
-        assert [value for _, value in many] == [found[one.partition][one.offset] for one in produced]
-        assert [produced[place].offset for place in range(0, 5_000, 7)] == sorted(one.offset for one in produced[::7])
+        assert [delivery.partition for delivery in produced[:7]] == [delivery.partition for delivery in single]
+        assert {delivery.partition for delivery in chosen} == {2}
+        assert [value for _, value in many] == [found[delivery.partition][delivery.offset] for delivery in produced]
+        assert [produced[place].offset for place in range(0, 5_000, 7)] == sorted(delivery.offset for delivery in produced[::7])
 
     asyncio.run(run())
 
@@ -105,7 +105,7 @@ def test_a_frozen_broker_is_not_waited_for(own_broker: Broker) -> None:
             failures = await asyncio.gather(
                 *(producer.send("exchanges", [(b"k", b"%d" % number)] * 20) for number in range(5)), return_exceptions=True
             )
-        assert [type(one) for one in failures] == [BrokerError] * 5
+        assert [type(failure) for failure in failures] == [BrokerError] * 5
         own_broker.thaw()
         await sent_at_last(producer, b"last")
         patient = RecordProducer(connection, time_limit=10 * ENOUGH)
@@ -127,7 +127,7 @@ def test_a_frozen_broker_is_not_waited_for(own_broker: Broker) -> None:
 
 def open_connections() -> list[AIOKafkaConnection]:
     """Return this process's connections to brokers."""
-    return [one for one in gc.get_objects() if isinstance(one, AIOKafkaConnection) and one.connected()]
+    return [candidate for candidate in gc.get_objects() if isinstance(candidate, AIOKafkaConnection) and candidate.connected()]
 
 
 def test_a_start_that_is_given_up_leaves_no_connection_open(own_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ async def produce(kafka: KafkaConnection, topics: dict[str, Sequence[Record]]) -
     await producer.start()
     try:
         for topic, records in topics.items():
-            messages = [(key_of(one), encode(one)) for one in records]
+            messages = [(key_of(record), encode(record)) for record in records]
             told = [one for place, one in enumerate(messages) for one in [one] * (1 + (place % 5 == 0))]
             await producer.send(topic, [*told[:10], (b"local/s1", b"\xc3\x01 this is no record"), *told[10:], *told[5:15]])
     finally:

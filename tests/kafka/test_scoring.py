@@ -77,7 +77,7 @@ class SoundJudge(Sound):
 def sessions(count: int, turns: int) -> list[Exchange]:
     """Return interleaved exchanges of several sessions."""
     dialogues = [dialogue(f"s{number}", turns) for number in range(count)]
-    return [one for turn in zip(*dialogues, strict=True) for one in turn]
+    return [task for turn in zip(*dialogues, strict=True) for task in turn]
 
 
 def test_scores_are_those_of_the_embedded_runner_and_a_session_keeps_its_order(kafka: KafkaConnection) -> None:
@@ -93,8 +93,10 @@ def test_scores_are_those_of_the_embedded_runner_and_a_session_keeps_its_order(k
             await process.wait_until_drained()
             await process.stop()
             await rig.check(exchanges)
-            assert {one.exchange_id for one in exchanges if one.exchange_id.endswith((":1", ":2"))} <= set(judge.subjects)
-            for session in {one.session_id for one in exchanges}:
+            assert {exchange.exchange_id for exchange in exchanges if exchange.exchange_id.endswith((":1", ":2"))} <= set(
+                judge.subjects
+            )
+            for session in {exchange.session_id for exchange in exchanges}:
                 asked = [subject for subject, _ in groupby(one for one in judge.subjects if one.startswith(f"{session}:"))]
                 assert asked == sorted(set(asked), key=lambda subject: int(subject.split(":")[1]))
 
@@ -120,7 +122,7 @@ def test_whenever_a_process_is_killed_nothing_is_judged_twice_and_the_cap_holds(
             assert deaths > 2
             await rig.check(exchanges)
             judgements, _ = await rig.calls()
-            assert "interrupted" in {one.outcome for one in judgements}
+            assert "interrupted" in {judgement.outcome for judgement in judgements}
 
     run(work())
 
@@ -146,13 +148,19 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(kafka: KafkaCon
             await asyncio.gather(first.stop(), second.stop())
             await rig.check(exchanges)
             judgements, reservations = await rig.calls()
-            amounts = {one.reservation_id: one.amount_usd for one in reservations}
-            assert sorted((one.subject_id, one.attempts) for one in judgements if one.outcome == "interrupted") == [
+            amounts = {reservation.reservation_id: reservation.amount_usd for reservation in reservations}
+            assert sorted(
+                (judgement.subject_id, judgement.attempts) for judgement in judgements if judgement.outcome == "interrupted"
+            ) == [
                 ("s0:1", 1),
                 ("s1:1", 1),
                 ("s2:1", 1),
             ]
-            assert all(one.cost_usd == amounts[one.reservation_ids[0]] for one in judgements if one.outcome == "interrupted")
+            assert all(
+                judgement.cost_usd == amounts[judgement.reservation_ids[0]]
+                for judgement in judgements
+                if judgement.outcome == "interrupted"
+            )
 
     run(work())
 
@@ -248,8 +256,8 @@ def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: 
             )
             expected = {number: -(-len(records) // 2) - with_s0[number] for number, records in rig.records.items()}
             await came(lambda: expected == dict(process.chunks_done), "every chunk without that session")
-            scored = {one.exchange_id for one in await rig.scores()}
-            assert scored == {one.exchange_id for one in exchanges if one.session_id != "s0"}
+            scored = {score.exchange_id for score in await rig.scores()}
+            assert scored == {exchange.exchange_id for exchange in exchanges if exchange.session_id != "s0"}
             assert not rig.is_done()
             await process.stop(0)
 
@@ -318,7 +326,7 @@ def test_a_task_that_was_scored_without_a_judge_is_not_scored_again_with_one(kaf
                 await process.wait_until_drained()
                 await process.stop()
             assert judge.subjects == []
-            assert {one.tier2_reason for one in await rig.scores()} == {"no_judge"}
+            assert {score.tier2_reason for score in await rig.scores()} == {"no_judge"}
             await rig.check(exchanges)
 
     run(work())
@@ -342,7 +350,7 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
             await first.wait_until_drained()
             await first.stop()
             earlier, _ = await rig.calls()
-            assert {one.purpose: one.outcome for one in earlier} == {"tier2": "refused", "tier3": "answered"}
+            assert {judgement.purpose: judgement.outcome for judgement in earlier} == {"tier2": "refused", "tier3": "answered"}
             again = msgspec.structs.replace(task, revision=1, earlier_judgements=tuple(map(encode, earlier)))
             await rig.publish([again])
             judge = WatchedJudge(SoundJudge())
@@ -352,11 +360,11 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
             await second.stop()
             judgements, _ = await rig.calls()
             assert len(judge.subjects) == 1
-            assert [one.purpose for one in judgements if one.subject_revision == 1] == ["tier2"]
-            last = next(one for one in await rig.scores() if one.revision == 1)
+            assert [judgement.purpose for judgement in judgements if judgement.subject_revision == 1] == ["tier2"]
+            last = next(score for score in await rig.scores() if score.revision == 1)
             assert last.tier2_state == "scored"
             assert last.tier3_state == "scored"
-            assert nano_of(last.cost_usd) == sum(nano_of(one.cost_usd or 0) for one in judgements)
+            assert nano_of(last.cost_usd) == sum(nano_of(judgement.cost_usd or 0) for judgement in judgements)
 
     run(work())
 
@@ -369,9 +377,9 @@ def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_
         closing = build.closing("s1", 11)
         outcome = IntakeStep(Policy())(build.batch("exchanges", [*exchanges, closing]), {})
         tasks = [record for _, record in outcome.records if isinstance(record, ScoringTask)]
-        first, last = [one for one in tasks if not one.revision], [one for one in tasks if one.revision]
+        first, last = [task for task in tasks if not task.revision], [task for task in tasks if task.revision]
         assert [(one.exchange_id, one.sampling_reason) for one in first[-1:]] == [("s1:10", "routine_sample")]
-        assert [one.exchange_id for one in last] == ["s1:8", "s1:9", "s1:10"]
+        assert [task.exchange_id for task in last] == ["s1:8", "s1:9", "s1:10"]
         async with scoring_on(kafka, Policy()) as rig:
             for part in (first, last):
                 await rig.publish(part)
@@ -380,13 +388,16 @@ def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_
                 await process.wait_until_drained()
                 await process.stop()
             judgements, _ = await rig.calls()
-            about = [one for one in judgements if one.subject_id == "s1:10"]
-            assert Counter((one.purpose, one.subject_revision) for one in about) == {("tier2", 0): 1, ("tier3", 1): 1}
+            about = [judgement for judgement in judgements if judgement.subject_id == "s1:10"]
+            assert Counter((judgement.purpose, judgement.subject_revision) for judgement in about) == {
+                ("tier2", 0): 1,
+                ("tier3", 1): 1,
+            }
             score = next(one for one in await rig.scores() if one.exchange_id == "s1:10" and one.revision)
             assert score.sampling_reason == "last_turns"
             assert score.sampling_probability == 1.0
             assert score.tier3_state == "scored"
-            assert nano_of(score.cost_usd) == sum(nano_of(one.cost_usd or 0) for one in about)
+            assert nano_of(score.cost_usd) == sum(nano_of(judgement.cost_usd or 0) for judgement in about)
 
     run(work())
 
@@ -397,8 +408,8 @@ def test_without_a_judge_a_last_turn_rests_on_what_was_recorded_whoever_has_its_
     async def work() -> None:
         exchanges = [*dialogue("s1", 10), build.closing("s1", 11)]
         outcome = IntakeStep(Policy())(build.batch("exchanges", exchanges), {})
-        turn = [one for _, one in outcome.records if isinstance(one, ScoringTask) and one.exchange_id == "s1:10"]
-        assert [(one.revision, one.sampling_reason) for one in turn] == [(0, "routine_sample"), (1, "last_turns")]
+        turn = [record for _, record in outcome.records if isinstance(record, ScoringTask) and record.exchange_id == "s1:10"]
+        assert [(task.revision, task.sampling_reason) for task in turn] == [(0, "routine_sample"), (1, "last_turns")]
         async with scoring_on(kafka, Policy()) as rig:
             await rig.publish(turn[:1])
             judging = rig.process(SoundJudge(), Mortal(rig.producer, 3))  # reservation, judgement, score
@@ -438,7 +449,7 @@ def test_without_a_judge_calls_that_were_cut_off_are_charged_all_the_same(kafka:
             await second.stop()
             await rig.check(exchanges)
             judgements, _ = await rig.calls()
-            assert "s0:1" in {one.subject_id for one in judgements if one.outcome == "interrupted"}
+            assert "s0:1" in {judgement.subject_id for judgement in judgements if judgement.outcome == "interrupted"}
 
     run(work())
 
@@ -457,18 +468,18 @@ def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConne
             await process.wait_until_drained()
             await process.stop()
             [partition] = rig.records
-            assert sorted((one.stage, one.reason, one.position) for one in await rig.letters()) == [
+            assert sorted((letter.stage, letter.reason, letter.position) for letter in await rig.letters()) == [
                 ("decoding", "framing", 0),
                 ("scoring", "stage_failed", 2),
             ]
-            assert {one.partition for one in await rig.letters()} == {partition}
+            assert {letter.partition for letter in await rig.letters()} == {partition}
             rig.committed.clear()
             await rig.publish([second])
             again = rig.process(SoundJudge())
             await again.work(*rig.records)
             await again.wait_until_drained()
             await again.stop()
-            assert [one.reason for one in await rig.letters() if one.stage == "scoring"] == ["stage_failed"]
+            assert [letter.reason for letter in await rig.letters() if letter.stage == "scoring"] == ["stage_failed"]
             await rig.check(exchanges)
 
     run(work())
@@ -594,7 +605,7 @@ def test_a_judge_over_http_scores_and_its_trouble_is_told(
             assert process.calls.spent_usd > 0
 
     run(work())
-    said = [one.getMessage() for one in caplog.records if one.name == "streams.judging.judging_partition"]
+    said = [log_record.getMessage() for log_record in caplog.records if log_record.name == "streams.judging.judging_partition"]
     assert [one[: len(want)] for one, want in zip(said, ["the judge does not answer", "the judge answers"], strict=True)] == [
         "the judge does not answer",
         "the judge answers",

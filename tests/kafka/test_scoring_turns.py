@@ -79,7 +79,7 @@ class Backlog:
         await self.process.work(*self.rig.records, size=CHUNK)
         partitions = self.process.works
         await came(
-            lambda: len(partitions) == PARTITIONS and all(one.tasks.unfinished for one in partitions.values()),
+            lambda: len(partitions) == PARTITIONS and all(partition.tasks.unfinished for partition in partitions.values()),
             "all to be queued",
         )
         await came(self._is_settled, "the judge to be asked")
@@ -94,7 +94,7 @@ class Backlog:
     def _is_settled(self) -> bool:
         """Return whether all running tasks wait for the judge and other results are written."""
         partitions = self.process.works.values()
-        under_way = sum(len(one.tasks._runners) for one in partitions)
+        under_way = sum(len(partition.tasks._runners) for partition in partitions)
         return under_way == self.judge.open and (under_way > 0 or self.rig.is_done())
 
     def _look(self) -> None:

@@ -132,7 +132,7 @@ def test_a_broker_outage_loses_nothing(own_broker: Broker, tmp_path: Path, child
         assert answer.json()["code"] == "not_ready"
         await asyncio.to_thread(own_broker.start)
         async with asyncio.timeout(600):
-            while not all(one.ended for one in load.sessions):
+            while not all(session.ended for session in load.sessions):
                 await load.run(url)
                 await asyncio.sleep(0.2)
 

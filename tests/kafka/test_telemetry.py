@@ -26,7 +26,7 @@ def beat(now: datetime) -> Heartbeat:
 def listed(gateway: Engine, now: datetime) -> list[tuple[str, str]]:
     """Return the watched sessions with their colours."""
     sessions = open_sessions(gateway.store.cursor(), gateway.policy, now, listening_of(gateway))
-    return [(one.session.session_id, one.session.status) for one in sessions]
+    return [(session.session.session_id, session.session.status) for session in sessions]
 
 
 def test_sessions_are_watched_by_stored_records(kafka: KafkaConnection, make_topics: MakeTopics) -> None:

@@ -185,12 +185,15 @@ def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
 
     code, printed = driftline(kafka, "describe", "--json")
     described = [json.loads(line) for line in printed.splitlines()]
-    ours, collected = [one["topic"] for one in described if "holds" in one], [one for one in described if "signal" in one]
+    ours, collected = (
+        [topic["topic"] for topic in described if "holds" in topic],
+        [topic for topic in described if "signal" in topic],
+    )
     assert code == 0
     assert ours == sorted(TOPICS)
-    assert [(one["signal"], one["partitions"]) for one in collected] == [("traces", 0), ("logs", 0)]
+    assert [(topic["signal"], topic["partitions"]) for topic in collected] == [("traces", 0), ("logs", 0)]
     description = driftline(kafka, "describe")[1]
-    assert all(f"there is no topic {one['topic']}" in description for one in collected)
+    assert all(f"there is no topic {topic['topic']}" in description for topic in collected)
 
     assert driftline(kafka, "check") == (0, f"{len(TOPICS)} topics: all are configured correctly\n")
     assert driftline(kafka, "check", "--partitions", "7")[0] == 1

@@ -108,7 +108,9 @@ def test_an_unreadable_record_is_a_dead_letter_with_its_offset(kafka: KafkaConne
         letters = [decode(message) for message in derived[DEAD_LETTERS]]
         (partition,) = {record.partition for record in await contents(kafka, EVENTS.source, PARTITIONS)}
         assert {
-            (one.position, one.reason) for one in letters if isinstance(one, DeadLetter) and one.partition == partition
+            (letter.position, letter.reason)
+            for letter in letters
+            if isinstance(letter, DeadLetter) and letter.partition == partition
         } == {
             (50, "framing"),
             (51, "framing"),
@@ -136,10 +138,10 @@ def test_a_session_with_an_oversized_state_is_set_aside(
         async with processing(kafka, [EVENTS]):
             await until_committed(kafka, EVENTS.source, 1)
         derived = await made(kafka, 1)
-        letters = [one for one in map(decode, derived[DEAD_LETTERS]) if isinstance(one, DeadLetter)]
-        assert {one.reason for one in letters} == {"state_too_large"}
-        assert {one.position for one in letters} == {*range(400), 402}
-        assert [one.session_id for one in map(decode, derived["diagnoses"]) if isinstance(one, Diagnosis)] == ["small"]
+        letters = [record for record in map(decode, derived[DEAD_LETTERS]) if isinstance(record, DeadLetter)]
+        assert {letter.reason for letter in letters} == {"state_too_large"}
+        assert {letter.position for letter in letters} == {*range(400), 402}
+        assert [record.session_id for record in map(decode, derived["diagnoses"]) if isinstance(record, Diagnosis)] == ["small"]
 
     asyncio.run(run())
 
@@ -179,7 +181,7 @@ def test_a_stuck_partition_ends_the_worker(
     assert ends == []
     clock.time = 121.0
     watchdog.check()
-    assert [True] * bool(said) == [one.startswith(f"{EVENTS.source}, partition 0: {said}") for one in ends]
+    assert [True] * bool(said) == [message.startswith(f"{EVENTS.source}, partition 0: {said}") for message in ends]
 
 
 def test_a_partition_that_waits_again_has_the_full_time() -> None:
@@ -280,7 +282,7 @@ def test_kills_lose_nothing_and_the_supervisor_restarts_the_workers(
     supervisor.send(signal.SIGTERM)
     assert supervisor.wait() == 0
     diagnoses = {record.value for record in asyncio.run(contents(kafka, "diagnoses", PARTITIONS))}
-    counts = [(one.session_id, one.event_count) for one in map(decode, diagnoses) if isinstance(one, Diagnosis)]
+    counts = [(record.session_id, record.event_count) for record in map(decode, diagnoses) if isinstance(record, Diagnosis)]
     assert sorted((f"s{session}", events) for session in range(sessions)) == sorted(counts)
     assert supervisor.logged.count("ended with -9") == 2
 

@@ -56,7 +56,7 @@ class Found:
     def told(self, exchange: Exchange, *kinds: str) -> list[tuple[AgentEvent, Json]]:
         """The events of an exchange of these types, with their payloads."""
         events = ((event, json.loads(event.payload)) for event in self.events if event.session_id == exchange.session_id)
-        return [one for one in events if one[0].event in kinds and one[1].get("exchange_id") == exchange.exchange_id]
+        return [event for event in events if event[0].event in kinds and event[1].get("exchange_id") == exchange.exchange_id]
 
 
 Read = Callable[[Version], tuple[Played, Found]]
@@ -120,7 +120,7 @@ def test_each_call_is_there_with_its_result(version: Version, read: Read) -> Non
         calls = found.told(exchange, "tool_call")
         assert turn.calls == [(event.tool, payload["arguments"]) for event, payload in calls], scenario.name
         outputs = found.told(exchange, "tool_output")
-        assert [one["tool_call_id"] for _, one in calls] == [one["tool_call_id"] for _, one in outputs], scenario.name
+        assert [call["tool_call_id"] for _, call in calls] == [output["tool_call_id"] for _, output in outputs], scenario.name
         assert [event.tool for event, _ in calls] == [event.tool for event, _ in outputs], scenario.name
 
 
@@ -197,8 +197,8 @@ def test_a_small_context_fills_and_is_compacted(version: Version, read: Read) ->
     assert "compaction" in {event.action for event in events}
     fills = [json.loads(event.payload) for event in events if event.action == "context_usage"]
     assert all(
-        (SMALL_WINDOW, round(100 * one["prompt_tokens"] / SMALL_WINDOW, 1)) == (one["context_window"], one["saturation"])
-        for one in fills
+        (SMALL_WINDOW, round(100 * usage["prompt_tokens"] / SMALL_WINDOW, 1)) == (usage["context_window"], usage["saturation"])
+        for usage in fills
     )
     assert version != NEWEST or fills
 
@@ -253,7 +253,9 @@ def test_a_manual_compaction_is_a_context_event(read: Read) -> None:
     """What an agent forgets begins there."""
     _, found = read(NEWEST)
     session = found.of("Said before the compaction.").session_id
-    assert [one.action for one in found.events if one.session_id == session and one.event == "context_event"] == ["compaction"]
+    assert [event.action for event in found.events if event.session_id == session and event.event == "context_event"] == [
+        "compaction"
+    ]
 
 
 def test_a_run_that_took_too_long_is_cut_off_once(read: Read) -> None:
@@ -270,4 +272,4 @@ def test_scheduled_runs_and_heartbeats_are_tagged(read: Read) -> None:
     scheduled = found.of(CRON)
     assert scheduled.agent_response == CRON_ANSWER
     assert "cron" in scheduled.tags
-    assert [one.agent_response for one in found.exchanges if "heartbeat" in one.tags] == ["HEARTBEAT_OK"]
+    assert [exchange.agent_response for exchange in found.exchanges if "heartbeat" in exchange.tags] == ["HEARTBEAT_OK"]

@@ -305,7 +305,7 @@ def test_every_event_says_where_it_comes_from(stage: Stage) -> None:
 def test_a_wrapped_call_is_that_of_the_tool_inside(stage: Stage) -> None:
     """Hooks tell of the wrapper and of the tool inside it; a list of tools that are called needs one, and by its name."""
     events = [json.loads(payload) for session, _, payload in stage.noted["both"]["events"] if session == COMMAND]
-    told = [(one["event"], one.get("tool"), one.get("via"), one.get("action")) for one in events if "tool" in one]
+    told = [(event["event"], event.get("tool"), event.get("via"), event.get("action")) for event in events if "tool" in event]
     assert Counter(told) == Counter(
         [
             *(("tool_call", tool, "tool_call", None) for tool in ("exec", "memory_search", "read")),
@@ -325,7 +325,9 @@ def test_nothing_is_lost_while_the_server_is_away_and_the_gateway_is_killed(stag
 
     assert len(waited["said"]) == 1, waited["said"]
     assert "cannot deliver, E" in waited["said"][0]
-    assert asked == [one["user_message"]["content"] for one in exchanges if one["user_message"]["content"] in asked]
+    assert asked == [
+        exchange["user_message"]["content"] for exchange in exchanges if exchange["user_message"]["content"] in asked
+    ]
     assert asked == [text for _, _, text, *_ in arrived["exchanges"] if text in asked]
     ids = Counter(json.loads(payload)["event_id"] for _, _, payload in arrived["events"])
     told = {record["b"]["event_id"] for record in waited["records"] if record["k"] == "event"}
@@ -341,10 +343,10 @@ def test_import_and_plugin_count_once_in_either_order(stage: Stage) -> None:
     assert [one["code"] for one in (first, later, alone)] == [0, 0, 0]
     assert [one["conflicts"] + one["faults"] for one in (first, later, alone)] == [0, 0, 0]
     assert both["letters"] == imported["letters"] == []
-    assert Counter(imported["exchanges"]) == Counter(one for one in both["exchanges"] if one[0] != FULL)
+    assert Counter(imported["exchanges"]) == Counter(exchange for exchange in both["exchanges"] if exchange[0] != FULL)
     assert Counter(map(kind, imported["events"])) - counted == Counter()
     attempts = counted - Counter(map(kind, imported["events"]))
-    assert [one for one in attempts if one[1] not in {"error_event", "retry_event"}] == []
+    assert [row for row in attempts if row[1] not in {"error_event", "retry_event"}] == []
 
 
 def kind(row: tuple[str, str, str]) -> tuple[Any, ...]:

@@ -73,25 +73,29 @@ def verdicts(fleet: Fleet) -> list[Verdict]:
 
 def report(found: list[Verdict]) -> str:
     """The shares with their 95 % intervals, and what was said of whom."""
-    healthy = [one for one in found if one.run.planted is None]
-    planted = [one for one in found if one.run.planted is not None]
-    unsafe = [one for one in healthy if one.diagnosis.readiness_level == "unsafe_for_production"]
-    ready = [one for one in healthy if one.diagnosis.readiness_level == "ready_for_runtime"]
+    healthy = [verdict for verdict in found if verdict.run.planted is None]
+    planted = [verdict for verdict in found if verdict.run.planted is not None]
+    unsafe = [verdict for verdict in healthy if verdict.diagnosis.readiness_level == "unsafe_for_production"]
+    ready = [verdict for verdict in healthy if verdict.diagnosis.readiness_level == "ready_for_runtime"]
     lines = [
         f"healthy runs that are unsafe: {_share(len(unsafe), len(healthy))}; bar: at most {HEALTHY_UNSAFE:.0%}",
         f"healthy runs that are ready: {_share(len(ready), len(healthy))}",
-        f"planted failures that are named: {_share(sum(one.names_it for one in planted), len(planted))}; bar: at least {PLANTED_NAMED:.0%}",
+        f"planted failures that are named: {_share(sum(verdict.names_it for verdict in planted), len(planted))}; bar: at least {PLANTED_NAMED:.0%}",
     ]
     by_type: dict[str, list[Verdict]] = defaultdict(list)
     for one in planted:
         by_type[str(one.run.planted)].append(one)
-    lines += [f"  {name}: {_share(sum(one.names_it for one in them), len(them))}" for name, them in sorted(by_type.items())]
-    alarms = Counter((one.run.kind, cause.type, cause.severity) for one in healthy for cause in one.diagnosis.causes)
+    lines += [
+        f"  {name}: {_share(sum(verdict.names_it for verdict in them), len(them))}" for name, them in sorted(by_type.items())
+    ]
+    alarms = Counter(
+        (verdict.run.kind, cause.type, cause.severity) for verdict in healthy for cause in verdict.diagnosis.causes
+    )
     lines += [
         "causes in healthy runs:",
         *(f"  {kind}: {cause} {severity} {n}" for (kind, cause, severity), n in alarms.most_common()),
     ]
-    missed = Counter((one.run.kind, str(one.run.planted)) for one in planted if not one.names_it)
+    missed = Counter((verdict.run.kind, str(verdict.run.planted)) for verdict in planted if not verdict.names_it)
     lines += ["planted and not named:", *(f"  {kind}: {name} {n}" for (kind, name), n in missed.most_common())]
     return "\n".join(lines)
 

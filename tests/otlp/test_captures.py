@@ -48,7 +48,7 @@ def test_a_capture_has_the_whole_conversation(dialect: str) -> None:
     # The answer about the weather has a sign that some SDKs escape, and its end may be cut off by a limit.
     said = [scenario.WEATHER, scenario.BOAT, scenario.BOAT_ANSWER, scenario.WEATHER_ANSWER[:9]]
     assert (said if DIALECTS[dialect].has_content else []) == [words for words in said if words in text]
-    assert any(one.failed for one in shape(kept(dialect)))
+    assert any(span.failed for span in shape(kept(dialect)))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

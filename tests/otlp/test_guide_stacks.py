@@ -46,7 +46,7 @@ FRAMEWORKS = {
 
 def stack_of(turn: Turn) -> Stack:
     """The lines of a turn's stack."""
-    (found,) = [one for one in stacks().stacks if one.key == turn.stack]
+    (found,) = [stack for stack in stacks().stacks if stack.key == turn.stack]
     return found
 
 

@@ -98,7 +98,10 @@ def test_no_shape_of_a_trace_hangs_or_loses_a_call(shape: Sequence[tuple[Any, in
     found = {event.event_id.split(":")[1] for event in assembly.events if event.event == "tool_call"}
     assert wanted - wrapped <= found <= wanted
     assert len(assembly.events) == len({event.event_id for event in assembly.events})
-    assert {event.exchange_id for event in assembly.events} <= {None, *(one.exchange_id for one in assembly.exchanges)}
+    assert {event.exchange_id for event in assembly.events} <= {
+        None,
+        *(exchange.exchange_id for exchange in assembly.exchanges),
+    }
     shuffled = random.Random(seed).sample(spans, len(spans))
     assert told([request(*spans)]) == told([request(one) for one in shuffled])
 

@@ -31,7 +31,7 @@ class Outcome:
 
     def take(self, records: Sequence[Span]) -> None:
         """Take further spans in, and the trace for complete."""
-        self._records |= {one.span_id: one for one in records}
+        self._records |= {record.span_id: record for record in records}
         assembly = assemble(list(self._records.values()), self._decision())
         for exchange in assembly.exchanges:
             before = self.exchanges.pop(exchange.exchange_id, exchange)
@@ -43,20 +43,21 @@ class Outcome:
 
     def _decision(self) -> Decision:
         trace_id = next(iter(self._records.values())).trace_id
-        is_filed = any(one.session_id == trace_id for one in (*self.exchanges.values(), *self.events))
+        is_filed = any(record.session_id == trace_id for record in (*self.exchanges.values(), *self.events))
         return Decision(
             "idle",
             NOW,
             self.revision,
             earlier=sorted(self.exchanges.values(), key=lambda one: (one.occurred_at, one.exchange_id)),
-            earlier_events=[EarlierEvent(one.event_id, payload_of(one)) for one in self.events],
+            earlier_events=[EarlierEvent(event.event_id, payload_of(event)) for event in self.events],
             session=trace_id if is_filed else None,
         )
 
     def told(self) -> list[str]:
         """What the exchanges say, whatever their ids, and the time and session of their first revision."""
         return sorted(
-            str([getattr(one, name) for name in REVISABLE_FIELDS if name != "tags"]) for one in self.exchanges.values()
+            str([getattr(exchange, name) for name in REVISABLE_FIELDS if name != "tags"])
+            for exchange in self.exchanges.values()
         )
 
     def counts(self) -> Counter[str]:
@@ -65,7 +66,9 @@ class Outcome:
         An error that two spans tell is told twice where the span between them comes last: until then they have nothing in common.
         """
         return Counter(
-            f"{one.event} {payload_of(one).get('usage', {}).get('total')}" for one in self.events if one.event != "error_event"
+            f"{event.event} {payload_of(event).get('usage', {}).get('total')}"
+            for event in self.events
+            if event.event != "error_event"
         )
 
 

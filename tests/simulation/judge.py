@@ -78,7 +78,9 @@ class SimulatedJudge:
             return Verdict(outcome="invalid", answer="{", attempts=attempt, usage=usage)
         if does == "refuses":
             return Verdict(outcome="refused", error="I will not", attempts=attempt, usage=usage)
-        answer = canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
+        answer = canonical_json(
+            simulated_answer(question.schema, {material.name: material.literal for material in question.materials})
+        )
         known = None if does == "tells no usage" else usage
         return Verdict(outcome="answered", answer=answer, attempts=attempt, usage=known)
 

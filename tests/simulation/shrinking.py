@@ -57,7 +57,7 @@ def _plainer(history: History) -> Iterator[History]:
 
 def _plainer_steps(step: Step) -> Sequence[Step]:
     plainer = [replace(step, count=1), replace(step, pause=0.0), replace(step, content=0)]
-    return [one for one in plainer if one != step]
+    return [candidate for candidate in plainer if candidate != step]
 
 
 def as_test(history: History, law: str) -> str:
@@ -77,5 +77,5 @@ def as_test(history: History, law: str) -> str:
 
 def _written(item: Step | Fault) -> str:
     """A step or fault as one writes it: without the fields that are as usual."""
-    values = {one.name: getattr(item, one.name) for one in fields(item) if getattr(item, one.name) != one.default}
+    values = {field.name: getattr(item, field.name) for field in fields(item) if getattr(item, field.name) != field.default}
     return f"{type(item).__name__}({', '.join(f'{name}={json.dumps(value)}' for name, value in values.items())})"

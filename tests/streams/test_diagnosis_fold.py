@@ -50,7 +50,7 @@ def test_folding_columns_equals_folding_events(seed: int) -> None:
     chance = random.Random(seed)
     events = [any_event(chance, f"s{chance.randrange(3)}", number) for number in range(400)]
     expected: dict[str, SessionEvidence] = {}
-    fold_columns(expected, [fold_row(f"local/{one.session_id}", one, one.seq) for one in events], reference_limit=100)
+    fold_columns(expected, [fold_row(f"local/{event.session_id}", event, event.seq) for event in events], reference_limit=100)
     diagnoses = DiagnosisStep(Policy())(build.batch("agent-events", events), {})
     assert {
         key: msgspec.msgpack.decode(state, type=DiagnosisState).evidence for key, state in diagnoses.states.items()

@@ -236,7 +236,9 @@ def test_each_session_is_evaluated_by_each_case_and_plan(store: Store) -> None:
     cases, plans = [case(), case(case_id="other")], [plan(), plan(judge_run_id="once", repetitions=1)]
     preparation = prepared(store, *plans, cases=cases)
 
-    order = [(one.session_id, one.case_id, one.judge_run_id, one.repetition) for one in preparation.requests]
+    order = [
+        (request.session_id, request.case_id, request.judge_run_id, request.repetition) for request in preparation.requests
+    ]
     expected = [
         (name, case_id, judge_run, repetition)
         for name, repetition in (("s1", 1), ("s2", 1), ("s3", 2))
@@ -244,7 +246,7 @@ def test_each_session_is_evaluated_by_each_case_and_plan(store: Store) -> None:
         for judge_run in ("thrice", "once")
     ]
     assert order == expected
-    assert [preparation.order[one.evaluation_id] for one in preparation.requests] == list(range(12))
+    assert [preparation.order[request.evaluation_id] for request in preparation.requests] == list(range(12))
     assert preparation.sessions == 3
     assert tuple(preparation.taken_up) == ()
     assert tuple(preparation.reused) == ()
@@ -254,7 +256,7 @@ def test_each_session_is_evaluated_by_each_case_and_plan(store: Store) -> None:
 def test_plans_with_equal_measurements_are_one_evaluation(store: Store) -> None:
     """A name does not change the score, so it does not cost a second one."""
     preparation = prepared(store, plan(), plan(judge_run_id="again"))
-    assert [one.judge_run_id for one in preparation.requests] == ["thrice"] * 3
+    assert [request.judge_run_id for request in preparation.requests] == ["thrice"] * 3
 
 
 def test_unread_parts_of_a_run_are_a_warning_of_its_evaluation(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,10 +450,10 @@ def test_another_model_price_makes_no_new_evaluation(store: Store) -> None:
 def test_an_unanswered_request_is_resumed(store: Store) -> None:
     """A killed process leaves its requests in the log."""
     first = prepared(store)
-    filled(store, *(("evaluation-requests", one) for one in first.requests[:2]))
+    filled(store, *(("evaluation-requests", request) for request in first.requests[:2]))
 
     resumed = prepared(store)
-    assert [one.request_id for one in first.requests[:2]] == [one.request_id for one in resumed.taken_up]
+    assert [request.request_id for request in first.requests[:2]] == [one.request_id for one in resumed.taken_up]
     assert resumed.requests == [first.requests[2]]
     assert resumed.estimate.evaluations == 3
     assert resumed.estimate.taken_up == 2
@@ -471,7 +473,7 @@ def test_a_dead_letter_is_requested_again_if_no_stage_of_this_store_has_passed_i
     filled(store, ("evaluation-requests", first), ("evaluation-requests", second), ("dead-letters", letter))
 
     preparation = prepared(store, sessions=["s1", "s2"])
-    assert [(one.evaluation_id, one.attempt) for one in preparation.requests] == [(first.evaluation_id, 1)]
+    assert [(request.evaluation_id, request.attempt) for request in preparation.requests] == [(first.evaluation_id, 1)]
     assert preparation.taken_up == [second]
     assert prepared(store, sessions=["s3"]).estimate.left_over == 1
 

@@ -117,7 +117,7 @@ def test_a_failing_submission_does_not_affect_the_others(monkeypatch: pytest.Mon
     encode = Engine._build_commit
 
     def fragile(engine: Engine, group: Sequence[Submission], *arguments: Any) -> Commit:
-        if any(record.exchange_id == "s:3" for one in group for record in one.records.get("exchanges", ())):  # type: ignore[attr-defined]
+        if any(record.exchange_id == "s:3" for entry in group for record in entry.records.get("exchanges", ())):  # type: ignore[attr-defined]
             raise ZeroDivisionError("ours")
         return encode(engine, group, *arguments)
 

@@ -206,7 +206,7 @@ def test_progress_is_reported_stage_by_stage(store: Store) -> None:
     fill(runner)
     reports: list[StageProgress] = []
     runner.run(reports.append)
-    assert [(one.stage, one.position, one.end) for one in reports] == [
+    assert [(report.stage, report.position, report.end) for report in reports] == [
         ("intake", 33, 33),
         ("scoring", 30, 30),
         ("diagnosis", 33, 33),

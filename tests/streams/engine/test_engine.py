@@ -60,7 +60,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def answer(question: Question) -> str:
     """Return the simulated judge's answer without a server."""
-    return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
+    return canonical_json(
+        simulated_answer(question.schema, {material.name: material.literal for material in question.materials})
+    )
 
 
 def dialogue(session: str, turns: int, **fields: object) -> list[Exchange]:
@@ -139,8 +141,8 @@ def test_each_of_a_hundred_concurrent_senders_gets_its_own_outcome(store: Store)
             exchanges = [build.exchange(f"s{number}", 1, "I can't." if number % 2 else "Done.") for number in range(100)]
             repeated = [*exchanges, *exchanges[:20]]
             results = await asyncio.gather(*map(engine.ingest_exchange, repeated))
-            assert [bool(number % 2) for number in [*range(100), *range(20)]] == [one.anomaly for one in results]
-            assert [one.outcome for one in results].count("written") == 100
+            assert [bool(number % 2) for number in [*range(100), *range(20)]] == [result.anomaly for result in results]
+            assert [result.outcome for result in results].count("written") == 100
             await engine.flush()
             assert store.count("exchanges") == 100
 

@@ -66,8 +66,8 @@ def test_no_prompt_has_more_tokens_than_its_bounds(
             return (await client.messages.create(**message_parameters(request))).usage.input_tokens
 
     used = asyncio.run(billed())
-    assert all(used <= one.tokens for one in bound)
-    assert all(one.written <= one.tokens for one in bound)
+    assert all(used <= estimate.tokens for estimate in bound)
+    assert all(estimate.written <= estimate.tokens for estimate in bound)
     assert sorted(bound, key=lambda one: -one.tokens) == bound
 
 

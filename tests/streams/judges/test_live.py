@@ -199,7 +199,10 @@ def test_a_server_without_structured_output_gets_the_schema_in_the_prompt(
     refused = error(400, "output_config: Extra inputs are not permitted")
     judge = judge_with(refused, message(f"```json\n{GOOD}\n```"))
     verdicts = judge.ask(build_question(), build_question())
-    assert [(one.outcome, one.answer, one.attempts) for one in verdicts] == [("answered", GOOD, 2), ("answered", GOOD, 1)]
+    assert [(verdict.outcome, verdict.answer, verdict.attempts) for verdict in verdicts] == [
+        ("answered", GOOD, 2),
+        ("answered", GOOD, 1),
+    ]
     assert ["output_config" in body for body in judge.api.bodies] == [True, False, False]
     schema = '{"properties":{"score":{"type":"number"}},"required":["score"],"type":"object"}'
     assert judge.api.bodies[1]["messages"][0]["content"].endswith(schema)
@@ -213,7 +216,7 @@ def test_json_within_prose_is_accepted_and_the_next_prompt_has_the_schema(
     """The recorded text is the one that was parsed, so that a replay parses the same."""
     judge = judge_with(message(f"Here you are: {GOOD} I hope it helps."))
     verdicts = judge.ask(build_question(), build_question())
-    assert [(one.outcome, one.answer, one.attempts) for one in verdicts] == [("answered", GOOD, 1)] * 2
+    assert [(verdict.outcome, verdict.answer, verdict.attempts) for verdict in verdicts] == [("answered", GOOD, 1)] * 2
     assert ["output_config" in body for body in judge.api.bodies] == [True, False]
 
 

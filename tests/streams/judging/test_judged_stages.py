@@ -67,7 +67,9 @@ def answer(question: Question) -> str:
     """Return the judge's answer: always the same to the same question."""
     if question.purpose in EVALUATION.purposes:
         return canonical_json(evaluated.answer(1 + int(question.fingerprint[:4], 16) % 9))
-    return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
+    return canonical_json(
+        simulated_answer(question.schema, {material.name: material.literal for material in question.materials})
+    )
 
 
 class CountingJudge:
@@ -290,7 +292,7 @@ def test_an_answer_reused_from_another_evaluation_costs_nothing(store: Store) ->
     iterations = EvaluationResult.model_validate_json(str(result)).judge_result.iterations
     assert [
         (iterations[0].taken_over_from, iterations[0].attempts, iterations[0].cost_usd, iterations[0].answer),
-        *((one.taken_over_from, one.attempts) for one in iterations[1:]),
+        *((iteration.taken_over_from, iteration.attempts) for iteration in iterations[1:]),
     ] == [("other", 0, 0.0, answer_text), (None, 1), (None, 1)]
     check_rebuild(store)
 
@@ -303,9 +305,9 @@ def test_a_question_missing_in_a_batch_fails_instead_of_a_single_call(store: Sto
     evaluate_all(store, [batched, poor], judge)
     assert not judge.asked
     reasons = {
-        one.reason
+        iteration.reason
         for (result,) in rows(store, "evaluations", "result")
-        for one in EvaluationResult.model_validate_json(str(result)).judge_result.iterations
+        for iteration in EvaluationResult.model_validate_json(str(result)).judge_result.iterations
     }
     capped, unanswered = sorted(map(str, reasons), key=lambda reason: "batch" in reason)
     assert "cost cap" in capped

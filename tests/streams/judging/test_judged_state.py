@@ -49,7 +49,7 @@ def test_answers_of_the_newest_possible_last_turns_are_kept(tasks: list[tuple[in
     """Whichever turns turn out to be last, their answers are available, each turn once."""
     eligible = sorted({turn for turn, reason in tasks if reason not in {"first_turns", "sampling_disabled"}})
     kept_calls = after(tasks)
-    assert [f"s:{turn}" for turn in eligible[-2:]] == [one.subject_id for one in kept_calls]
+    assert [f"s:{turn}" for turn in eligible[-2:]] == [call.subject_id for call in kept_calls]
     state = STATE.decode(msgspec.msgpack.encode(JudgedState(1, 2, kept_calls)))
     for turn in range(31):
         assert ([answer(turn)] if turn in eligible[-2:] else []) == state.judgements_of(f"s:{turn}")
@@ -63,7 +63,7 @@ def test_a_closed_session_keeps_no_answers() -> None:
 def test_answers_after_a_last_turn_are_kept() -> None:
     """Last turns come in order, and the answers of the next one are still needed."""
     kept_calls = after([(7, "routine_sample"), (8, "disagreement"), (7, LAST)])
-    assert [one.subject_id for one in kept_calls] == ["s:8"]
+    assert [call.subject_id for call in kept_calls] == ["s:8"]
 
 
 def test_a_task_without_an_answer_removes_nothing() -> None:
@@ -75,7 +75,7 @@ def test_a_task_without_an_answer_removes_nothing() -> None:
 def test_kept_answers_never_exceed_the_bound_of_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state beyond the topic's limit would stop the whole session; repeating a question is cheap."""
     monkeypatch.setattr(judged_stages, "KEPT_BYTES", len(encode(answer(7))) + 10)
-    assert [one.subject_id for one in after([(7, "routine_sample"), (8, "routine_sample")])] == ["s:8"]
+    assert [call.subject_id for call in after([(7, "routine_sample"), (8, "routine_sample")])] == ["s:8"]
 
 
 def test_an_invalid_kept_judgement_does_not_stop_a_worker() -> None:

@@ -219,7 +219,7 @@ def test_a_task_carries_answers_before_failures_and_newest_failures_first(store:
     ]
     run(take_unjudged(store, 1))
     with store.transaction() as transaction:
-        transaction.append("judgements", [encode(one) for one in recorded])
+        transaction.append("judgements", [encode(record) for record in recorded])
     [request] = build_requests(store, list_unscored(store, None, None, 10), NOW)
     assert [judgement.purpose for judgement in map(decode, request.earlier_judgements)] == ["tier1", "tier3", "tier4"]  # type: ignore[attr-defined]
     assert len(encode(request)) <= MAX_ADMITTED_BYTES

@@ -208,7 +208,7 @@ def test_the_log_does_not_change_decisions(
     repeats: Sequence[tuple[int, bool]],
 ) -> None:
     """However records are split into calls, answers and rows equal those without a log."""
-    records = [build.exchange(*one) for one in order]
+    records = [build.exchange(*arguments) for arguments in order]
     for position, differs in repeats:
         records.append(build.exchange(*order[position], **({"response": "Something else."} if differs else {})))
 
@@ -221,7 +221,9 @@ def test_the_log_does_not_change_decisions(
                 start += size
             await engine.wait_until_drained()
         # What a repetition says of the cap depends on whether its exchange is scored by then.
-        return [replace(one, spent_usd=0.0, cap_usd=None) if isinstance(one, IngestResult) else one for one in answers]
+        return [
+            replace(answer, spent_usd=0.0, cap_usd=None) if isinstance(answer, IngestResult) else answer for answer in answers
+        ]
 
     def outcome(path: Path | None) -> tuple[list[object], list[tuple[Any, ...]], list[tuple[Any, ...]]]:
         with Store(path) as store:
@@ -306,7 +308,7 @@ def test_the_log_does_not_change_answers_about_events(
     repeats: Sequence[tuple[int, bool]],
 ) -> None:
     """However events are split into calls and flushes, answers, rows and diagnoses equal those without a log."""
-    records = [build.event(*one) for one in order]
+    records = [build.event(*arguments) for arguments in order]
     records += [build.event(*order[place], **({"type": "another"} if differs else {})) for place, differs in repeats]
 
     async def taken_by(store: Store) -> list[object]:

@@ -75,7 +75,7 @@ def observed(place: int, attributes: Mapping[str, Any], events: tuple[Event, ...
 def records_together(spans: list[ReceivedSpan], owner: SpanOwner, redactor: Redactor) -> list[Span]:
     """Return the records of spans admitted together."""
     records = admit_spans(iter(spans), lambda _: owner, labels_of(Policy()), redactor, build.START)
-    return [one.record for one in records if isinstance(one, AdmittedSpan)]
+    return [record.record for record in records if isinstance(record, AdmittedSpan)]
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -92,7 +92,7 @@ def test_spans_admitted_together_give_the_same_records_as_alone(
     owner = SpanOwner("c", "p", agent)
     spans = [observed(place, one, (RATING,) if rated else ()) for place, (one, rated) in enumerate(given_spans)]
     labels = Policy().defaults.traces.labels
-    alone = {one.span_id: build_span_record(one, owner, redactor, build.START, labels) for one in spans}
+    alone = {span.span_id: build_span_record(span, owner, redactor, build.START, labels) for span in spans}
     together = records_together(spans, owner, redactor)
     assert together
     assert together == [alone[one.span_id] for one in together]

@@ -67,7 +67,9 @@ class FixedJudge:
         if not await budget.reserve():
             return Verdict(outcome="cost_cap")
         self.asked += 1
-        answer = simulated_answer(question.schema, {one.name: json.loads(one.literal) for one in question.materials})
+        answer = simulated_answer(
+            question.schema, {material.name: json.loads(material.literal) for material in question.materials}
+        )
         for dimension in answer.get("dimensions", {}).values():
             dimension["score"] = max(dimension["score"] * self.factor, 1.0 if question.purpose == "tier3" else 0.0)
         usage = Usage(self.tokens, 10)

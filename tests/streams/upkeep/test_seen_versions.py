@@ -34,9 +34,11 @@ def test_each_version_after_the_first_is_a_deployment(seen: SeenVersions) -> Non
     deployments = [*seen.deployments([of_version(3, "2"), of_version(1, "1"), of_version(2, "1")], NOW)]
     later = [*seen.deployments([of_version(4, "1"), of_version(5, "2"), of_version(6, "3")], NOW)]
 
-    assert [(one.version, one.occurred_at) for one in deployments] == [("2", NOW - timedelta(minutes=57))]
-    assert [one.version for one in later] == ["3"]
-    assert {(one.agent, one.label, one.deployed_by) for one in (*deployments, *later)} == {("cleo", "agent_version", "traces")}
+    assert [(deployment.version, deployment.occurred_at) for deployment in deployments] == [("2", NOW - timedelta(minutes=57))]
+    assert [deployment.version for deployment in later] == ["3"]
+    assert {(deployment.agent, deployment.label, deployment.deployed_by) for deployment in (*deployments, *later)} == {
+        ("cleo", "agent_version", "traces")
+    }
 
 
 def test_agents_and_labels_have_their_own_versions(seen: SeenVersions) -> None:
@@ -53,4 +55,4 @@ def test_versions_in_the_tables_are_not_reported_again(store: Store) -> None:
         transaction.append("exchanges", [encode(of_version(1, "1"))])
     restarted = SeenVersions(store, Redactor(RedactionSettings()))
 
-    assert [one.version for one in restarted.deployments([of_version(2, "1"), of_version(3, "2")], NOW)] == ["2"]
+    assert [deployment.version for deployment in restarted.deployments([of_version(2, "1"), of_version(3, "2")], NOW)] == ["2"]

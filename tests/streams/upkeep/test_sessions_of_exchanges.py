@@ -52,14 +52,14 @@ def topic(choices: Sequence[int], agent: str | None, source: str | None, ended_b
             records.append(msgspec.structs.replace(build.closing("s1", at), agent=ended_by))
         else:
             event = build.event("s1", number, **RAW_EVENTS[choice])
-            seq = sum(isinstance(one, AgentEvent) for one in records)
+            seq = sum(isinstance(record, AgentEvent) for record in records)
             records.append(msgspec.structs.replace(event, seq=seq, agent=agent, source=source))
     return records
 
 
 def without_places(record: Diagnosis) -> Diagnosis:
     """Return the record without fields that depend on offsets: revision, times, ids of events."""
-    causes = tuple(msgspec.structs.replace(one, evidence=()) for one in record.failure_causes)
+    causes = tuple(msgspec.structs.replace(cause, evidence=()) for cause in record.failure_causes)
     same = {"revision": 0, "started_at": None, "ended_at": None, "closed_at": build.START, "evidence_digest": ""}
     return msgspec.structs.replace(record, failure_causes=causes, **same)
 
@@ -112,7 +112,10 @@ def test_revisions_increase_and_only_a_session_without_events_has_no_trust(choic
 def test_a_repeated_end_gives_no_second_diagnosis_and_a_later_end_updates_it() -> None:
     """The same end may be recorded twice; a session that continues and ends again is one run with a later end."""
     ends = [build.closing("s1", number) for number in (5, 5, 4, 9)]
-    assert [(one.revision, one.closed_at) for one in diagnosed(ends)] == [(0, ends[0].closed_at), (1, ends[3].closed_at)]
+    assert [(diagnosis.revision, diagnosis.closed_at) for diagnosis in diagnosed(ends)] == [
+        (0, ends[0].closed_at),
+        (1, ends[3].closed_at),
+    ]
 
 
 def test_a_state_from_before_runs_of_exchanges_is_readable() -> None:
@@ -151,7 +154,7 @@ class Fleet:
     def events(self) -> None:
         """Ingest two events, perhaps again."""
         events = [build.event("s1", number, event_id=f"e{number}", event="memory_event", action="miss") for number in range(2)]
-        self._publish("agent-events", [msgspec.structs.replace(one, agent="scout") for one in events])
+        self._publish("agent-events", [msgspec.structs.replace(event, agent="scout") for event in events])
 
     def idle(self) -> None:
         """Advance the clock by a day."""

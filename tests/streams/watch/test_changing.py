@@ -53,7 +53,7 @@ def current_incident(store: Store, identity: str = "i1") -> Incident:
 
 def review_history(store: Store) -> list[tuple[Any, ...]]:
     """Return what people did with the incident."""
-    return [(one.kind, one.by, one.status, one.assignee, one.comment) for one in history_of(store.cursor(), "i1")]
+    return [(entry.kind, entry.by, entry.status, entry.assignee, entry.comment) for entry in history_of(store.cursor(), "i1")]
 
 
 def test_acknowledging_an_unassigned_incident_assigns_it(store: Store) -> None:
@@ -150,7 +150,7 @@ def test_a_review_entered_for_another_person_names_both(store: Store) -> None:
     """The history shows who decided and who entered it."""
     changed(store, Person("ann", "root"), assignee="bob")
     changed(store, Person("ann", "root"), 1, comment="x")
-    assert [one[1] for one in review_history(store)] == ["ann (entered by root)"] * 2
+    assert [row[1] for row in review_history(store)] == ["ann (entered by root)"] * 2
 
 
 def test_checks_keep_the_assignee_and_the_comments() -> None:
@@ -167,7 +167,7 @@ def test_checks_keep_the_assignee_and_the_comments() -> None:
         assert [one.incident_id for one in later_result.incidents] == [opened.incident_id]
         assert current_incident(store, opened.incident_id).assignee == "bob"
         assert current_incident(store, opened.incident_id).revision == 2
-        assert [one.comment for one in history_of(store.cursor(), opened.incident_id)] == ["yours"]
+        assert [entry.comment for entry in history_of(store.cursor(), opened.incident_id)] == ["yours"]
 
 
 def test_a_check_completes_an_assignment_that_was_interrupted(store: Store) -> None:

@@ -37,7 +37,7 @@ def opened(store: Store) -> list[Incident]:
     """Return the incidents that a check opens."""
     refresh_daily(store)
     watch = Watch(StorePublisher(store, POLICY, lambda: END))
-    return [incident for one in asyncio.run(watch.check(["ops"])) for incident in one.opened]
+    return [incident for check_result in asyncio.run(watch.check(["ops"])) for incident in check_result.opened]
 
 
 def test_a_ramp_over_a_year_is_found_with_scores_of_ninety_days(store: Store) -> None:

@@ -176,7 +176,7 @@ def test_the_days_of_all_projects_of_an_export_are_checked_together(store: Store
     """An export names its projects; fifty of them are read in one scan."""
     importing = Importing(store)
     importing.bring([*history(fallen(4), MONTH), *history(steady, MONTH, project="web")], EVERY_PROJECT)
-    incident_counts = {one.project: len(one.incidents) for one in importing.check(EVERY_PROJECT)}
+    incident_counts = {check_result.project: len(check_result.incidents) for check_result in importing.check(EVERY_PROJECT)}
     assert incident_counts == {"ops": 1, "web": 0}
     assert len(importing.moments) == MONTH + 6
 

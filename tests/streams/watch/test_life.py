@@ -133,11 +133,11 @@ def test_a_spike_is_open_until_its_rate_recovers(store: Store) -> None:
     states = []
     for back in range(25, -1, -1):
         check(store, END - back * DAY)
-        states.append([(one.status, one.resolution) for one in known(store) if one.type == "anomaly_spike"])
+        states.append([(incident.status, incident.resolution) for incident in known(store) if incident.type == "anomaly_spike"])
     state_changes = [list(group) for group, _ in itertools.groupby(states)]
     assert state_changes == [[], [("open", None)], [(RESOLVED, "recovered")]]
     assert 2 + 20 <= states.count([("open", None)]) <= 2 + 22
-    (spike,) = (one for one in known(store) if one.type == "anomaly_spike")
+    (spike,) = (incident for incident in known(store) if incident.type == "anomaly_spike")
     assert spike.last_day is not None
     assert spike.last_day.date() == (END - 4 * DAY).date()
 
@@ -147,7 +147,7 @@ def test_a_recovery_is_not_an_improvement(store: Store) -> None:
     put(store, "scores", history(dip(20, 9, to=0.6), 60, a_day=30))
     for back in range(12, -1, -1):
         check(store, END - back * DAY)
-    assert [(one.direction, one.resolution) for one in known(store)] == [("down", "recovered")]
+    assert [(incident.direction, incident.resolution) for incident in known(store)] == [("down", "recovered")]
 
 
 @pytest.mark.parametrize("decision", [ACKNOWLEDGED, OPEN])
@@ -216,8 +216,10 @@ def test_a_change_after_a_decided_dip_is_found_within_four_days(store: Store, de
     for back in [*range(fell + gap, fell + gap - 5, -1), *range(fell, -1, -1)]:
         check(store, END - back * DAY)
     # What was said to be fixed before it was may have been found again, and have recovered since.
-    later = [one for one in known(store) if one.incident_id != opened.incident_id and one.resolution is None]
-    assert [(one.status, one.direction) for one in later] == [(OPEN, "down")]
+    later = [
+        incident for incident in known(store) if incident.incident_id != opened.incident_id and incident.resolution is None
+    ]
+    assert [(incident.status, incident.direction) for incident in later] == [(OPEN, "down")]
     assert later[0].detected_at > END - fell * DAY
 
 
@@ -316,8 +318,8 @@ def test_a_change_after_a_dismissed_false_incident_is_found_within_four_days(sto
     put(store, "incidents", [apply_decision(false, DISMISSED, "ann", END - 12 * DAY)])
     for back in [*range(11, 6, -1), *range(5, -1, -1)]:
         check(store, END - back * DAY)
-    incidents = [one for one in known(store) if one.incident_id != "false"]
-    assert [(one.status, one.direction) for one in incidents] == [(OPEN, "down")]
+    incidents = [incident for incident in known(store) if incident.incident_id != "false"]
+    assert [(incident.status, incident.direction) for incident in incidents] == [(OPEN, "down")]
     assert incidents[0].detected_at <= END - DAY
 
 
@@ -334,8 +336,13 @@ def weeks(store: Store, hours: Sequence[int]) -> list[tuple[str, str | None, dat
         for hour in hours:
             check(store, END - back * DAY + timedelta(hours=hour))
     return [
-        (one.status, one.resolution, None if one.last_day is None else one.last_day.date(), len(evidence_of(one).moved))
-        for one in known(store)
+        (
+            incident.status,
+            incident.resolution,
+            None if incident.last_day is None else incident.last_day.date(),
+            len(evidence_of(incident).moved),
+        )
+        for incident in known(store)
     ]
 
 
@@ -353,7 +360,7 @@ def test_a_tier_with_too_few_sessions_for_an_alarm_is_listed_with_another_ones_i
         level = 2.6 if back < 2 else 3.6 + 0.6 * (back % 3)
         put(store, "scores", history(steady, 0, a_day=1, end=END - back * DAY, name=f"-t{back}", tier3_score=level, **behaved))
     (opened,) = check(store).opened
-    entries = {one.key.tier: one for one in evidence_of(opened).moved}
+    entries = {series.key.tier: series for series in evidence_of(opened).moved}
     assert set(entries) == {"tier2", "tier3"}
     assert entries["tier2"].fell_too is False
     assert entries["tier3"].fell_too is True

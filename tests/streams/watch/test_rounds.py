@@ -114,7 +114,7 @@ def test_nothing_is_checked_before_the_tables_are_complete(store: Store) -> None
 
 def test_many_projects_are_read_in_groups(store: Store) -> None:
     """Fifty projects share one scan, and people's decisions are handled between groups."""
-    put(store, "scores", [one for number in range(60) for one in history(steady, 0, project=f"p{number:02}", a_day=1)])
+    put(store, "scores", [score for number in range(60) for score in history(steady, 0, project=f"p{number:02}", a_day=1)])
     rounds = Rounds(store)
     assert len(rounds.run()) == 60
     assert [len(part) for part in rounds.asked] == [50, 10]

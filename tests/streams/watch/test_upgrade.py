@@ -107,7 +107,7 @@ def test_an_upgrade_keeps_open_incidents_open_and_decided_ones_decided(database:
             one.incident_id: one for one in query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
         }
     assert set(found) == {"open", "accepted", "dismissed"}
-    states = {name: (one.status, one.resolution, one.confidence) for name, one in found.items()}
+    states = {name: (incident.status, incident.resolution, incident.confidence) for name, incident in found.items()}
     assert states == {
         "open": ("open", None, "confirmed"),
         "accepted": ("resolved", "new_normal", "confirmed"),
@@ -129,10 +129,10 @@ def test_an_upgrade_keeps_rows_and_decisions_as_they_were_written(database: Path
             for row in query_rows(store.cursor(), "incident_decisions", {"projects": None, "incident": None})
             if row["pending"]
         ]
-        listed = [incident_answer(one) for one in incident_records(store.cursor(), "ops", statuses=["resolved"])]
+        listed = [incident_answer(incident) for incident in incident_records(store.cursor(), "ops", statuses=["resolved"])]
     assert raw == [("accepted", "accepted"), ("dismissed", "dismissed"), ("open", "open")]
     assert [(one.status, one.by, one.comment) for one in decisions] == [("accepted", "ann", "as planned")]
     assert pending == []
-    assert [(one.id, one.status, one.resolution, [moved.key.series for moved in one.moved]) for one in listed] == [
-        ("accepted", "resolved", "new_normal", ["tier3"])
-    ]
+    assert [
+        (answer.id, answer.status, answer.resolution, [moved.key.series for moved in answer.moved]) for answer in listed
+    ] == [("accepted", "resolved", "new_normal", ["tier3"])]

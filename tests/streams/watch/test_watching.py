@@ -75,19 +75,19 @@ def incidents(store: Store, columns: str = "type, tier, direction, status") -> l
 
 def rescored(scores: Sequence[Score], **changes: object) -> list[Score]:
     """Return the scores as their next revisions."""
-    return [msgspec.structs.replace(one, revision=one.revision + 1, **changes) for one in scores]
+    return [msgspec.structs.replace(score, revision=score.revision + 1, **changes) for score in scores]
 
 
 def shifted(scores: Sequence[Score], by: float) -> list[Score]:
     """Return the scores with another Tier 2."""
-    return [msgspec.structs.replace(one, tier2_score=max(0.0, round((one.tier2_score or 0.0) + by, 3))) for one in scores]
+    return [msgspec.structs.replace(score, tier2_score=max(0.0, round((score.tier2_score or 0.0) + by, 3))) for score in scores]
 
 
 def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
     """Both rules find the change, but it is reported once, with the figures of both."""
     put(store, "scores", history(fallen(6), 40))
     result = check_project(store)
-    assert {one.rule for one in result.findings} == {"sequential", "consecutive_days"}
+    assert {finding.rule for finding in result.findings} == {"sequential", "consecutive_days"}
     (incident,) = result.incidents
     assert incident.type == "drift"
     assert incident.tier == "tier2"
@@ -99,7 +99,7 @@ def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
     rule_evidence = evidence["rules"]["sequential"]
     assert rule_evidence["firstDay"] == "2026-10-27"
     assert rule_evidence["changeInterval"][0] <= rule_evidence["change"] <= rule_evidence["changeInterval"][1] < -0.3
-    assert [one["count"] for one in rule_evidence["days"]] == [10] * 6
+    assert [day["count"] for day in rule_evidence["days"]] == [10] * 6
     assert len(evidence["exchanges"]) == 10
     assert all(one["score"] < 0.45 and one["scoreId"].startswith("score ops-") for one in evidence["exchanges"])
     assert (evidence["samplingMix"][0]) == {
@@ -172,7 +172,11 @@ def test_an_ongoing_incident_adds_days_and_opens_nothing(store: Store) -> None:
     put(store, "scores", history(fallen(6), 40))
     incident = check_project(store).incidents[0]
     assert check_project(store, END + timedelta(minutes=2)).incidents == ()
-    put(store, "scores", [one for one in history(fallen(8), 42, end=END + 2 * DAY, name="-later") if one.exchange_at > END])
+    put(
+        store,
+        "scores",
+        [score for score in history(fallen(8), 42, end=END + 2 * DAY, name="-later") if score.exchange_at > END],
+    )
     (later,) = check_project(store, END + 2 * DAY).incidents
     assert later.incident_id == incident.incident_id
     assert later.revision == 1
@@ -212,7 +216,7 @@ def test_a_change_that_gets_worse_after_a_decision_opens_an_incident(store: Stor
         check_project(store, END + day * DAY)
     rows = incidents(store, "status, direction, detected_at::DATE::VARCHAR")
     assert ("dismissed", "down", "2026-11-01") in rows
-    assert [one[:2] for one in rows if one[0] == "open"] == [("open", "down")]
+    assert [row[:2] for row in rows if row[0] == "open"] == [("open", "down")]
     assert next(day for status, _, day in rows if status == "open") > "2026-11-25"
 
 
@@ -334,20 +338,20 @@ def only(store: Store) -> Incident:
 def test_late_scores_count_on_their_own_days_and_open_nothing(store: Store) -> None:
     """A gateway that was offline for a week delivers everything at once: these scores are not of today."""
     scores = history(steady, 40)
-    late = [one for one in scores if 10 <= (END - one.exchange_at).days < 20]
-    put(store, "scores", [one for one in scores if one not in late])
+    late = [score for score in scores if 10 <= (END - score.exchange_at).days < 20]
+    put(store, "scores", [score for score in scores if score not in late])
     assert check_project(store).incidents == ()
-    put(store, "scores", [msgspec.structs.replace(one, scored_at=END) for one in late])
+    put(store, "scores", [msgspec.structs.replace(score, scored_at=END) for score in late])
     assert check_project(store, END + timedelta(minutes=2)).incidents == ()
 
 
 def test_a_drift_in_late_scores_is_found_on_its_days(store: Store) -> None:
     """Late scores still count."""
     scores = history(fallen(6), 40)
-    late = [one for one in scores if (END - one.exchange_at).days < 6]
-    put(store, "scores", [one for one in scores if one not in late])
+    late = [score for score in scores if (END - score.exchange_at).days < 6]
+    put(store, "scores", [score for score in scores if score not in late])
     assert check_project(store).incidents == ()
-    put(store, "scores", [msgspec.structs.replace(one, scored_at=END + DAY) for one in late])
+    put(store, "scores", [msgspec.structs.replace(score, scored_at=END + DAY) for score in late])
     (incident,) = check_project(store, END + timedelta(minutes=2)).incidents
     assert json.loads(incident.metadata)["rules"]["sequential"]["firstDay"] == "2026-10-27"
 
@@ -382,8 +386,8 @@ def test_rejudged_history_is_not_a_drift(store: Store, by: dict[str, object]) ->
 
 def test_rules_that_differ_only_in_sampling_are_compared(store: Store) -> None:
     """An upgrade from eval-3 to eval-4 changes which turns are judged: the watch and its baseline continue."""
-    before = [one for one in history(fallen(6), 40, rule_version="eval-3") if one.exchange_at < END - 8 * DAY]
-    after = [one for one in history(fallen(6), 40, rule_version="eval-4") if one.exchange_at >= END - 8 * DAY]
+    before = [score for score in history(fallen(6), 40, rule_version="eval-3") if score.exchange_at < END - 8 * DAY]
+    after = [score for score in history(fallen(6), 40, rule_version="eval-4") if score.exchange_at >= END - 8 * DAY]
     put(store, "scores", before)
     first = check_project(store, END - 8 * DAY)
     put(store, "scores", after)
@@ -396,9 +400,9 @@ def test_rules_that_differ_only_in_sampling_are_compared(store: Store) -> None:
 
 def test_days_of_another_judge_are_not_compared(store: Store) -> None:
     """After a change to a stricter judge, no fall is reported until there are comparable days."""
-    put(store, "scores", [one for one in history(steady, 40) if one.exchange_at < END - 6 * DAY])
+    put(store, "scores", [score for score in history(steady, 40) if score.exchange_at < END - 6 * DAY])
     stricter = [
-        one for one in history(steady, 40, judge_model="claude-opus-4-5", name="-new") if one.exchange_at >= END - 6 * DAY
+        score for score in history(steady, 40, judge_model="claude-opus-4-5", name="-new") if score.exchange_at >= END - 6 * DAY
     ]
     put(store, "scores", shifted(stricter, -0.4))
     result = check_project(store)
@@ -416,8 +420,8 @@ def _judge(store: Store) -> str:
 
 def test_a_policy_change_on_the_same_day_is_mentioned(store: Store) -> None:
     """Other gates select other exchanges, so the agent need not have changed."""
-    before = [one for one in history(fallen(6), 40) if one.exchange_at < END - 6 * DAY]
-    after = [one for one in history(fallen(6), 40, policy_digest="1" * 16) if one.exchange_at >= END - 6 * DAY]
+    before = [score for score in history(fallen(6), 40) if score.exchange_at < END - 6 * DAY]
+    after = [score for score in history(fallen(6), 40, policy_digest="1" * 16) if score.exchange_at >= END - 6 * DAY]
     put(store, "scores", [*before, *after])
     (incident,) = check_project(store).incidents
     assert json.loads(incident.metadata)["policies"] != {"before": ["0" * 16], "after": ["0" * 16, "1" * 16]}
@@ -428,8 +432,10 @@ def test_an_increase_of_anomalies_is_a_spike(store: Store) -> None:
     """A tier's mean can stay constant while a few exchanges go badly wrong."""
     put(store, "scores", history(steady, 40))
     put(store, "scores", history(steady, 2, a_day=8, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
-    spikes = [one for one in check_project(store).incidents if one.type == "anomaly_spike"]
-    assert [(one.tier, one.direction, one.status, one.rule) for one in spikes] == [(None, "up", "open", "rate_ratio")]
+    spikes = [incident for incident in check_project(store).incidents if incident.type == "anomaly_spike"]
+    assert [(incident.tier, incident.direction, incident.status, incident.rule) for incident in spikes] == [
+        (None, "up", "open", "rate_ratio")
+    ]
     rule_evidence = json.loads(spikes[0].metadata)["rules"]["rate_ratio"]
     assert rule_evidence["anomalies"] == 24
     assert rule_evidence["exchanges"] == 54
@@ -441,7 +447,7 @@ def test_the_rate_before_a_spike_stays_correct_on_each_of_its_days(store: Store,
     """A baseline that includes the spike would call it normal, and the incident would report no change."""
     put(store, "scores", history(steady, 40))
     put(store, "scores", history(steady, since - 1, a_day=10, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
-    (spike,) = [one for one in check_project(store).findings if one.key.type == "anomaly_spike"]
+    (spike,) = [finding for finding in check_project(store).findings if finding.key.type == "anomaly_spike"]
     first = (END - (since - 1) * DAY).date()
     assert spike.since == first
     assert spike.numbers.baseline_rate == 0.0
@@ -473,7 +479,7 @@ def test_projects_are_measured_separately(store: Store) -> None:
     put(store, "scores", history(fallen(6), 40))
     put(store, "scores", history(steady, 40, project="web", seed=8))
     checks = asyncio.run(watch_over(store).check(["ops", "web", "none"]))
-    assert {one.project: len(one.incidents) for one in checks} == {"ops": 1, "web": 0, "none": 0}
+    assert {check_result.project: len(check_result.incidents) for check_result in checks} == {"ops": 1, "web": 0, "none": 0}
     assert incidents(store, "project") == [("ops",)]
 
 
@@ -482,7 +488,7 @@ def test_a_change_of_the_sampling_mix_is_not_a_drift(store: Store) -> None:
     chatty = history(steady, 40, a_day=6, sampling_reason="routine_sample", sampling_probability=1 / 3)
     terse = history(lambda _: 0.6, 40, a_day=2, name="-terse", sampling_reason="disagreement")
     put(store, "scores", [*chatty, *terse])
-    assert [one for one in check_project(store).findings if one.rule == "sequential"] == []
+    assert [finding for finding in check_project(store).findings if finding.rule == "sequential"] == []
 
 
 def test_a_second_fall_during_an_open_incident_is_its_own_incident(store: Store) -> None:
@@ -518,7 +524,7 @@ def test_a_second_fall_within_two_weeks_has_its_own_first_day(store: Store, late
         incident for back in (*range(later, 4, -3), 3, 2, 1, 0) for incident in check_project(store, END - back * DAY).opened
     ]
 
-    assert [None if number == 0 else "fell further" in one.title for number, one in enumerate(opened)] == [None, True]
+    assert [None if number == 0 else "fell further" in incident.title for number, incident in enumerate(opened)] == [None, True]
     assert [one.first_day.date() for one in opened if one.first_day] == [END.date() - (3 + later) * DAY, END.date() - 3 * DAY]
 
 
@@ -527,7 +533,7 @@ def test_history_imported_beside_live_data_is_no_fall_of_today(store: Store) -> 
     live = history(steady, 30, name="live", a_day=20)
     older = history(lambda _: 0.97, 40, end=END - 12 * DAY, name="old", a_day=20)
     for scores, delay in ((live, timedelta(minutes=1)), (older, 60 * DAY)):
-        put(store, "exchanges", [came(one, one.exchange_at + delay) for one in scores])
+        put(store, "exchanges", [came(score, score.exchange_at + delay) for score in scores])
         put(store, "scores", scores)
     (check,) = check_project(store).incidents
 
@@ -542,7 +548,7 @@ def test_history_that_ends_where_live_data_begins_is_no_fall(store: Store) -> No
     live = history(steady, 20, name="live", a_day=20)
     older = history(lambda _: 0.97, 30, end=END - 21 * DAY, name="old", a_day=20)
     for scores, delay in ((live, timedelta(minutes=1)), (older, 60 * DAY)):
-        put(store, "exchanges", [came(one, one.exchange_at + delay) for one in scores])
+        put(store, "exchanges", [came(score, score.exchange_at + delay) for score in scores])
         put(store, "scores", scores)
     (check,) = check_project(store).incidents
 
@@ -558,7 +564,11 @@ def test_a_fall_in_records_of_one_source_is_a_fall(store: Store, arrives: str) -
     late = {"all live": lambda _: False, "all imported": lambda _: True, "imported up to yesterday": lambda at: at < END - DAY}[
         arrives
     ]
-    put(store, "exchanges", [came(one, one.exchange_at + (50 * DAY if late(one.exchange_at) else HOUR)) for one in scores])
+    put(
+        store,
+        "exchanges",
+        [came(score, score.exchange_at + (50 * DAY if late(score.exchange_at) else HOUR)) for score in scores],
+    )
     put(store, "scores", scores)
     (check,) = check_project(store).incidents
 
@@ -652,7 +662,7 @@ def test_a_wider_spread_is_its_own_kind_of_finding(store: Store) -> None:
     for level in (0.3, 0.9):
         put(store, "scores", history(lambda _, way=level: way, 4, a_day=12, name=f"-{level}"))
     result = check_project(store)
-    (wider,) = [one for one in result.findings if one.key.tier == "tier2"]
+    (wider,) = [finding for finding in result.findings if finding.key.tier == "tier2"]
     assert wider.kind == "spread"
     assert wider.key.direction == "up"
     assert wider.rule == "sequential"
@@ -672,9 +682,13 @@ def test_recent_hours_wait_for_pending_scores(store: Store) -> None:
     at = END - timedelta(hours=5)
     put(store, "scores", history(steady, 40))
     better = history(lambda _: 1.0, 0, a_day=40, end=END - timedelta(hours=1), name="-soon", tier2_score=1.0)
-    put(store, "scores", [one for one in better if one.exchange_at > at])
-    assert [one.key.direction for one in check_project(store).findings if one.key.tier == "tier2"] == ["up"]
+    put(store, "scores", [score for score in better if score.exchange_at > at])
+    assert [finding.key.direction for finding in check_project(store).findings if finding.key.tier == "tier2"] == ["up"]
     put(store, "exchanges", [exchange("slow", 1, project="ops", occurred_at=at, ingested_at=at)])
-    assert [one for one in check_project(store, END + timedelta(minutes=1)).findings if one.key.tier == "tier2"] == []
+    assert [
+        finding for finding in check_project(store, END + timedelta(minutes=1)).findings if finding.key.tier == "tier2"
+    ] == []
     much_later = END + timedelta(hours=20)
-    assert [one.key.direction for one in check_project(store, much_later).findings if one.key.tier == "tier2"] == ["up"]
+    assert [finding.key.direction for finding in check_project(store, much_later).findings if finding.key.tier == "tier2"] == [
+        "up"
+    ]

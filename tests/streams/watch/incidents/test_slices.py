@@ -33,15 +33,15 @@ def labelled(store: Store, scores: list[Score], **labels: str) -> None:
     exchange_labels = tuple(Label(name=name, value=value) for name, value in sorted(labels.items()))
     exchanges = [
         exchange(
-            one.session_id,
+            score.session_id,
             1,
             project="ops",
-            exchange_id=one.exchange_id,
-            occurred_at=one.exchange_at,
-            ingested_at=one.exchange_at,
+            exchange_id=score.exchange_id,
+            occurred_at=score.exchange_at,
+            ingested_at=score.exchange_at,
             labels=exchange_labels,
         )
-        for one in scores
+        for score in scores
     ]
     put(store, "exchanges", exchanges)
     put(store, "scores", scores)
@@ -59,7 +59,7 @@ def test_the_version_that_fell_is_named_first(store: Store) -> None:
     assert best.stands_out is True
     assert best.within.high < 0
     assert 0.9 < best.explained < 1.1
-    assert not any(one.label == "tenant" for one in slice_evidence.slices)
+    assert not any(slice_.label == "tenant" for slice_ in slice_evidence.slices)
 
 
 def test_the_version_to_roll_back_to_is_the_previous_one(store: Store) -> None:
@@ -69,7 +69,7 @@ def test_the_version_to_roll_back_to_is_the_previous_one(store: Store) -> None:
     }  # fmt: skip
     for seed, (version, (days, a_day, quality)) in enumerate(versions.items()):
         scores = history(lambda _, level=quality: level, 20, seed=seed, name=version, a_day=a_day)
-        labelled(store, [one for one in scores if (END - one.exchange_at).days in days], agent_version=version)
+        labelled(store, [score for score in scores if (END - score.exchange_at).days in days], agent_version=version)
     slice_evidence = explain_by_slices(store.cursor(), PARAMETERS)
     assert slice_evidence.slices[0].value == "3"
     assert slice_evidence.usual.value == "2"

@@ -53,7 +53,7 @@ def findings(store: Store, records: Sequence[Diagnosis]) -> list[tuple[str | Non
     with contextlib.closing(store.cursor()) as cursor:
         measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
     found_changes = find_run_changes(RunRuleInput(measured["ops"], {}, parameters)) if measured else ()
-    return sorted((one.key.agent, one.key.tier, one.key.direction) for one in found_changes)
+    return sorted((found_change.key.agent, found_change.key.tier, found_change.key.direction) for found_change in found_changes)
 
 
 def dip(back: int) -> float:
@@ -63,7 +63,7 @@ def dip(back: int) -> float:
 
 def test_the_number_of_agents_that_are_watched_is_set_in_one_place(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The query that skips agents and the notice that names them must use the same limit."""
-    records = [one for name in ("a", "b", "c") for one in runs(lambda _: 0.0, name=name, agent=name)]
+    records = [run for name in ("a", "b", "c") for run in runs(lambda _: 0.0, name=name, agent=name)]
     put(store, "diagnoses", [*records, ended_run("more-a", END - DAY, agent="a"), ended_run("more-c", END - DAY, agent="c")])
     monkeypatch.setattr(measures, "MAX_AGENTS", 2)
     with contextlib.closing(store.cursor()) as cursor:
@@ -131,8 +131,8 @@ def test_runs_without_an_agent_are_a_series_of_the_project(store: Store) -> None
 def test_runs_diagnosed_by_other_rules_are_not_compared(store: Store, changed: dict[str, Any]) -> None:
     """Stricter thresholds do not make runs worse."""
     records = [
-        msgspec.structs.replace(one, **changed) if one.ended_at and one.ended_at > END - 8 * DAY else one
-        for one in runs(worse_since(8))
+        msgspec.structs.replace(run, **changed) if run.ended_at and run.ended_at > END - 8 * DAY else run
+        for run in runs(worse_since(8))
     ]
     assert findings(store, records) == []
 
@@ -143,9 +143,9 @@ def test_rediagnosed_runs_count_by_their_latest_revision(store: Store) -> None:
     put(
         store,
         "diagnoses",
-        [msgspec.structs.replace(one, rule_version="old") for one in records if one.ended_at and one.ended_at < END - 8 * DAY],
+        [msgspec.structs.replace(run, rule_version="old") for run in records if run.ended_at and run.ended_at < END - 8 * DAY],
     )
-    rediagnosed = [msgspec.structs.replace(one, revision=1) for one in records]
+    rediagnosed = [msgspec.structs.replace(run, revision=1) for run in records]
     assert findings(store, rediagnosed) == WORSE
 
 
@@ -154,9 +154,9 @@ def test_quiet_runs_raise_no_alarm() -> None:
     alarms = []
     for number in range(3):
         records = [
-            one
+            run
             for agent in range(20)
-            for one in runs(lambda _: 0.1, 74, 2, name=f"{agent}", agent=f"a{agent}", seed=100 * number + agent)
+            for run in runs(lambda _: 0.1, 74, 2, name=f"{agent}", agent=f"a{agent}", seed=100 * number + agent)
         ]
         with Store(None) as fresh:
             alarms += findings(fresh, records)
@@ -199,7 +199,7 @@ def test_the_evidence_has_the_runs_and_their_queries(store: Store) -> None:
     evidence = json.loads(incident.metadata)
     assert incident.agent == "desk"
     assert len(evidence["runs"]) == 10
-    assert all(one["readinessLevel"] == "unsafe_for_production" and one["runId"].startswith("run_") for one in evidence["runs"])
+    assert all(run["readinessLevel"] == "unsafe_for_production" and run["runId"].startswith("run_") for run in evidence["runs"])
     assert evidence["madeWith"]["rule_version"] == "r"
     with contextlib.closing(store.cursor()) as cursor:
         answers = {query["name"]: query_rows(cursor, query["name"], query["parameters"]) for query in evidence["queries"]}
@@ -207,15 +207,15 @@ def test_the_evidence_has_the_runs_and_their_queries(store: Store) -> None:
     assert session_ids(evidence["runs"]) == {row["session_id"] for row in answers["incident_runs"]}
     rule_evidence = evidence["rules"]["runs"]
     daily_means = {f"{row['day']}": row["mean"] for row in answers["run_days"]}
-    assert {one["day"]: pytest.approx(one["average"], abs=1e-3) for one in rule_evidence["days"]}.items() <= daily_means.items()
+    assert {day["day"]: pytest.approx(day["average"], abs=1e-3) for day in rule_evidence["days"]}.items() <= daily_means.items()
 
 
 def test_the_reasons_count_the_compared_runs(store: Store) -> None:
     """A title "from 0 %" beside "before 3 of 36" looks like a contradiction, so both must use the same days, hours and rules."""
     older = [
-        msgspec.structs.replace(one, rule_version="old")
-        for one in runs(lambda back: 1.0 if back > 25 else 0.0, name="old")
-        if one.ended_at and one.ended_at < END - 20 * DAY
+        msgspec.structs.replace(run, rule_version="old")
+        for run in runs(lambda back: 1.0 if back > 25 else 0.0, name="old")
+        if run.ended_at and run.ended_at < END - 20 * DAY
     ]
     put(store, "diagnoses", [*runs(worse_since(8, share=1.0, before=0.0)), *older])
     (incident,) = check_project(store).opened
@@ -238,17 +238,17 @@ def test_two_unsafe_runs_after_thirty_safe_ones_are_no_incident(store: Store) ->
 def test_the_shown_evidence_is_supported_by_the_counts(store: Store) -> None:
     """Five of five runs after none of twenty-six, one per day: the evidence is a sum over the possible first days."""
     put(store, "diagnoses", runs(worse_since(5, share=1.0, before=0.0), a_day=1))
-    numbers = [one.numbers for one in check_project(store).findings if one.key.tier == "unsafe"]
+    numbers = [finding.numbers for finding in check_project(store).findings if finding.key.tier == "unsafe"]
     before, after = Counts(np.array([0]), np.array([26])), Counts(np.array([5]), np.array([5]))
     most = float(log_count_evidence(before, after)[0])
-    assert [0 < (one.log_evidence or 0) < most + math.log(5) for one in numbers] == [True]
+    assert [0 < (figures.log_evidence or 0) < most + math.log(5) for figures in numbers] == [True]
 
 
 def test_a_repeated_check_opens_no_second_incident(store: Store) -> None:
     """One change is one incident, however many series and agents it affects."""
     put(store, "diagnoses", [*runs(worse_since(8)), *runs(worse_since(8), name="other", agent="night")])
     (incident,) = check_project(store).opened
-    assert {one.key.agent for one in evidence_of(incident).moved} == {"desk", "night"}
+    assert {series.key.agent for series in evidence_of(incident).moved} == {"desk", "night"}
     assert check_project(store, at=END + timedelta(minutes=1)).opened == ()
 
 
@@ -272,9 +272,9 @@ def test_scores_and_runs_of_a_project_are_both_watched(store: Store) -> None:
     """Under a policy without the rule for runs, only the scores are watched."""
     put(store, "scores", history(fallen(6), 40))
     put(store, "diagnoses", runs(worse_since(8)))
-    assert {"tier2", "unsafe"} <= {one.key.tier for one in check_project(store).findings}
+    assert {"tier2", "unsafe"} <= {finding.key.tier for finding in check_project(store).findings}
     without = Policy(defaults=ProjectSettings(incident_rules=("sequential",)))
-    assert {one.key.tier for one in check_project(store, policy=without).findings} == {"tier2"}
+    assert {finding.key.tier for finding in check_project(store, policy=without).findings} == {"tier2"}
 
 
 def test_a_check_of_an_earlier_time_ignores_later_runs(store: Store) -> None:
@@ -286,7 +286,7 @@ def test_a_check_of_an_earlier_time_ignores_later_runs(store: Store) -> None:
 def test_shares_are_reported_as_numbers_of_runs(store: Store) -> None:
     """13 of 15 runs says more than 0.867."""
     put(store, "diagnoses", runs(worse_since(8, share=1.0, before=0.0)))
-    unsafe = next(one for one in check_project(store).findings if one.key.tier == "unsafe")
+    unsafe = next(finding for finding in check_project(store).findings if finding.key.tier == "unsafe")
     assert "0 of 46 runs to 16 of 16 runs" in unsafe.description
     assert "101%" not in unsafe.description
 
