@@ -70,6 +70,9 @@ class PopulationSums(NamedTuple):
         )
 
 
+NO_SESSIONS = PopulationSums(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectedMean:
     """The corrected mean with its 95 % interval; the numbers are None unless the state is `enough`."""

@@ -1,7 +1,8 @@
 -- purpose: human scores beside the judge's scores: each rater's newest score, with the number of judged exchanges
 --     that the pair represents
--- grain: one row per rater and exchange. judge_score: mean of Tier 3, NULL if the judge gave none; stratum: anomaly,
---     unsure or routine; in_stratum: judged exchanges of the project in the stratum, over the days that retention has
+-- grain: one row per rater and exchange. judge_score: mean of Tier 3, NULL if the judge gave none; weight: inverse of
+--     the sampling probability of the score; stratum: anomaly, unsure or routine; in_stratum: judged exchanges of the
+--     project in the stratum, over the days that retention has
 --     kept; judged: judged exchanges in all strata
 -- parameters: $project, $from (inclusive) and $to (exclusive) by event time of the exchange (NULL: unbounded), $times
 --     (list of the event times of the scored exchanges, from score_times, to find their rows quickly; NULL: unknown)
@@ -37,6 +38,7 @@ WITH retained AS (
 ), current_scores AS (
     SELECT
         score_id, connection, session_id, exchange_at, tier3_score AS judge_score,
+        1 / coalesce(sampling_probability, 1) AS weight,
         CASE
             WHEN anomaly THEN 'anomaly'
             WHEN log.is_unsure(tier2_score, tier2_5_alignment, tier2_flagged, tier3_score) THEN 'unsure'
@@ -47,7 +49,7 @@ WITH retained AS (
     QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1
 )
 SELECT
-    v.score_id, v.connection, v.session_id, n.rater, n.human_score, v.judge_score, v.stratum,
+    v.score_id, v.connection, v.session_id, n.rater, n.human_score, v.judge_score, v.weight, v.stratum,
     CASE v.stratum WHEN 'anomaly' THEN c.anomaly WHEN 'unsure' THEN c.unsure ELSE c.routine END AS in_stratum,
     c.anomaly + c.unsure + c.routine AS judged
 FROM newest AS n

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
+from statistics import fmean
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
@@ -15,6 +17,7 @@ from analytics.queries import query_records, query_rows
 from analytics.sums.daily import query_days
 from audit.agreement import Estimate as MeasuredEstimate
 from audit.agreement import Label, agreement
+from audit.corrected_mean import NO_SESSIONS, PopulationSums, SessionSum, WeightedLabel, corrected_mean
 from schemas.lazy import duckdb
 from schemas.records import Exchange, Review
 from service.read.scores import Score, newest_score, score_by_id
@@ -98,11 +101,28 @@ class RaterEstimate(Estimate, frozen=True):
     rater: str
 
 
+class CorrectedMean(Answer, frozen=True):
+    """The judge's Tier 3 mean, corrected by people's scores, with its 95 % interval; null with too few labels."""
+
+    state: Literal["enough", "not_enough_labels"]
+    labels: Annotated[int, Meta(description="Exchanges that people have scored.")]
+    sessions: Annotated[int, Meta(description="Sessions with such exchanges.")]
+    judge: Annotated[float | None, Meta(description="The judge's mean of all exchanges, 1 to 5.")]
+    corrected: Annotated[float | None, Meta(description="The mean that people would have given, by estimate.")]
+    low: float | None
+    high: float | None
+    power: Annotated[
+        float | None,
+        Meta(description="Share of the judge's information that is used: near 0 if its scores vary unlike people's."),
+    ]
+
+
 class Agreement(Answer, frozen=True):
     """The agreement of the judge with people, overall and one by one, and of people among themselves."""
 
     project: str
     overall: Estimate
+    corrected_mean: CorrectedMean
     raters: list[RaterEstimate]
     between_raters: Estimate
     covered: Annotated[float | None, Meta(description="Share of the judged exchanges that the labels represent.")]
@@ -245,8 +265,47 @@ def project_agreement(
     return Agreement(
         project=project,
         overall=Estimate.measured(measured.overall),
+        corrected_mean=_correct_mean(cursor, project, start, end, judged),
         raters=[RaterEstimate.measured(estimate, rater=name) for name, estimate in measured.raters.items()],
         between_raters=Estimate.measured(measured.between_raters),
         covered=measured.covered,
         unjudged=len(rows) - len(judged),
     )
+
+
+def _correct_mean(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    start: datetime | None,
+    end: datetime | None,
+    pairs: Sequence[dict[str, Any]],
+) -> CorrectedMean:
+    """Correct the judge's mean by pairs of human scores and the judge's. Several human scores of an exchange count as their mean."""
+    by_exchange: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for pair in pairs:
+        by_exchange[pair["score_id"]].append(pair)
+    exchanges = Counter(ratings[0]["stratum"] for ratings in by_exchange.values())
+    labels = []
+    for ratings in by_exchange.values():
+        pair = ratings[0]
+        labels.append(
+            WeightedLabel(
+                session=(pair["connection"], pair["session_id"]),
+                weight=pair["weight"] * pair["in_stratum"] / exchanges[pair["stratum"]],
+                human=fmean(rating["human_score"] for rating in ratings),
+                judge=pair["judge_score"],
+            )
+        )
+    sessions = {(pair["connection"], pair["session_id"]) for pair in pairs}
+    keys = [{"connection": connection, "session_id": session_id} for connection, session_id in sessions]
+    rows = query_rows(cursor, "judged_sessions", {"project": project, "from": start, "to": end, "sessions": keys})
+    labelled: dict[Hashable, SessionSum] = {
+        (row["connection"], row["session_id"]): SessionSum(row["weight"], row["total"])
+        for row in rows
+        if row["session_id"] is not None
+    }
+    others = NO_SESSIONS
+    for row in rows:
+        if row["session_id"] is None:
+            others = PopulationSums(row["weight"], row["total"], row["weight_squares"], row["mixed"], row["total_squares"])
+    return CorrectedMean.of(dataclasses.asdict(corrected_mean(labels, labelled, others)))

@@ -95,6 +95,12 @@ def agreement(
     rows.append(("people among themselves", answer.between_raters))
     headers = ["judge against", "labels", "exchanges", "sessions", "kappa", "judge minus people"]
     out.print(table(headers, [agreement_cells(name, estimate) for name, estimate in rows], right=headers[1:4]))
+    mean = answer.corrected_mean
+    if mean.corrected is not None:
+        out.print(
+            f"Tier 3 mean: {mean.judge:.2f} by the judge, {mean.corrected:.2f} corrected by people"
+            f" (95 % interval {mean.low:.2f} to {mean.high:.2f})."
+        )
     if answer.covered is not None:
         out.print(f"The labels represent {answer.covered:.0%} of the exchanges that Tier 3 has judged.")
     if answer.unjudged:

@@ -241,6 +241,11 @@ def test_agreement_has_an_interval_and_is_given_per_rater(call: Call, tokens: To
     assert overall["biasLow"] < overall["bias"] < overall["biasHigh"]
     assert [(one["rater"], one["state"]) for one in body["raters"]] == [("ann", "enough"), ("bob", "not_enough_labels")]
     assert body["betweenRaters"]["exchanges"] == 20
+    mean = body["correctedMean"]
+    assert mean["state"] == "enough"
+    assert mean["labels"] == mean["sessions"] == 40
+    assert mean["low"] < mean["corrected"] < mean["high"]
+    assert mean["corrected"] - mean["judge"] == pytest.approx(-overall["bias"], abs=0.05)
     assert body["covered"] == 1.0
     assert body["unjudged"] == 1
 

@@ -210,12 +210,14 @@ def test_agreement_is_shown_overall_and_per_rater(call: Call, tokens: Tokens, st
     """With enough labels, the page shows kappa, its interval, and the signed bias."""
     labelled(call, tokens, store, 32)
     page = shown(call, tokens.root, f"{AGREEMENT}?days=0")
-    assert re.findall(r'<th scope="row">(.*?)</th>', page) == ["All people", "root"]
+    assert re.findall(r'<th scope="row">(.*?)</th>', page) == ["All people", "root", "The judge alone", "Corrected by people"]
     assert re.search(
         r"<strong>-?\d\.\d\d</strong></td><td class=\"number\" data-label=\"95 %\">-?\d\.\d\d to -?\d\.\d\d</td>", page
     )
     assert '<td class="number" data-label="Bias">+0.50</td>' in page
     assert "scored by two people yet" in page
+    judge, corrected = re.findall(r'data-label="Points">(?:<strong>)?(\d\.\d\d)', page)
+    assert float(judge) - float(corrected) == pytest.approx(0.5, abs=0.01)
 
 
 def labelled(call: Call, tokens: Tokens, store: Store, count: int) -> None:
