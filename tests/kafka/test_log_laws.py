@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from support.clocks import NOW, TickingClock
 from support.kafka_sinks import QUICK, MakeTopics, until
-from support.log_laws import LAWS, Opened
+from support.log_laws import LAWS, OpenLog
 
 from analytics.store.store import Store
 from audit.policy import Policy
@@ -20,7 +20,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.kafka_log import KafkaLog
 
 
-def opened_over(store: Store, connection: KafkaConnection) -> Opened:
+def opened_over(store: Store, connection: KafkaConnection) -> OpenLog:
     """Opens logs over the topics of a test; after a kill, unwritten records remain on the topics."""
 
     @asynccontextmanager
@@ -40,7 +40,7 @@ def opened_over(store: Store, connection: KafkaConnection) -> Opened:
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_a_log_over_kafka_keeps_the_law(
-    kafka: KafkaConnection, make_topics: MakeTopics, law: Callable[[Store, Opened], Awaitable[None]]
+    kafka: KafkaConnection, make_topics: MakeTopics, law: Callable[[Store, OpenLog], Awaitable[None]]
 ) -> None:
     """The engine relies on these laws with every log."""
     make_topics(*topics())

@@ -1,4 +1,4 @@
-"""Evidence of incidents for tests of why: each helper makes one part, in the form in which an incident carries it."""
+"""Builders of incidents and their evidence, in the form in which an incident stores it."""
 
 from __future__ import annotations
 
@@ -16,43 +16,45 @@ RULE: dict[str, Any] = {
 NO_CHANGE = {"amount": 0.0, "low": 0.0, "high": 0.0}
 
 
-def made(evidence: dict[str, Any] | None = None, **fields: Any) -> Incident:
+def build_incident(evidence: dict[str, Any] | None = None, **fields: Any) -> Incident:
     """Return an incident of a Tier 2 decline with additional evidence."""
     values = {"rule": "sequential", "tier": "tier2", "direction": "down", "confidence": "confirmed", **fields}
     return incident(metadata=json.dumps({"rules": {values["rule"]: RULE}, **(evidence or {})}), **values)
 
 
-def count(name: str, *counts: int, label: str = "reason", **more: str) -> dict[str, Any]:
-    """Return a row of counts: matches and total before, matches and total since."""
+def build_count(name: str, *counts: int, label: str = "reason", **fields: str) -> dict[str, Any]:
+    """Return a row of counts: matches and total before the change, then matches and total since."""
     before, all_before, after, all_after = counts
-    return {label: name, "before": before, "all_before": all_before, "after": after, "all_after": all_after, **more}
+    return {label: name, "before": before, "all_before": all_before, "after": after, "all_after": all_after, **fields}
 
 
-def example(name: str, session: str, score: float = 0.1, reason: str = "It strays.") -> dict[str, Any]:
+def build_example(score_id: str, session: str, score: float = 0.1, reason: str = "It strays.") -> dict[str, Any]:
     """Return an exchange that contributed to the change of the mean."""
     return {
-        "scoreId": name, "exchangeId": name, "connection": "c", "agent": "scout", "sessionId": session, "turnNumber": 7,
+        "scoreId": score_id, "exchangeId": score_id, "connection": "c", "agent": "scout", "sessionId": session, "turnNumber": 7,
         "exchangeTimestamp": "2026-10-29T09:00:00Z", "score": score, "weight": 1.0, "moved": 0.8, "samplingReason": "routine_sample",
         "reason": reason,
     }  # fmt: skip
 
 
-def part(value: str, *, label: str = "agent_version", shares: tuple[float, float] = (0.0, 0.5), **more: Any) -> dict[str, Any]:
-    """Return a slice of the traffic: by default, a version that is new."""
+def build_slice(
+    value: str, *, label: str = "agent_version", shares: tuple[float, float] = (0.0, 0.5), **fields: Any
+) -> dict[str, Any]:
+    """Return a slice of the traffic: by default, a new version."""
     return {
         "label": label, "kind": "value", "value": value, "shareBefore": shares[0], "shareAfter": shares[1], "meanBefore": None,
         "meanAfter": 0.05, "exchangesBefore": 0, "exchangesAfter": 25, "mix": {"amount": -0.39, "low": -0.42, "high": -0.36},
-        "within": NO_CHANGE, "explained": 0.97, "standsOut": True, "sameAs": [], **more,
+        "within": NO_CHANGE, "explained": 0.97, "standsOut": True, "sameAs": [], **fields,
     }  # fmt: skip
 
 
-def slices(best: dict[str, Any], usual: dict[str, Any] | None = None, state: str = "found") -> dict[str, Any]:
+def slice_evidence(best: dict[str, Any], usual: dict[str, Any] | None = None, state: str = "found") -> dict[str, Any]:
     """Return the evidence about slices of the traffic."""
     change = {"amount": -0.4, "low": -0.45, "high": -0.35}
     return {"slices": {"state": state, "tried": 4, "unexplained": -0.01, "change": change, "slices": [best], "usual": usual}}
 
 
-def deployed(version: str, **more: str) -> dict[str, Any]:
+def deployment_evidence(version: str, **fields: str) -> dict[str, Any]:
     """Return the evidence of a deployment on one of the days."""
     evidence = {
         "label": "agent_version",
@@ -63,4 +65,4 @@ def deployed(version: str, **more: str) -> dict[str, Any]:
         "comment": None,
         "url": None,
     }
-    return {**evidence, **more}
+    return {**evidence, **fields}

@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from support.alerting import PUBLIC_URL, Desk, slack, webhook
-from support.incident_evidence import count, made
+from support.incident_evidence import build_count, build_incident
 from support.receivers import Receiver
 
 from service.alerts.delivery import slack_body, slack_digest
@@ -155,8 +155,8 @@ def test_each_level_of_each_silence_is_its_own_notice() -> None:
 
 def test_an_alert_begins_with_the_reason() -> None:
     """It is read on a phone, so the figures of the rule come after the problem."""
-    flags = [count("constraint_disclosure", 0, 149, 11, 32, label="flag")]
-    notice = incident_notice(made({"flags": flags}, description="Tier 2 fell by 0.4."))
+    flags = [build_count("constraint_disclosure", 0, 149, 11, 32, label="flag")]
+    notice = incident_notice(build_incident({"flags": flags}, description="Tier 2 fell by 0.4."))
     flagged, fell = notice.text.split("\n\n")
     assert "11 unexplained refusals in 32 exchanges" in flagged
     assert fell == "Tier 2 fell by 0.4."
@@ -167,13 +167,13 @@ def test_an_alert_begins_with_the_reason() -> None:
 
 def test_an_alert_without_a_reason_omits_it() -> None:
     """Missing evidence is no news for a phone."""
-    notice = incident_notice(made({}, description="Tier 2 fell by 0.4."))
+    notice = incident_notice(build_incident({}, description="Tier 2 fell by 0.4."))
     assert notice.text == "Tier 2 fell by 0.4."
     assert notice.details["why"] is None
 
 
 def test_an_alert_has_every_field_of_the_incident_except_its_evidence() -> None:
     """A field added to incidents reaches the alerted person."""
-    incident = made({}, description="Tier 2 fell by 0.4.")
+    incident = build_incident({}, description="Tier 2 fell by 0.4.")
     missing = document(incident_answer(incident)).keys() - incident_notice(incident).details.keys()
     assert missing == {"id", "project", "severity", "title", "description", "metadata"}

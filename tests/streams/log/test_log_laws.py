@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.log_laws import LAWS, Opened, what_was_appended_survives_a_kill
+from support.log_laws import LAWS, OpenLog, appended_records_survive_a_kill
 
 from analytics.store.store import Store
 from streams.log.local_log import LocalLog, local_log
 
 
-def opened_over(store: Store) -> Opened:
+def opened_over(store: Store) -> OpenLog:
     """Opens logs beside a store that survives a kill."""
 
     @asynccontextmanager
@@ -33,9 +33,9 @@ def opened_over(store: Store) -> Opened:
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("place", ["memory", "file"])
-def test_a_local_log_obeys_the_law(tmp_path: Path, place: str, law: Callable[[Store, Opened], Awaitable[None]]) -> None:
+def test_a_local_log_obeys_the_law(tmp_path: Path, place: str, law: Callable[[Store, OpenLog], Awaitable[None]]) -> None:
     """The engine relies on these laws with every log."""
-    if place == "memory" and law is what_was_appended_survives_a_kill:
+    if place == "memory" and law is appended_records_survive_a_kill:
         pytest.skip("a database in memory does not survive a kill")
     with Store(tmp_path / "store.duckdb" if place == "file" else None) as store:
         asyncio.run(asyncio.wait_for(law(store, opened_over(store)), 60))

@@ -1,4 +1,4 @@
-"""POST /api/audit/query: analysts can read all records, reach nothing else, and delay no other request."""
+"""POST /api/audit/query: analysts can read all records but no files, and their statements delay no other request."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
 
 QUERY = "/api/audit/query"
-ONE_AT_ONCE = msgspec.structs.replace(PATIENT, at_once=1)
-HASTY = msgspec.structs.replace(ONE_AT_ONCE, seconds=2.0)
-SLOW = "SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))"
+ONE_STATEMENT = msgspec.structs.replace(PATIENT, at_once=1)
+ONE_STATEMENT_TWO_SECONDS = msgspec.structs.replace(ONE_STATEMENT, seconds=2.0)
+SLOW_STATEMENT = "SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))"
 Ask = Callable[..., httpx2.Response]
 
 
 @pytest.fixture(autouse=True)
-def quick() -> Iterator[None]:
+def forked_query_processes() -> Iterator[None]:
     """Fork query processes instead of starting them, except in a soak run."""
     with forked():
         yield
@@ -39,14 +39,14 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture
 def settings() -> ApiSettings:
-    """Return settings with one concurrent statement."""
-    return ApiSettings(queries=ONE_AT_ONCE)
+    """Return settings that allow one statement at a time."""
+    return ApiSettings(queries=ONE_STATEMENT)
 
 
 @pytest.fixture
-def hasty(app: FastAPI) -> None:
-    """Return settings with a short time limit."""
-    app.state.query_pool.limits = HASTY
+def short_time_limit(app: FastAPI) -> None:
+    """Lower the time limit of statements to two seconds."""
+    app.state.query_pool.limits = ONE_STATEMENT_TWO_SECONDS
 
 
 @pytest.fixture
@@ -59,12 +59,12 @@ def ask(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, 
 
 
 def test_a_statement_is_answered_with_columns_types_and_rows(ask: Ask) -> None:
-    """The ordinary case, with a parameter and the time of the data."""
+    """Clients build tables and charts from the names and types of the columns."""
     sql = "SELECT project, count(*) AS n, max(exchange_at) AS last FROM turns WHERE project = $project GROUP BY ALL"
     document = ask(sql, parameters={"project": "ops"}).json()
 
     assert document["rows"] == [{"project": "ops", "n": 3, "last": "2026-10-01T09:03:00Z"}]
-    assert [(one["name"], one["type"]) for one in document["columns"]] == [
+    assert [(column["name"], column["type"]) for column in document["columns"]] == [
         ("project", "VARCHAR"),
         ("n", "BIGINT"),
         ("last", "TIMESTAMP"),
@@ -88,10 +88,10 @@ def test_every_format_has_the_same_rows(ask: Ask) -> None:
     """Programs, spreadsheets and dataframes read different formats."""
     sql = "SELECT exchange_id, turn_number FROM turns ORDER BY ALL"
     rows = [("s1:1", 1), ("s1:2", 2), ("s1:3", 3)]
-    assert rows == [tuple(row.values()) for row in ask(sql).json()["rows"]]
+    assert [tuple(row.values()) for row in ask(sql).json()["rows"]] == rows
     assert ask(sql, format="csv").text == "exchange_id,turn_number\ns1:1,1\ns1:2,2\ns1:3,3\n"
-    assert rows == pl.read_ipc(io.BytesIO(ask(sql, format="arrow").content)).rows()
-    assert rows == pl.read_parquet(io.BytesIO(ask(sql, format="parquet").content)).rows()
+    assert pl.read_ipc(io.BytesIO(ask(sql, format="arrow").content)).rows() == rows
+    assert pl.read_parquet(io.BytesIO(ask(sql, format="parquet").content)).rows() == rows
 
 
 def test_a_column_of_nulls_has_a_plain_type_name(ask: Ask) -> None:
@@ -125,9 +125,9 @@ def test_an_empty_database_answers_with_no_rows(call: Call, tokens: Tokens) -> N
 def test_only_operators_of_every_project_may_query(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """Answers contain all projects, so operators of one project, readers, connections and anonymous callers are refused."""
     reader = access.add(Holder("operator", "looks", None, scopes=frozenset({"read"})))
-    refused = {"": 401, "dl_wrong": 401, tokens.ops: 403, tokens.ops_reader: 403, reader: 403}
-    for token, status in refused.items():
-        assert status == call("POST", QUERY, token or None, json={"sql": "SELECT 1"}).status_code
+    status_by_token = {"": 401, "dl_wrong": 401, tokens.ops: 403, tokens.ops_reader: 403, reader: 403}
+    for token, status in status_by_token.items():
+        assert call("POST", QUERY, token or None, json={"sql": "SELECT 1"}).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_only_operators_of_every_project_may_query(call: Call, tokens: Tokens, a
     ],
 )
 def test_an_invalid_body_is_refused(call: Call, tokens: Tokens, body: dict[str, Any]) -> None:
-    """It is refused before a process is started."""
+    """An invalid body needs no query process."""
     answer = call("POST", QUERY, tokens.root, json=body)
     assert answer.status_code == 400
     assert answer.json()["code"] == "invalid"
@@ -160,50 +160,52 @@ def test_a_statement_of_a_megabyte_is_refused(call: Call, tokens: Tokens) -> Non
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "hint"),
     [
         ("SELECT nope FROM turns", "nope"),
         ("DELETE FROM scores", "not allowed"),
         ("SELECT * FROM read_text('/etc/passwd')", "no files"),
     ],
 )
-def test_a_failing_statement_is_a_400_with_a_hint(ask: Ask, sql: str, said: str) -> None:
+def test_a_failing_statement_is_a_400_with_a_hint(ask: Ask, sql: str, hint: str) -> None:
     """No statement may cause a 500."""
     answer = ask(sql)
     assert answer.status_code == 400
     assert answer.json()["code"] == "query_refused"
-    assert said in answer.text
+    assert hint in answer.text
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_time_limit")
 def test_a_slow_statement_is_a_400_with_a_hint(ask: Ask) -> None:
-    """The user can query less."""
+    """The hint says that a shorter time range may fit into the limit."""
     answer = ask("SELECT count(*) FROM generate_series(1, 1000000000000)")
     assert answer.status_code == 400
     assert answer.json()["code"] == "query_refused"
     assert "a shorter time" in answer.text
 
 
-def test_a_statement_over_the_limit_is_told_when_to_retry(
+def test_a_statement_beyond_the_concurrency_limit_is_refused(
     server: LiveServer, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets 503 with Retry-After at once, the running one is undisturbed, and later there is room again."""
-    begun, go_on, ask = threading.Event(), threading.Event(), query_pool.ask
+    """The client gets 503 with Retry-After at once, and the running statement continues."""
+    first_started = threading.Event()
+    may_finish = threading.Event()
+    run_statement = query_pool.ask
 
-    async def held(*given: Any) -> Any:
-        begun.set()
-        await asyncio.to_thread(go_on.wait, LONG)
-        return await ask(*given)
+    async def run_when_allowed(*arguments: Any) -> Any:
+        first_started.set()
+        await asyncio.to_thread(may_finish.wait, LONG)
+        return await run_statement(*arguments)
 
-    monkeypatch.setattr(query_pool, "ask", held)
+    monkeypatch.setattr(query_pool, "ask", run_when_allowed)
     headers = {"Authorization": f"Bearer {tokens.root}"}
     with httpx2.Client(base_url=server.url, headers=headers, timeout=LONG) as client:
         answers: list[httpx2.Response] = []
         first = threading.Thread(target=lambda: answers.append(client.post(QUERY, json={"sql": "SELECT 1"})))
         first.start()
-        assert begun.wait(LONG)
+        assert first_started.wait(LONG)
         refused = client.post(QUERY, json={"sql": "SELECT 1"})
-        go_on.set()
+        may_finish.set()
         first.join()
         assert refused.status_code == 503
         assert refused.headers["retry-after"] == "2"
@@ -217,32 +219,32 @@ def test_a_disconnected_client_frees_its_slot(server: LiveServer, tokens: Tokens
     headers = {"Authorization": f"Bearer {tokens.root}"}
     with httpx2.Client(base_url=server.url, headers=headers, timeout=LONG) as client:
         assert client.post(QUERY, json={"sql": "SELECT 1"}).status_code == 200
-        body = json.dumps({"sql": SLOW}).encode()
+        body = json.dumps({"sql": SLOW_STATEMENT}).encode()
         head = f"POST {QUERY} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {headers['Authorization']}\r\n"
-        raw = server.connect()
-        raw.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        connection = server.connect()
+        connection.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         until(lambda: server.app.state.query_pool._running, "the statement to run", LONG)
-        raw.close()
-        until(lambda: not server.app.state.query_pool._running, "room", LONG)
+        connection.close()
+        until(lambda: not server.app.state.query_pool._running, "a free slot", LONG)
         assert client.post(QUERY, json={"sql": "SELECT 1"}).status_code == 200
 
 
 def test_ingest_continues_during_queries(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Statements run in their own process, so they delay and lose no record."""
 
-    async def hammered() -> tuple[list[int], list[int]]:
-        server.app.state.query_pool.limits = HASTY
+    async def query_and_ingest() -> tuple[list[int], list[int]]:
+        server.app.state.query_pool.limits = ONE_STATEMENT_TWO_SECONDS
         async with httpx2.AsyncClient(base_url=server.url, timeout=LONG) as client:
 
             async def post(path: str, token: str, body: Any) -> int:
                 return (await client.post(path, json=body, headers={"Authorization": f"Bearer {token}"})).status_code
 
-            asking = asyncio.gather(*(post(QUERY, tokens.root, {"sql": SLOW}) for _ in range(3)))
-            responses = [
+            queries = asyncio.gather(*(post(QUERY, tokens.root, {"sql": SLOW_STATEMENT}) for _ in range(3)))
+            ingest_statuses = [
                 await post("/api/audit/ingest", tokens.ops, exchange_body(number, session="busy")) for number in range(1, 41)
             ]
-            return responses, await asking
+            return ingest_statuses, await queries
 
-    accepted, queried = asyncio.run(hammered())
-    assert set(accepted) == {201}
-    assert set(queried) == {400, 503}
+    ingest_statuses, query_statuses = asyncio.run(query_and_ingest())
+    assert set(ingest_statuses) == {201}
+    assert set(query_statuses) == {400, 503}

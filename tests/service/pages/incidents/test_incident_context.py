@@ -10,7 +10,7 @@ from html import unescape
 
 from support.api_server import NOW, Call, Tokens
 from support.builders import incident
-from support.incident_evidence import RULE, count, deployed
+from support.incident_evidence import RULE, build_count, deployment_evidence
 from support.pages import from_page, signed_in
 from support.watch_histories import put
 
@@ -69,8 +69,11 @@ def test_the_latest_comment_is_at_the_top(look: Look, call: Call, tokens: Tokens
 def test_the_explanation_of_a_tier_names_failures_of_its_runs(look: Look, store: Store) -> None:
     """An endless loop in five of six sessions explains a fall better than the scores do."""
     more = {
-        "failures": [count("infinite_tool_loop", 0, 29, 5, 6, label="failure"), count("rare", 1, 29, 0, 6, label="failure")],
-        "deployments": [deployed("7", comment="A canary of 15 %")],
+        "failures": [
+            build_count("infinite_tool_loop", 0, 29, 5, 6, label="failure"),
+            build_count("rare", 1, 29, 0, 6, label="failure"),
+        ],
+        "deployments": [deployment_evidence("7", comment="A canary of 15 %")],
     }
     put(
         store,

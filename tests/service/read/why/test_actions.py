@@ -8,15 +8,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.incident_evidence import RULE, deployed, example, made, part, slices
+from support.incident_evidence import RULE, build_example, build_incident, build_slice, deployment_evidence, slice_evidence
 
 from service.cli.main import run
 from service.read.incident_actions import ACTION_RULES, MAX_EXAMPLES, Action
 from service.read.why import why
 
-OLD = part("6", shares=(1.0, 0.5), meanBefore=0.9, meanAfter=0.9, exchangesBefore=271, exchangesAfter=22)
-ROLL_BACK = slices(part("7"), OLD)
-INSIDE = slices(part("acme", label="tenant", shares=(0.2, 0.2), meanBefore=0.9))
+OLD = build_slice("6", shares=(1.0, 0.5), meanBefore=0.9, meanAfter=0.9, exchangesBefore=271, exchangesAfter=22)
+ROLL_BACK = slice_evidence(build_slice("7"), OLD)
+INSIDE = slice_evidence(build_slice("acme", label="tenant", shares=(0.2, 0.2), meanBefore=0.9))
 MIX = {"label": "agent", "shares": "a 20% → 70%", "words": "The mix of agents changed, and the mean with it."}
 MIXED = {"slices": {**ROLL_BACK["slices"], "mix": MIX}}
 CAUSE = {"cause": None, "words": "The anchors cannot tell."}
@@ -25,19 +25,19 @@ LIFE: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("check_both", {"cause": {**CAUSE, "reason": "contradiction"}}, {}),
     ("check_mix", MIXED, {"cause": "mix"}),
     ("roll_back", ROLL_BACK, {}),
-    ("read_sessions", {"exchanges": [example("a", "s")]}, {}),
+    ("read_sessions", {"exchanges": [build_example("a", "s")]}, {}),
     (
         "read_runs",
         {"runs": [{"runId": "run_001", "sessionId": "s"}]},
         {"rule": "runs", "tier": "unsafe", "direction": "up", "agent": "scout"},
     ),
     ("look_at_part", INSIDE, {}),
-    ("check_deployment", {"deployments": [deployed("7")]}, {}),
+    ("check_deployment", {"deployments": [deployment_evidence("7")]}, {}),
     ("new_normal", {}, {"direction": "up"}),
     ("compare_policies", {"note": "The policy differs before and after."}, {}),
     ("anchors", {"cause": {**CAUSE, "reason": "no_anchors"}}, {}),
     ("widen_sampling", {"rules": {"sequential": RULE | {"sessionsAfter": 5}}}, {}),
-    ("send_labels", slices(part("7"), state="no_labels"), {}),
+    ("send_labels", slice_evidence(build_slice("7"), state="no_labels"), {}),
     ("check_again", {}, {"confidence": "suspected"}),
 )
 """Each rule with evidence for which it holds."""
@@ -45,7 +45,7 @@ LIFE: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
 
 def actions(evidence: dict[str, Any], **fields: Any) -> dict[str, Action]:
     """The actions of an incident by their ids."""
-    return {one.id: one for one in why(made(evidence, **fields)).actions}
+    return {one.id: one for one in why(build_incident(evidence, **fields)).actions}
 
 
 def test_every_rule_has_evidence_in_these_tests() -> None:
@@ -94,7 +94,7 @@ def test_a_command_exists_with_its_options(
 
 def test_a_new_version_is_rolled_back_to_the_last_good_one() -> None:
     """The advice has the figures of both versions and says that they prove no cause."""
-    found = actions(ROLL_BACK | {"deployments": [deployed("7", url="https://ci.example/7")]})
+    found = actions(ROLL_BACK | {"deployments": [deployment_evidence("7", url="https://ci.example/7")]})
     back = found["roll_back"]
     assert back.title == "Roll back agent_version from 7 to 6"
     because = back.because
@@ -111,14 +111,14 @@ def test_a_new_version_is_rolled_back_to_the_last_good_one() -> None:
 @pytest.mark.parametrize(
     "best",
     [
-        part("7", shares=(0.5, 0.5), meanBefore=0.9),  # it was there before, and well
-        part("acme", label="tenant"),  # nobody rolls a customer back
-        part("", kind="not_given"),
+        build_slice("7", shares=(0.5, 0.5), meanBefore=0.9),  # it was there before, and well
+        build_slice("acme", label="tenant"),  # nobody rolls a customer back
+        build_slice("", kind="not_given"),
     ],
 )
 def test_what_is_no_new_version_is_looked_at_and_not_rolled_back(best: dict[str, Any]) -> None:
     """A rollback that cannot undo the change must not be recommended."""
-    found = actions(slices(best, OLD))
+    found = actions(slice_evidence(best, OLD))
     assert found.keys() & {"look_at_part", "roll_back"} == {"look_at_part"}
 
 
@@ -129,8 +129,8 @@ def test_a_better_version_is_not_rolled_back() -> None:
 
 def test_three_sessions_are_named_each_another_one_and_usual_ones_beside_them() -> None:
     """Three turns of one session are one example."""
-    moved = [example(f"m{number}", f"s{number // 2}") for number in range(12)]
-    read = actions({"exchanges": moved, "usual": [example("before", "u", 0.95)]})["read_sessions"]
+    moved = [build_example(f"m{number}", f"s{number // 2}") for number in range(12)]
+    read = actions({"exchanges": moved, "usual": [build_example("before", "u", 0.95)]})["read_sessions"]
     assert len(read.links) == MAX_EXAMPLES + 1
     asked = [urlsplit(one.path) for one in read.links[:MAX_EXAMPLES]]
     assert [one.path for one in asked] == [f"/projects/ops/sessions/s{number}" for number in range(MAX_EXAMPLES)]
@@ -157,8 +157,8 @@ def test_three_sessions_are_named_each_another_one_and_usual_ones_beside_them() 
 )
 def test_the_heading_counts_the_sessions_that_are_listed(usual: list[str], title: str, because: str) -> None:
     """Three in the heading and five below it make one look for the three."""
-    moved = [example(f"m{number}", f"s{number}") for number in range(3)]
-    before = [example(f"b{number}", session, 0.95) for number, session in enumerate(usual)]
+    moved = [build_example(f"m{number}", f"s{number}") for number in range(3)]
+    before = [build_example(f"b{number}", session, 0.95) for number, session in enumerate(usual)]
     read = actions({"exchanges": moved, "usual": before})["read_sessions"]
     assert read.title == title
     assert because in read.because
@@ -167,7 +167,7 @@ def test_the_heading_counts_the_sessions_that_are_listed(usual: list[str], title
 
 def test_a_rollback_stands_before_what_is_only_read() -> None:
     """It ends the harm; whether the judge changed comes before it, because then there is nothing to undo."""
-    evidence = ROLL_BACK | {"exchanges": [example("a", "s")], "cause": {"cause": "judge", "words": "The judge."}}
+    evidence = ROLL_BACK | {"exchanges": [build_example("a", "s")], "cause": {"cause": "judge", "words": "The judge."}}
     assert list(actions(evidence))[:2] == ["roll_back", "read_sessions"]
     assert list(actions(evidence, cause="judge"))[:3] == ["check_judge", "roll_back", "read_sessions"]
 
@@ -175,7 +175,12 @@ def test_a_rollback_stands_before_what_is_only_read() -> None:
 @pytest.mark.parametrize("status", ["resolved", "dismissed"])
 def test_an_incident_that_is_over_is_only_read(status: str) -> None:
     """A decided incident needs no rollback any more."""
-    evidence = {"exchanges": [example("a", "s")], **ROLL_BACK, "note": "differs", "cause": {**CAUSE, "reason": "no_anchors"}}
+    evidence = {
+        "exchanges": [build_example("a", "s")],
+        **ROLL_BACK,
+        "note": "differs",
+        "cause": {**CAUSE, "reason": "no_anchors"},
+    }
     assert list(actions(evidence, status=status)) == ["read_sessions"]
 
 
@@ -190,7 +195,12 @@ def test_anchors_are_missed_for_judged_tiers_even_if_rules_tell_of_runs() -> Non
 def test_what_senders_named_is_quoted_and_opens_no_script() -> None:
     """A version may be called anything, and a deployment's address is only opened if it is of the web."""
     hostile = "7'; rm -rf / #\u202e"
-    found = actions({**slices(part("8"), OLD | {"value": hostile}), "deployments": [deployed("8", url="javascript:alert(1)")]})
+    found = actions(
+        {
+            **slice_evidence(build_slice("8"), OLD | {"value": hostile}),
+            "deployments": [deployment_evidence("8", url="javascript:alert(1)")],
+        }
+    )
     back = found["roll_back"]
     assert shlex.split(back.command or "")[:4] == ["driftline", "deployments", "add", hostile]
     assert "\u202e" not in back.title

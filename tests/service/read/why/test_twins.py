@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.incident_evidence import example, made
+from support.incident_evidence import build_example, build_incident
 
 from schemas.records import Incident
 from service.read.why import find_related, find_suspected_cause
@@ -16,12 +16,12 @@ DAY = datetime(2026, 10, 28, tzinfo=UTC)
 
 def one(name: str, evidence: dict[str, Any] | None = None, **fields: Any) -> Incident:
     """An incident that began on a day and goes on."""
-    return made(
+    return build_incident(
         evidence, **{"incident_id": name, "first_day": DAY, "checked_at": DAY + timedelta(days=5), "cause": None, **fields}
     )
 
 
-SPIKE = one("spike", {"exchanges": [example("e", "s")]}, type="anomaly_spike", tier=None)
+SPIKE = one("spike", {"exchanges": [build_example("e", "s")]}, type="anomaly_spike", tier=None)
 
 
 @pytest.mark.parametrize(
