@@ -1,4 +1,4 @@
-"""Proposes thresholds that fit the runs of an agent in a database. See `audit.detectors.tuning`."""
+"""Proposes thresholds that fit the stored runs of an agent. See `audit.detectors.tuning`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.read.runs import with_payloads
 from streams.watch.lifecycle import CONFIRMED, DISMISSED, NEW_NORMAL
 
 RUN_BATCH_SIZE = 500
-"""Number of runs whose events are in memory at once."""
+"""Maximum number of runs whose events are in memory at once."""
 MAX_NAMED_RUNS = 5
 """Maximum number of runs named for each threshold."""
 
@@ -65,25 +65,24 @@ def tune_agent(
     agent or its project are left out, unless a person dismissed the incident or called it the new normal.
     """
     params = {"project": project, "agent": agent, "since": since, "limit": limit}
-    places, left_out = _drop_incidents(query_rows(cursor, "agent_run_places", params), _read_incidents(cursor, project, agent))
+    incidents = _read_incidents(cursor, project, agent)
+    runs, left_out = _leave_out_incident_days(query_rows(cursor, "agent_run_places", params), incidents)
     detectors = policy.for_project(project).settings.detectors
     profiles = {name: detectors.profile(name, agent) for name in PROFILES}
-    folded: dict[ProfileName, list[tuple[int, SessionEvidence]]] = {name: [] for name in PROFILES}
-    for start in range(0, len(places), RUN_BATCH_SIZE):
-        for name, number, evidence in _fold_run(cursor, places[start : start + RUN_BATCH_SIZE], profiles):
-            folded[name].append((number, evidence))
-    tunings = [
-        ProfileTuning(
-            profile=profiles[name], runs=len(runs), rows=tuple(tune(runs, profiles[name], share=share, named=MAX_NAMED_RUNS))
-        )
-        for name, runs in folded.items()
-        if runs
-    ]
+    evidence_by_profile: dict[ProfileName, list[tuple[int, SessionEvidence]]] = {name: [] for name in PROFILES}
+    for start in range(0, len(runs), RUN_BATCH_SIZE):
+        for name, number, evidence in _read_evidence(cursor, runs[start : start + RUN_BATCH_SIZE], profiles):
+            evidence_by_profile[name].append((number, evidence))
+    tunings = []
+    for name, evidence_by_run in evidence_by_profile.items():
+        if evidence_by_run:
+            rows = tune(evidence_by_run, profiles[name], share=share, named=MAX_NAMED_RUNS)
+            tunings.append(ProfileTuning(profile=profiles[name], runs=len(evidence_by_run), rows=tuple(rows)))
     return AgentTuning(profiles=tunings, left_out=left_out)
 
 
 def _read_incidents(cursor: duckdb.DuckDBPyConnection, project: str, agent: str | None) -> list[Incident]:
-    """Return the confirmed incidents of an agent or its whole project, without dismissed ones and new normals."""
+    """Return the confirmed incidents of an agent or its whole project, except those dismissed or resolved as the new normal."""
     return [
         incident
         for incident in query_records(cursor, "watched_incidents", Incident, {"projects": [project]})
@@ -94,39 +93,36 @@ def _read_incidents(cursor: duckdb.DuckDBPyConnection, project: str, agent: str 
     ]
 
 
-def _drop_incidents(
-    places: Sequence[dict[str, Any]], incidents: Sequence[Incident]
+def _leave_out_incident_days(
+    runs: Sequence[dict[str, Any]], incidents: Sequence[Incident]
 ) -> tuple[list[dict[str, Any]], tuple[RunsLeftOut, ...]]:
     """Return the runs outside the days of incidents, and how many each incident leaves out. A run counts only for the first incident."""
-    kept = list(places)
+    remaining = list(runs)
     left_out = []
     for incident in incidents:
         first = (incident.first_day or incident.detected_at).date()
         last = None if incident.last_day is None else incident.last_day.date()
-        outside = [position for position in kept if not first <= position["last_at"].date() <= (last or date.max)]
-        if len(outside) < len(kept):
-            left_out.append(RunsLeftOut(incident.incident_id, first, last, len(kept) - len(outside)))
-        kept = outside
-    return kept, tuple(left_out)
+        outside = [run for run in remaining if not first <= run["last_at"].date() <= (last or date.max)]
+        if len(outside) < len(remaining):
+            left_out.append(RunsLeftOut(incident.incident_id, first, last, len(remaining) - len(outside)))
+        remaining = outside
+    return remaining, tuple(left_out)
 
 
-def _fold_run(
-    cursor: duckdb.DuckDBPyConnection, places: Sequence[dict[str, Any]], profiles: dict[ProfileName, Profile]
+def _read_evidence(
+    cursor: duckdb.DuckDBPyConnection, runs: Sequence[dict[str, Any]], profiles: dict[ProfileName, Profile]
 ) -> Iterator[tuple[ProfileName, int, SessionEvidence]]:
-    """Yield the evidence of some runs in order, each with its profile."""
-    runs = [
-        {"run": position["number"], "connection": position["connection"], "session_id": position["session_id"]}
-        for position in places
-    ]
-    compared = any(SessionEvidence.held_to(profile.thresholds).reads_payloads for profile in profiles.values())
-    frame = with_payloads(cursor, run_query(cursor, "run_evidence", {"runs": runs}), runs, wanted=compared)
-    parts = frame.partition_by("run", as_dict=True, maintain_order=True)
-    for position in places:
-        events = parts.get((position["number"],))
+    """Yield the profile, number and evidence of each run that has events, in order."""
+    run_keys = [{"run": run["number"], "connection": run["connection"], "session_id": run["session_id"]} for run in runs]
+    needs_payloads = any(SessionEvidence.held_to(profile.thresholds).reads_payloads for profile in profiles.values())
+    frame = with_payloads(cursor, run_query(cursor, "run_evidence", {"runs": run_keys}), run_keys, wanted=needs_payloads)
+    events_by_run = frame.partition_by("run", as_dict=True, maintain_order=True)
+    for run in runs:
+        number = run["number"]
+        events = events_by_run.get((number,))
         if events is None:
             continue
         name = profile_name(source_of(events["source"]))
         evidence = SessionEvidence.held_to(profiles[name].thresholds, reference_limit=0)
-        rows = events.select("run", *FOLD_COLUMNS[1:]).iter_rows()
-        fold_columns({position["number"]: evidence}, rows)
-        yield name, position["number"], evidence
+        fold_columns({number: evidence}, events.select("run", *FOLD_COLUMNS[1:]).iter_rows())
+        yield name, number, evidence

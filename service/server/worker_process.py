@@ -1,4 +1,4 @@
-"""One worker process: built from the settings, it works until it is stopped or fails."""
+"""A worker process: it runs stages on Kafka until it is stopped or fails."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from streams.process import collect_rarely, handled_in_loop
 from streams.topology import Stage
 
 STOP_GRACE_SECONDS = 15.0
-"""How long a stop may take beyond its grace period, in seconds."""
+"""Seconds after the grace period until a worker that does not stop is ended."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts from which a worker's processors are built."""
+    """The objects that the stages of a worker share."""
 
     connection: KafkaConnection
     policy: Policy
@@ -52,18 +52,22 @@ class _Parts:
 
 
 def run_worker(
-    settings: Settings, stages: Sequence[Stage], orphaned: int | None, collected: Mapping[str, str] | None = None
+    settings: Settings, stages: Sequence[Stage], supervisor_pipe: int | None, collector_topics: Mapping[str, str] | None = None
 ) -> int:
-    """Work until a stop signal; return the exit code. The descriptor `orphaned` reaches its end when our supervisor ends.
+    """Run the stages until a stop signal; return the exit code.
 
-    `collected` are a Collector's topics to read as well, each with its signal.
+    `supervisor_pipe` is a file descriptor that reaches its end when the supervisor ends; None without a supervisor.
+    `collector_topics` maps the topics of an OpenTelemetry Collector that this worker also reads to their signals.
     """
     collect_rarely()
-    return asyncio.run(_run(settings, stages, orphaned, collected or {}))
+    return asyncio.run(_run(settings, stages, supervisor_pipe, collector_topics or {}))
 
 
-async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None, collected: Mapping[str, str]) -> int:
-    policy, connection = policy_of(settings), connection_of(settings)
+async def _run(
+    settings: Settings, stages: Sequence[Stage], supervisor_pipe: int | None, collector_topics: Mapping[str, str]
+) -> int:
+    policy = policy_of(settings)
+    connection = connection_of(settings)
     async with contextlib.AsyncExitStack() as stack:
         judge = (await open_judge(settings, policy, os.environ)).judge if any(stage.judged for stage in stages) else None
         if judge is not None:
@@ -71,37 +75,39 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
         producer = RecordProducer(connection)
         stack.push_async_callback(producer.stop)
         await producer.start()
-        membership, framing = Membership(SURE_SECONDS), framing_of(settings)
+        membership = Membership(SURE_SECONDS)
         parts = _Parts(
-            connection,
-            policy,
-            redactor_of(settings, policy),
-            judge,
-            JudgeCalls(),
-            producer,
-            membership,
-            framing,
-            TaskSlots(settings.judge_concurrency),
+            connection=connection,
+            policy=policy,
+            redactor=redactor_of(settings, policy),
+            judge=judge,
+            calls=JudgeCalls(),
+            producer=producer,
+            membership=membership,
+            framing=framing_of(settings),
+            slots=TaskSlots(settings.judge_concurrency),
         )
         states = {stage.name: _open_states(stage, parts) for stage in stages}
         for topic in states.values():
             stack.callback(topic.close)
-        at_work = [_run_stages(stage, states[stage.name], parts) for stage in stages]
-        worker = Worker(connection, [*at_work, *_collect_garbage(collected, parts)], membership=membership)
-        return await _work(worker, [stage.source for stage in stages if stage.judged], settings.judge_grace, orphaned)
+        kafka_stages = [_build_stage(stage, states[stage.name], parts) for stage in stages]
+        kafka_stages += _build_collector_stages(collector_topics, parts)
+        worker = Worker(connection, kafka_stages, membership=membership)
+        judged_topics = [stage.source for stage in stages if stage.judged]
+        return await _run_until_stopped(worker, judged_topics, settings.judge_grace, supervisor_pipe)
 
 
 def _open_states(stage: Stage, parts: _Parts) -> StateTopic:
-    """Open the topic with the states of the stage."""
+    """Open the topic that stores the states of the stage."""
     return StateTopic(
         parts.connection, stage.name, parts.producer, source=stage.source, state_type=stage.state_type, redactor=parts.redactor
     )
 
 
-def _run_stages(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
-    """Return the stage with the factory of its processors."""
+def _build_stage(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
+    """Return the Kafka stage that runs a stage of the topology."""
     if stage.judged is not None:
-        from streams.kafka.stages import CHUNK_TASKS, KafkaJudgingContext  # noqa: PLC0415 - a worker without such a stage asks no judge
+        from streams.kafka.stages import CHUNK_TASKS, KafkaJudgingContext  # noqa: PLC0415 - only judged stages need the judging modules
 
         judging = KafkaJudgingContext(
             stage=stage.judged,
@@ -128,7 +134,7 @@ def _run_stages(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
     return KafkaStage(stage.source, computing.open_partition, records_at_once=stage.records_at_once)
 
 
-def _collect_garbage(topics: Mapping[str, str], parts: _Parts) -> Sequence[KafkaStage]:
+def _build_collector_stages(topics: Mapping[str, str], parts: _Parts) -> Sequence[KafkaStage]:
     """Return one stage for each Collector topic."""
     if not topics:
         return ()
@@ -137,68 +143,74 @@ def _collect_garbage(topics: Mapping[str, str], parts: _Parts) -> Sequence[Kafka
     return collector_stages(topics, policy=parts.policy, redactor=parts.redactor, now=utc_now, producer=parts.producer)
 
 
-async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: int | None) -> int:
-    """Work until stopped, or until the worker fails; a second signal makes it stop faster.
+async def _run_until_stopped(
+    worker: Worker, judged_topics: Sequence[str], grace_seconds: float, supervisor_pipe: int | None
+) -> int:
+    """Run the worker until a stop request; end the process if the consumer fails. A second signal makes it stop faster.
 
-    `patient` are topics whose stages may wait without a time limit.
+    The watchdog lets the stages of `judged_topics` wait without a time limit, because judges may be slow.
     """
     stop_requests = asyncio.Queue[str]()
     with (
         handled_in_loop(lambda number: stop_requests.put_nowait(f"signal {number.name}")),
-        _follow_parent(orphaned, stop_requests),
+        _stop_with_supervisor(supervisor_pipe, stop_requests),
     ):
         await worker.start()
-        watchdog = Watchdog(worker.stages, worker.consumer.waiting, patient=patient)
-        stop, fail = asyncio.create_task(stop_requests.get()), asyncio.create_task(worker.failed())
+        watchdog = Watchdog(worker.stages, worker.consumer.waiting, patient=judged_topics)
+        stop = asyncio.create_task(stop_requests.get())
+        failure = asyncio.create_task(worker.failed())
         with _run_background([watchdog.run()]):
-            await asyncio.wait([stop, fail], return_when=asyncio.FIRST_COMPLETED)
-        if fail.done():
-            log.critical("the consumer failed: %s", fail.result(), exc_info=fail.result())
+            await asyncio.wait([stop, failure], return_when=asyncio.FIRST_COMPLETED)
+        if failure.done():
+            log.critical("the consumer failed: %s", failure.result(), exc_info=failure.result())
             logging.shutdown()
             os._exit(STUCK)
         log.info("stopping: %s", stop.result())
-        fail.cancel()
-        await _stop(worker, grace, stop_requests)
+        failure.cancel()
+        await _stop(worker, grace_seconds, stop_requests)
     return 0
 
 
-async def _stop(worker: Worker, grace: float, stop_requests: asyncio.Queue[str]) -> None:
-    # Without a broker the client never finishes leaving its group, and without a supervisor nobody else ends the process.
-    asyncio.get_running_loop().call_later(grace + STOP_GRACE_SECONDS, os._exit, STUCK)
-    stopping, again = asyncio.create_task(worker.stop(grace)), asyncio.create_task(stop_requests.get())
-    await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
-    if again.done():
-        log.info("hurrying: %s", again.result())
+async def _stop(worker: Worker, grace_seconds: float, stop_requests: asyncio.Queue[str]) -> None:
+    """Stop the worker; hurry it at a second stop request. Ends the process if that takes too long."""
+    # Without a broker the client never finishes leaving its group, and without a supervisor nothing else ends the process.
+    asyncio.get_running_loop().call_later(grace_seconds + STOP_GRACE_SECONDS, os._exit, STUCK)
+    stopping = asyncio.create_task(worker.stop(grace_seconds))
+    second_request = asyncio.create_task(stop_requests.get())
+    await asyncio.wait([stopping, second_request], return_when=asyncio.FIRST_COMPLETED)
+    if second_request.done():
+        log.info("hurrying: %s", second_request.result())
         await worker.hurry()
-    again.cancel()
+    second_request.cancel()
     await stopping
 
 
 @contextlib.contextmanager
-def _follow_parent(supervisor: int | None, stop_requests: asyncio.Queue[str]) -> Iterator[None]:
-    """Stop when our supervisor ends, if there is one: the descriptor `supervisor` then reaches its end."""
+def _stop_with_supervisor(supervisor_pipe: int | None, stop_requests: asyncio.Queue[str]) -> Iterator[None]:
+    """Within the context, request a stop when the supervisor ends. Does nothing without a supervisor."""
+    if supervisor_pipe is None:
+        yield
+        return
     loop = asyncio.get_running_loop()
-    if supervisor is not None:
-        loop.add_reader(supervisor, _hear_end, loop, supervisor, stop_requests)
+    loop.add_reader(supervisor_pipe, _request_stop_at_end, loop, supervisor_pipe, stop_requests)
     try:
         yield
     finally:
-        if supervisor is not None:
-            loop.remove_reader(supervisor)
+        loop.remove_reader(supervisor_pipe)
 
 
-def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, stop_requests: asyncio.Queue[str]) -> None:
-    if not os.read(orphaned, 1):
-        loop.remove_reader(orphaned)
+def _request_stop_at_end(loop: asyncio.AbstractEventLoop, supervisor_pipe: int, stop_requests: asyncio.Queue[str]) -> None:
+    if not os.read(supervisor_pipe, 1):
+        loop.remove_reader(supervisor_pipe)
         stop_requests.put_nowait("the supervisor is gone")
 
 
 @contextlib.contextmanager
-def _run_background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Run coroutines beside the context; if one fails, end the process, because nothing else would do its work."""
-    tasks = [asyncio.create_task(work) for work in works]
+def _run_background(coroutines: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """Run coroutines while the context is open. If one fails, end the process, because nothing else would do its work."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     for task in tasks:
-        task.add_done_callback(_find_fault)
+        task.add_done_callback(_end_process_on_failure)
     try:
         yield
     finally:
@@ -206,6 +218,6 @@ def _run_background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None
             task.cancel()
 
 
-def _find_fault(task: asyncio.Task[None]) -> None:
+def _end_process_on_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         end_process(error)

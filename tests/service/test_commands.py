@@ -227,6 +227,17 @@ def test_csv_cells_cannot_be_formulas(driftline: Command, events_file: Path) -> 
     assert out.split() == ["cell", "'=1+1"]
 
 
+def test_csv_is_the_same_on_the_terminal_and_in_a_file(driftline: Command, events_file: Path, tmp_path: Path) -> None:
+    """Formulas are also guarded in headers, after line feeds and with full-width signs, wherever the CSV goes."""
+    driftline("import", "events", str(events_file))
+    statement = "SELECT '\uff1d1+1' AS \"=header\", chr(10) || '=1+1' AS line_feed, [1, 2] AS numbers, TIMESTAMP '2026-10-10 12:00:00' AS time"
+    _, terminal_csv, _ = driftline("sql", statement, "--csv")
+    code, _, _ = driftline("sql", statement, "--format", "csv", "-o", str(tmp_path / "rows.csv"))
+    assert code == 0
+    assert terminal_csv == (tmp_path / "rows.csv").read_text()
+    assert terminal_csv.startswith("'=header,line_feed,numbers,time\n'\uff1d1+1,\"'\n=1+1\",")
+
+
 def test_a_rebuild_gives_the_same_tables(driftline: Command, events_file: Path) -> None:
     """Derived tables are a cache of the sources."""
     driftline("import", "events", str(events_file))

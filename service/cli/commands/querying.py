@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import difflib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,11 +30,11 @@ from service.setup.workspace import open_workspace, readable_file, require_datab
 from service.text.formats import MISSING, counted, plain
 from service.text.window import moment_of
 
-NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""Matches a text that can only be a query's name: a statement has more than one word."""
-DAYS = 14
-"""Length of a window by default."""
-NUMBERS = frozenset(
+QUERY_NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""Matches the name of a query. A statement has more than one word."""
+DEFAULT_DAYS = 14
+"""The default of a query's parameter `days`."""
+NUMERIC_PARAMETERS = frozenset(
     {
         "after_place",
         "after_turn",
@@ -51,12 +49,12 @@ NUMBERS = frozenset(
         "newest",
     }
 )
-FLAGS = {"true": True, "false": False}
-SEE_LIST = "`driftline sql --list` shows every query with its parameters."
+BOOLEANS = {"true": True, "false": False}
+LIST_HINT = "`driftline sql --list` shows every query with its parameters."
 
 
-class Form(StrEnum):
-    """Formats of the answer."""
+class OutputFormat(StrEnum):
+    """Formats of the rows."""
 
     TABLE = "table"
     JSONL = "jsonl"
@@ -66,17 +64,28 @@ class Form(StrEnum):
     PARQUET = "parquet"
 
 
-BINARY = frozenset({Form.ARROW, Form.PARQUET})
+BINARY_FORMATS = frozenset({OutputFormat.ARROW, OutputFormat.PARQUET})
+ROW_FORMATS = frozenset({OutputFormat.TABLE, OutputFormat.JSONL})
+"""Formats that are printed row by row, with the values as the database returns them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """The parameters of a query from the command line."""
+class _QueryOptions:
+    """The options of the command line that set the parameters of a named query."""
 
     project: str | None
-    as_of: datetime
+    as_of: str | None
+    values: Sequence[str]
     limit: int
-    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The rows of a statement or query."""
+
+    frame: pl.DataFrame
+    has_more: bool
+    """Whether the limit cut rows off."""
 
 
 def sql(
@@ -95,7 +104,7 @@ def sql(
         ),
     ] = None,
     limit: Limit = 1000,
-    form: Annotated[Form, typer.Option("--format", help="Format of the output.")] = Form.TABLE,
+    form: Annotated[OutputFormat, typer.Option("--format", help="Format of the output.")] = OutputFormat.TABLE,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the rows to a file.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     database: Database = None,
@@ -106,103 +115,118 @@ def sql(
     The database is opened read-only, without access to other files or the network. --list shows the named queries.
     """
     if listed:
-        _list(as_json=as_json)
+        _list_queries(as_json=as_json)
         return
     if statement is None:
-        raise SettingsError("sql: no statement given", hint=f"Give a statement or the name of a query. {SEE_LIST}")
-    form = Form.JSONL if as_json else Form.CSV if as_csv else form
-    _check(form, output)
+        raise SettingsError("sql: no statement given", hint=f"Give a statement or the name of a query. {LIST_HINT}")
+    if as_json:
+        form = OutputFormat.JSONL
+    elif as_csv:
+        form = OutputFormat.CSV
+    _check_format(form, output)
     settings = settings_of(database)
-    path = settings.database
-    require_database(path)
-    if NAME.fullmatch(statement):
-        moment = utc_now() if as_of is None else moment_of(as_of, "--as-of", utc_now())
-        query = _named(statement)
-        parameters = _parameters(query, _Given(project, moment, limit, _pairs(values or ())))
-        _require_known(settings, parameters.get("project"))
-        with readable_file(settings) as file:
-            _add_up(file)
-            frame_and_rest = fetch_query(file, query, parameters, limit)
-        _show(*frame_and_rest, form, output, limit)
+    require_database(settings.database)
+    options = _QueryOptions(project, as_of, values or (), limit)
+    if QUERY_NAME.fullmatch(statement):
+        _write_result(_run_named_query(settings, statement, options), form, output, limit)
         return
-    if project is not None or as_of is not None or values:
+    if options.project is not None or options.as_of is not None or options.values:
         raise SettingsError("sql: --project, --as-of and --set need a named query", hint="Write the values into the statement.")
-    if output is None and form in {Form.TABLE, Form.JSONL, Form.CSV}:
+    if output is None and form in ROW_FORMATS:
         with readable_file(settings) as file:
-            rows = fetch_rows(file, statement, limit)
-        _print_rows(*rows, form, limit)
+            columns, rows, has_more = fetch_rows(file, statement, limit)
+        _print_rows(columns, rows, form, _describe_cut(limit, has_more=has_more))
         return
     with readable_file(settings) as file:
-        frame_and_rest = fetch_statement(file, statement, limit)
-    _show(*frame_and_rest, form, output, limit)
+        result = _Result(*fetch_statement(file, statement, limit))
+    _write_result(result, form, output, limit)
 
 
-def _list(*, as_json: bool) -> None:
+def _list_queries(*, as_json: bool) -> None:
     for query in queries().values():
         if as_json:
             print_json({"name": query.name, "purpose": query.purpose, "grain": query.grain, "parameters": query.explained})
         else:
             out.print(query.name, style="bold", markup=False)
-            for what, text in (("", query.purpose), ("grain: ", query.grain), ("parameters: ", query.explained)):
-                out.say(f"  {what}{text}")
+            out.say(f"  {query.purpose}")
+            out.say(f"  grain: {query.grain}")
+            out.say(f"  parameters: {query.explained}")
 
 
-def _check(form: Form, output: Path | None) -> None:
-    if form in BINARY and output is None and sys.stdout.isatty():
+def _check_format(form: OutputFormat, output: Path | None) -> None:
+    """Raise a SettingsError if the output cannot take the format."""
+    if form in BINARY_FORMATS and output is None and sys.stdout.isatty():
         raise SettingsError(f"--format {form} cannot be shown on a terminal", hint="Write it to a file with -o FILE.")
-    if form is Form.TABLE and output is not None:
+    if form is OutputFormat.TABLE and output is not None:
         raise SettingsError(
             "-o: a file needs a format other than table", hint=f"Choose --format {', '.join(FORMATS)} or jsonl."
         )
 
 
-def _named(name: str) -> Query:
+def _run_named_query(settings: Settings, name: str, options: _QueryOptions) -> _Result:
+    """Return the rows of a named query."""
+    query = _find_query(name)
+    parameters = _bind_parameters(query, options)
+    _require_known(settings, parameters.get("project"))
+    with readable_file(settings) as file:
+        _refresh_daily_sums(file)
+        return _Result(*fetch_query(file, query, parameters, options.limit))
+
+
+def _find_query(name: str) -> Query:
+    """Return the query; QueryError with similar names if there is none."""
     query = queries().get(name)
     if query is None:
-        near = difflib.get_close_matches(name, queries(), n=3)
-        raise QueryError(f"there is no query {name}", hint=(f"Did you mean {' or '.join(near)}? " if near else "") + SEE_LIST)
+        similar = difflib.get_close_matches(name, queries(), n=3)
+        suggestion = f"Did you mean {' or '.join(similar)}? " if similar else ""
+        raise QueryError(f"there is no query {name}", hint=suggestion + LIST_HINT)
     return query
 
 
-def _pairs(assignments: Sequence[str]) -> dict[str, str]:
-    pairs = {}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not equals:
-            raise SettingsError(f"--set {assignment}: no value", hint="Write NAME=VALUE, such as --set days=7.")
-        pairs[name] = value
-    return pairs
-
-
-def _parameters(query: Query, typed: _Given) -> dict[str, Any]:
+def _bind_parameters(query: Query, options: _QueryOptions) -> dict[str, Any]:
     """Return a value for each parameter; QueryError if one is missing, unknown, or not a number where one is needed."""
-    values: dict[str, Any] = {name: _value(name, value) for name, value in typed.values.items()}
-    if typed.project is not None:
-        values["project"] = typed.project
+    values = {name: _parse_value(name, text) for name, text in _parse_assignments(options.values).items()}
+    if options.project is not None:
+        values["project"] = options.project
     unknown = sorted(set(values) - set(query.parameters))
-    takes = f"It takes {query.explained}."
+    parameters_hint = f"It takes {query.explained}."
     if unknown:
-        raise QueryError(f"query {query.name} has no parameter {', '.join(unknown)}", hint=takes)
-    defaults = {"as_of": typed.as_of, "days": DAYS, "limit": typed.limit, "anomalies": False}
-    defaults |= dict.fromkeys(query.optional)
-    missing = [name for name in query.parameters if name not in defaults | values]
+        raise QueryError(f"query {query.name} has no parameter {', '.join(unknown)}", hint=parameters_hint)
+    as_of = utc_now() if options.as_of is None else moment_of(options.as_of, "--as-of", utc_now())
+    bound = {"as_of": as_of, "days": DEFAULT_DAYS, "limit": options.limit, "anomalies": False}
+    bound |= dict.fromkeys(query.optional)
+    bound |= values
+    missing = [name for name in query.parameters if name not in bound]
     if missing:
         raise QueryError(
-            f"query {query.name} needs {', '.join(missing)}", hint=f"{takes} Give it with --project or --set NAME=VALUE."
+            f"query {query.name} needs {', '.join(missing)}",
+            hint=f"{parameters_hint} Give it with --project or --set NAME=VALUE.",
         )
-    return {name: values[name] if name in values else defaults[name] for name in query.parameters}
+    return {name: bound[name] for name in query.parameters}
 
 
-def _value(name: str, text: str) -> Any:
+def _parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
+    texts = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {assignment}: no value", hint="Write NAME=VALUE, such as --set days=7.")
+        texts[name] = text
+    return texts
+
+
+def _parse_value(name: str, text: str) -> Any:
     if text == "null":
         return None
     try:
-        if name in NUMBERS:
-            return float(text) if name == "expected" else int(text)
-        return msgspec.json.decode(text) if text.startswith("[") else FLAGS.get(text, text)
+        if name == "expected":
+            return float(text)
+        if name in NUMERIC_PARAMETERS:
+            return int(text)
+        return msgspec.json.decode(text) if text.startswith("[") else BOOLEANS.get(text, text)
     except ValueError as error:
-        kind = "a number" if name in NUMBERS else "a list in JSON"
-        raise QueryError(f"--set {name}={text}: must be {kind}", hint=SEE_LIST) from error
+        kind = "a number" if name in NUMERIC_PARAMETERS else "a list in JSON"
+        raise QueryError(f"--set {name}={text}: must be {kind}", hint=LIST_HINT) from error
 
 
 def _require_known(settings: Settings, project: str | None) -> None:
@@ -213,7 +237,7 @@ def _require_known(settings: Settings, project: str | None) -> None:
         require_known(workspace, project)
 
 
-def _add_up(path: Path) -> None:
+def _refresh_daily_sums(path: Path) -> None:
     """Recompute the sums of days with new scores. Queries give the same answers without it, only more slowly."""
     try:
         with Store(path) as store, working("summing days"):
@@ -222,52 +246,50 @@ def _add_up(path: Path) -> None:
         err.say(f"note: the daily sums are not up to date, so the answer may take a while: {error}", style="yellow")
 
 
-def _show(frame: pl.DataFrame, more: bool, form: Form, output: Path | None, limit: int) -> None:
-    if form is Form.TABLE:
-        _print_rows(frame.columns, frame.rows(), more, form, limit)
+def _write_result(result: _Result, form: OutputFormat, output: Path | None, limit: int) -> None:
+    """Print the rows, or write them to the file."""
+    cut = _describe_cut(limit, has_more=result.has_more)
+    if form is OutputFormat.TABLE:
+        _print_rows(result.frame.columns, result.frame.rows(), form, cut)
         return
-    if form is Form.JSONL:
-        content = "".join(json_line(row) + "\n" for row in frame.iter_rows(named=True)).encode()
-    else:
-        content = FORMATS[form].encode(frame)
+    content = _encode_rows(result.frame, form)
     if output is None:
-        try:
-            sys.stdout.buffer.write(content)
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            leave_quietly()
+        _write_to_terminal(content)
         return
     try:
         output.write_bytes(content)
     except OSError as error:
         raise SettingsError(f"{output}: {error.strerror}", hint="Name a file in an existing, writable folder.") from error
-    err.say(f"wrote {counted(frame.height, 'row')}{_cut(more, limit)} to {plain(output)}")
+    err.say(f"wrote {counted(result.frame.height, 'row')}{cut} to {plain(output)}")
 
 
-def _print_rows(columns: Sequence[str], rows: Sequence[tuple[Any, ...]], more: bool, form: Form, limit: int) -> None:
-    if form is Form.JSONL:
+def _encode_rows(frame: pl.DataFrame, form: OutputFormat) -> bytes:
+    if form is OutputFormat.JSONL:
+        return "".join(json_line(row) + "\n" for row in frame.iter_rows(named=True)).encode()
+    return FORMATS[form].encode(frame)
+
+
+def _write_to_terminal(content: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        leave_quietly()
+
+
+def _print_rows(columns: Sequence[str], rows: Sequence[tuple[Any, ...]], form: OutputFormat, cut: str) -> None:
+    """Print rows as a table, or as lines of JSON."""
+    if form is OutputFormat.JSONL:
         for row in rows:
             print_json(dict(zip(columns, row, strict=True)), exact=True)
-    elif form is Form.CSV:
-        try:
-            csv.writer(sys.stdout).writerows([columns, *([_cell(value) for value in row] for row in rows)])
-        except BrokenPipeError:
-            leave_quietly()
-    else:
-        out.print(table([plain(column) for column in columns], ([_shown(value) for value in row] for row in rows)))
-        out.print(counted(len(rows), "row") + _cut(more, limit), style="dim")
+        return
+    out.print(table([plain(column) for column in columns], ([_format_cell(value) for value in row] for row in rows)))
+    out.print(counted(len(rows), "row") + cut, style="dim")
 
 
-def _cut(more: bool, limit: int) -> str:
-    return f", cut at --limit {limit}" if more else ""
+def _describe_cut(limit: int, *, has_more: bool) -> str:
+    return f", cut at --limit {limit}" if has_more else ""
 
 
-def _shown(value: object) -> str:
+def _format_cell(value: object) -> str:
     return MISSING if value is None else plain(value)
-
-
-def _cell(value: object) -> object:
-    """Return the value for CSV. A text that a spreadsheet would run as a formula gets an apostrophe in front."""
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return f"'{value}"
-    return value

@@ -98,9 +98,8 @@ def test_a_summary_names_answers_paid_for_by_another_evaluation() -> None:
     reused = first.model_copy(update={"taken_over_from": "another", "cost_usd": 0.0})
     judge = row.result.judge_result.model_copy(update={"iterations": (reused, *other_answers)})
     summary = summary_markdown(row.model_copy(update={"result": row.result.model_copy(update={"judge_result": judge})}), 1)
-    sentence = "Given before, to another evaluation that asked the same, and paid for there: answer 1."
-    assert summary.count(sentence) == 1
-    assert summary_markdown(row, 1).count("Given before") == 0
+    assert "Reused from another evaluation" in summary
+    assert "Reused from another evaluation" not in summary_markdown(row, 1)
 
 
 def test_the_results_as_json_equal_the_reviewed_file(tmp_path: Path) -> None:
