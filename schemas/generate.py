@@ -121,7 +121,7 @@ def formatted(source: str) -> str:
 def unpublished(schemas: dict[str, RecordSchema]) -> dict[Path, str]:
     """Return the missing history files with their text. Raises SchemaError if a change is not allowed."""
     files = {}
-    history = registry.earlier_schemas()
+    history = registry.published_schemas()
     removed = sorted(set(history) - set(schemas))
     if removed:
         raise SchemaError(f"{removed[0]} is published but its schema was removed", hint="Restore it to read stored records.")

@@ -67,36 +67,6 @@ class RecordSchema:
         return list(self.definition["fields"])
 
 
-def _avsc_folder() -> Traversable:
-    return resources.files("schemas") / "avsc"
-
-
-def _history_folder() -> Traversable:
-    return resources.files("schemas") / "history"
-
-
-def _inline_types(node: Any, named: dict[str, Json], seen: set[str]) -> Any:
-    """Return the type with the first reference to each named type of another file replaced by its definition."""
-    if isinstance(node, str):
-        if node in named and node not in seen:
-            return _inline_types(named[node], named, seen)
-        return node
-    if isinstance(node, list):
-        return [_inline_types(branch, named, seen) for branch in node]
-    if not isinstance(node, dict):
-        return node
-    if node.get("type") in ("record", "enum", "fixed"):
-        seen.add(f"{NAMESPACE}.{node['name']}")
-    inlined = dict(node)
-    if node.get("type") == "record":
-        inlined["fields"] = [{**field, "type": _inline_types(field["type"], named, seen)} for field in node["fields"]]
-    elif node.get("type") == "array":
-        inlined["items"] = _inline_types(node["items"], named, seen)
-    elif isinstance(node.get("type"), (dict, list)):
-        inlined["type"] = _inline_types(node["type"], named, seen)
-    return inlined
-
-
 def build_schema(definition: Json) -> RecordSchema:
     """Parse one self-contained definition and compute its fingerprint prefix (marker and fingerprint, 10 bytes)."""
     parsed = fastavro.parse_schema(definition)
@@ -119,15 +89,13 @@ def current_schemas() -> dict[str, RecordSchema]:
 
 
 @functools.cache
-def earlier_schemas() -> dict[str, tuple[RecordSchema, ...]]:
-    """Return all published versions of each record type, oldest first, including the current one once it is published."""
+def published_schemas() -> dict[str, tuple[RecordSchema, ...]]:
+    """Return the published versions of each record type, oldest first; the last one is the current one once it is published."""
     history: dict[str, tuple[RecordSchema, ...]] = {}
     for folder in sorted(_history_folder().iterdir(), key=lambda entry: entry.name):
         if folder.is_dir():
-            files = sorted(
-                (file for file in folder.iterdir() if file.name.endswith(".avsc")),
-                key=lambda file: int(file.name.split(".")[0]),
-            )
+            files = [file for file in folder.iterdir() if file.name.endswith(".avsc")]
+            files.sort(key=_version_number)
             history[folder.name] = tuple(build_schema(json.loads(file.read_text(encoding="utf-8"))) for file in files)
     return history
 
@@ -140,8 +108,8 @@ def schema_of(name: str) -> RecordSchema:
 @functools.cache
 def schemas_by_prefix() -> dict[bytes, RecordSchema]:
     """Return all versions by the ten bytes with which their single-object encodings start."""
-    versions: Iterator[RecordSchema] = (schema for versions in earlier_schemas().values() for schema in versions)
-    return {schema.prefix: schema for schema in [*versions, *current_schemas().values()]}
+    published = [schema for versions in published_schemas().values() for schema in versions]
+    return {schema.prefix: schema for schema in [*published, *current_schemas().values()]}
 
 
 @functools.cache
@@ -177,3 +145,41 @@ def unfoldings(schema: RecordSchema) -> Iterator[Unfolding]:
             key, value = (part["name"] for part in field["type"]["items"]["fields"])
             names = tuple(part["name"] for part in by_name[source]["type"]["fields"])
             yield Unfolding(name, source, names, key, value)
+
+
+def _avsc_folder() -> Traversable:
+    return resources.files("schemas") / "avsc"
+
+
+def _history_folder() -> Traversable:
+    return resources.files("schemas") / "history"
+
+
+def _inline_types(node: Any, definitions: dict[str, Json], defined: set[str]) -> Any:
+    """Return the type with the first reference to each named type of another file replaced by its definition.
+
+    `definitions` are the types of all files by full name; `defined` are the full names that need no definition any more.
+    """
+    if isinstance(node, str):
+        if node in definitions and node not in defined:
+            return _inline_types(definitions[node], definitions, defined)
+        return node
+    if isinstance(node, list):
+        return [_inline_types(branch, definitions, defined) for branch in node]
+    if not isinstance(node, dict):
+        return node
+    if node.get("type") in ("record", "enum", "fixed"):
+        defined.add(f"{NAMESPACE}.{node['name']}")
+    inlined = dict(node)
+    if node.get("type") == "record":
+        inlined["fields"] = [{**field, "type": _inline_types(field["type"], definitions, defined)} for field in node["fields"]]
+    elif node.get("type") == "array":
+        inlined["items"] = _inline_types(node["items"], definitions, defined)
+    elif isinstance(node.get("type"), (dict, list)):
+        inlined["type"] = _inline_types(node["type"], definitions, defined)
+    return inlined
+
+
+def _version_number(file: Traversable) -> int:
+    """Return the version of a historical schema, whose file is named after it."""
+    return int(file.name.removesuffix(".avsc"))

@@ -18,7 +18,7 @@ from support.receivers import receiving
 from support.servers import ROOT, until
 from support.typed_guides import GAP, Shell, blocks_in, files_in, is_shown, shell
 
-from schemas.registry import current_schemas, earlier_schemas
+from schemas.registry import current_schemas, published_schemas
 from service.pages.connect import stacks
 
 DOCS, README = ROOT / "docs", ROOT / "README.md"
@@ -358,7 +358,7 @@ def older(database: Path) -> None:
         for schema, view in views:
             raw.execute(f'DROP VIEW "{schema}"."{view}"')
         for record in current_schemas().values():
-            first = {field["name"] for field in earlier_schemas()[record.name][0].fields}
+            first = {field["name"] for field in published_schemas()[record.name][0].fields}
             for field in record.fields:
                 if field["name"] not in first:
                     raw.execute(f'ALTER TABLE log."{record.table}" DROP COLUMN "{field["name"]}"')

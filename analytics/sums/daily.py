@@ -7,7 +7,6 @@ Thanks to the sums, no query has to add up millions of records. Reads skip the p
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -51,18 +50,19 @@ def refresh_daily(store: Store) -> set[Day]:
     A transaction covers up to MAX_NEW_RECORDS new records, or one day of a project, so that ingestion never waits long. After an
     interrupted call, the next one starts again.
     """
-    return {kept: _refresh_sums(store, kept) for kept in ALL_SUMS}[SCORES_BY_DAY]
+    changed_days = {sums.consumer: _refresh_sums(store, sums) for sums in ALL_SUMS}
+    return changed_days[SCORE_SUMS]
 
 
 def _refresh_sums(store: Store, kept: KeptSums) -> set[Day]:
-    marks, ends, changed = _count_new_records(store, kept)
+    watermarks, ends, changed = _count_new_records(store, kept)
     for days in _split_days(changed):
         with store.transaction() as transaction:
             kept.recompute(transaction.connection, days)
     if changed:
         with store.transaction() as transaction:
             # If the sums were deleted meanwhile, the watermarks have changed, and the next refresh recomputes the days.
-            if transaction.watermarks(kept.consumer) == marks:
+            if transaction.watermarks(kept.consumer) == watermarks:
                 transaction.set_watermarks(kept.consumer, ends)
     return set(changed)
 
@@ -90,13 +90,11 @@ def _count_new_records(store: Store, kept: KeptSums) -> tuple[dict[Partition, in
     """Return the watermarks, the ends of the topics, and the number of new records per day, from one snapshot."""
     with contextlib.closing(store.cursor()) as cursor:
         cursor.begin()
-        marks = cursor.execute(_SELECT_WATERMARKS, {"consumer": kept.consumer}).fetchall()
+        watermarks = cursor.execute(_SELECT_WATERMARKS, {"consumer": kept.consumer}).fetchall()
         rows = cursor.execute(_COUNT_NEW_RECORDS.format(changed=kept.changed)).fetchall()
         ends = cursor.execute(kept.ends).fetchall() if rows else []
-    days = Counter[Day]()
-    for day, project, count in rows:
-        days[project, day] = count
-    return _map_positions(marks), _map_positions(ends), days
+    counts = {(project, day): count for day, project, count in rows}
+    return _map_positions(watermarks), _map_positions(ends), counts
 
 
 def _map_positions(rows: Iterable[tuple[str, int, int]]) -> dict[Partition, int]:
@@ -123,7 +121,7 @@ _CHANGED_PROJECTS = f"SELECT DISTINCT project FROM log.changed_scores() WHERE {_
 _FROM_HOURLY_SCORES = f"FROM log.hourly_scores WHERE {_IN_PROJECTS} AND hour >= $since AND hour < $until"
 _ALL_COLUMNS = "* EXCLUDE (_topic, _partition, _offset)"
 _SELECT_HOURS = "SELECT * EXCLUDE (day) FROM log.score_hours($projects::VARCHAR[], $since::TIMESTAMP, $until::TIMESTAMP)"
-_ORDER = [name.strip() for name in HOUR_KEY.split(",")]
+_HOUR_ORDER = HOUR_KEY.split(", ")
 
 _START_PARAMETERS = ("from", "since")
 """Query parameters for the start of a period (inclusive)."""
@@ -152,23 +150,25 @@ def read_hours(
     first = datetime.combine(since, time())
     end = until.astimezone(UTC).replace(tzinfo=None)
     end_of_day = datetime.combine((end - timedelta(microseconds=1)).date() + timedelta(days=1), time())
-    values = {"projects": list(projects), "since": first, "until": end_of_day}
-    recomputed = _find_changed_projects(cursor, values)
-    if not recomputed and cursor.execute(f"SELECT NOT EXISTS ({_FROM_HOURLY_SCORES})", values).fetchall()[0][0]:
-        return None
-    needed = list(dict.fromkeys(("project", "last_at", *columns)))
-    kept = fetch(cursor, f"SELECT {', '.join(needed) if columns else _ALL_COLUMNS} {_FROM_HOURLY_SCORES}", values)
+    parameters = {"projects": list(projects), "since": first, "until": end_of_day}
+    recomputed = _find_changed_projects(cursor, parameters)
+    if not recomputed:
+        ((is_empty,),) = cursor.execute(f"SELECT NOT EXISTS ({_FROM_HOURLY_SCORES})", parameters).fetchall()
+        if is_empty:
+            return None
+    selected = ", ".join(dict.fromkeys(("project", "last_at", *columns))) if columns else _ALL_COLUMNS
+    hours = fetch(cursor, f"SELECT {selected} {_FROM_HOURLY_SCORES}", parameters)
     # The sums of the last day may include scores after the end of the period.
-    recomputed.update(kept["project"].filter(kept["last_at"] >= end))
+    recomputed.update(hours["project"].filter(hours["last_at"] >= end))
     if recomputed:
         fresh = fetch(cursor, _SELECT_HOURS, {"projects": sorted(recomputed), "since": first, "until": end})
-        others = kept.filter(~pl.col("project").is_in(recomputed))
-        kept = pl.concat([others, fresh.select(kept.columns).cast(kept.schema)])
+        others = hours.filter(~pl.col("project").is_in(recomputed))
+        hours = pl.concat([others, fresh.select(hours.columns).cast(hours.schema)])
     # Divide with numpy: polars sometimes multiplies by the reciprocal, so the last bit would depend on the number of rows.
-    scaled = [pl.Series(name, kept[name].to_numpy() / scale) for name, scale in HOUR_SCALES.items() if name in kept.columns]
+    scaled = [pl.Series(name, hours[name].to_numpy() / scale) for name, scale in HOUR_SCALES.items() if name in hours.columns]
     if columns:
-        return kept.with_columns(scaled).select(columns).sort(columns)
-    return kept.with_columns(scaled).sort(_ORDER)
+        return hours.with_columns(scaled).select(columns).sort(columns)
+    return hours.with_columns(scaled).sort(_HOUR_ORDER)
 
 
 def _find_changed_projects(cursor: duckdb.DuckDBPyConnection, values: Mapping[str, Any]) -> set[str]:
@@ -198,16 +198,18 @@ def query_days(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str
         cursor.rollback()
 
 
-def _has_current_sums(cursor: duckdb.DuckDBPyConnection, kept: _SumsMacro, values: Mapping[str, Any]) -> bool:
+def _has_current_sums(cursor: duckdb.DuckDBPyConnection, macro: _SumsMacro, values: Mapping[str, Any]) -> bool:
     """Tell whether the kept sums alone answer a macro: the period cuts no day, and no day has new records."""
     project: str | None = values["project"]
     start = next((values[name] for name in _START_PARAMETERS if name in values), None)
     end = next((values[name] for name in _END_PARAMETERS if name in values), None)
-    if not (_is_aligned(start, kept) and (_is_aligned(end, kept) or _is_day_complete(cursor, kept, project, end))):
+    if not (_is_aligned(start, macro) and (_is_aligned(end, macro) or _is_day_complete(cursor, macro, project, end))):
         return False
-    if not any(is_behind(cursor, kept.consumer, topic) for topic in kept.topics):
+    if not any(is_behind(cursor, macro.consumer, topic) for topic in macro.topics):
         return True
-    has_new_records = f"SELECT count(*) > 0 FROM log.{kept.changed}() WHERE {PROJECT_MATCHES.replace('in_project', '$project')}"
+    has_new_records = (
+        f"SELECT count(*) > 0 FROM log.{macro.changed}() WHERE {PROJECT_MATCHES.replace('in_project', '$project')}"
+    )
     return not cursor.execute(has_new_records, {"project": project}).fetchall()[0][0]
 
 
@@ -223,17 +225,17 @@ class _SumsMacro:
     """Whether its sums are hourly, so that a period may start and end with any hour."""
 
 
-def _is_aligned(at: datetime | None, kept: _SumsMacro) -> bool:
+def _is_aligned(at: datetime | None, macro: _SumsMacro) -> bool:
     """Tell whether the bound of a period falls between two days (or hours) of the sums, or is absent."""
     if at is None:
         return True
     utc = at.astimezone(UTC) if at.tzinfo else at
-    return not (utc.minute or utc.second or utc.microsecond or (utc.hour and not kept.is_hourly))
+    return not (utc.minute or utc.second or utc.microsecond or (utc.hour and not macro.is_hourly))
 
 
-def _is_day_complete(cursor: duckdb.DuckDBPyConnection, kept: _SumsMacro, project: str | None, at: datetime | None) -> bool:
+def _is_day_complete(cursor: duckdb.DuckDBPyConnection, macro: _SumsMacro, project: str | None, at: datetime | None) -> bool:
     """Tell whether a time is followed by no scores on its day, so that the day's sums are valid up to it."""
-    if kept.is_hourly or project is None:
+    if macro.is_hourly or project is None:
         return False
     return bool(cursor.execute(_IS_DAY_COMPLETE, {"project": project, "at": at}).fetchall()[0][0])
 

@@ -16,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from analytics.store.views import CURRENT_EXCHANGES
 from schemas.lazy import duckdb
@@ -45,17 +47,26 @@ PROJECT_MATCHES = "(in_project IS NULL OR project = in_project)"
 
 KEY = "project, day, agent, sampling_reason, disposition, simulated, weight"
 """The key columns of the daily sums."""
-HOUR_KEY = (
-    "project, hour, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated, policy_digest"
+_UNIT_DIMENSIONS = (
+    "methodology",
+    "methodology_version",
+    "methodology_digest",
+    "rule_version",
+    "judge_model",
+    "simulated",
+    "policy_digest",
 )
+HOUR_KEY = ", ".join(("project", "hour", *_UNIT_DIMENSIONS))
 """The key columns of the hourly sums."""
+_UNIT_KEY = ", ".join(("project", "day", '"connection"', "session_id", *_UNIT_DIMENSIONS))
+_SCORE_COLUMNS = {"tier1": "tier1_score", "tier2": "tier2_score", "tier2_5": "tier2_5_alignment", "tier3": "tier3_score"}
+"""The score column of each tier."""
+TIERS = tuple(_SCORE_COLUMNS)
 TIER_SCORES = {
-    "tier1": "tier1_score",
-    "tier2": "CASE WHEN tier2_state = 'scored' THEN tier2_score END",
-    "tier2_5": "CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END",
-    "tier3": "CASE WHEN tier3_state = 'scored' THEN tier3_score END",
+    tier: column if tier == "tier1" else f"CASE WHEN {tier}_state = 'scored' THEN {column} END"
+    for tier, column in _SCORE_COLUMNS.items()
 }
-"""The score of each tier, as an expression over the columns of scores."""
+"""The score of each tier, as an expression over the columns of scores. Tier 1 scores every exchange, so it has no state."""
 UNSURE = (
     "tier3_score BETWEEN 2.5 AND 3.5 OR tier2_score BETWEEN 0.4 AND 0.6 OR tier2_5_alignment BETWEEN 0.4 AND 0.6"
     " OR abs(tier2_score - (tier3_score - 1) / 4) >= 0.4 OR (tier2_flagged AND tier3_score >= 4)"
@@ -66,93 +77,141 @@ _STRATA = {"rated_anomalies": "anomaly", "rated_unsure": "unsure", "rated_routin
 """The columns that count Tier 3 scores, by stratum."""
 _MIN_PROBABILITY = 1e-4
 """Lowest sampling probability that a policy allows. A lower one in an imported record must not break the sums of all projects."""
-_COLUMNS = ", ".join(
-    (
-        "project, date_trunc('day', exchange_at) AS day, coalesce(agent, '') AS agent, sampling_reason, disposition, simulated",
-        "1 / coalesce(sampling_probability, 1) AS weight, anomaly, round(cost_usd * 1e9)::BIGINT AS nano_usd",
-        *(f"round(({score}) * 1e9)::BIGINT AS {tier}" for tier, score in TIER_SCORES.items()),
-        "\"connection\", session_id, exchange_at, coalesce(judge_model, '') AS judge_model",
-        "methodology, methodology_version, methodology_digest, rule_version, policy_digest",
-        f"round(1e6 / greatest(coalesce(sampling_probability, 1), {_MIN_PROBABILITY}))::BIGINT AS micro_weight, {_STRATUM} AS rated",
-    )
+_CURRENT_COLUMNS = (
+    "project",
+    "date_trunc('day', exchange_at) AS day",
+    "coalesce(agent, '') AS agent",
+    "sampling_reason",
+    "disposition",
+    "simulated",
+    "1 / coalesce(sampling_probability, 1) AS weight",
+    "anomaly",
+    "round(cost_usd * 1e9)::BIGINT AS nano_usd",
+    *(f"round(({score}) * 1e9)::BIGINT AS {tier}" for tier, score in TIER_SCORES.items()),
+    '"connection"',
+    "session_id",
+    "exchange_at",
+    "coalesce(judge_model, '') AS judge_model",
+    "methodology",
+    "methodology_version",
+    "methodology_digest",
+    "rule_version",
+    "policy_digest",
+    f"round(1e6 / greatest(coalesce(sampling_probability, 1), {_MIN_PROBABILITY}))::BIGINT AS micro_weight",
+    f"{_STRATUM} AS rated",
 )
+"""The columns of `current_scores_sql`."""
 # The time of an exchange never changes. Partitioning by this number first cuts the sorting time by a third.
 _LATEST = "QUALIFY row_number() OVER (PARTITION BY exchange_at, project, score_id ORDER BY revision DESC, _offset DESC) = 1"
 _ROUNDED = "::DOUBLE::HUGEINT"
-_SUMS = ", ".join(
-    (
-        "count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies",
-        *(
-            f"count({tier}) AS {tier}_count, coalesce(sum({tier}), 0)::BIGINT AS {tier}_sum,"
-            f" coalesce(sum({tier}::HUGEINT * {tier}), 0){_ROUNDED} AS {tier}_squares"
-            for tier in TIER_SCORES
-        ),
-        "coalesce(sum(nano_usd), 0)::BIGINT AS nano_usd, count(*) - count(nano_usd) AS unknown_costs",
-        *(f"count(*) FILTER (rated = '{stratum}') AS {column}" for column, stratum in _STRATA.items()),
+
+
+def _daily_tier_columns(tier: str) -> tuple[str, ...]:
+    return (
+        f"count({tier}) AS {tier}_count",
+        f"coalesce(sum({tier}), 0)::BIGINT AS {tier}_sum",
+        f"coalesce(sum({tier}::HUGEINT * {tier}), 0){_ROUNDED} AS {tier}_squares",
     )
+
+
+_DAILY_COLUMNS = (
+    "count(*) AS exchanges",
+    "count(*) FILTER (anomaly) AS anomalies",
+    *(column for tier in TIERS for column in _daily_tier_columns(tier)),
+    "coalesce(sum(nano_usd), 0)::BIGINT AS nano_usd",
+    "count(*) - count(nano_usd) AS unknown_costs",
+    *(f"count(*) FILTER (rated = '{stratum}') AS {column}" for column, stratum in _STRATA.items()),
 )
-_WEIGHTS = {tier: "1000000" if tier == "tier1" else "micro_weight" for tier in TIER_SCORES}
-"""The weight of a score in millionths of an exchange. It is one exchange for Tier 1, which scores every exchange."""
-_UNIT_SUMS = ", ".join(
-    (
-        "max(exchange_at) AS last_at, count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies",
-        *(
-            f"count({tier}) AS {tier}_count, sum({tier}) AS {tier}_sum, sum({tier}::HUGEINT * {tier}) AS {tier}_squares,"
-            f" (sum({weight}) FILTER ({tier} IS NOT NULL))::HUGEINT AS {tier}_weight,"
-            f" round(sum({weight}::HUGEINT * {tier}) / 1e6)::HUGEINT AS {tier}_total"
-            for tier, weight in _WEIGHTS.items()
-        ),
+"""The sums of a day's scores."""
+
+
+def _unit_tier_columns(tier: str) -> tuple[str, ...]:
+    # The weight of a score in millionths of an exchange. It is one exchange for Tier 1, which scores every exchange.
+    weight = "1000000" if tier == "tier1" else "micro_weight"
+    return (
+        f"count({tier}) AS {tier}_count",
+        f"sum({tier}) AS {tier}_sum",
+        f"sum({tier}::HUGEINT * {tier}) AS {tier}_squares",
+        f"(sum({weight}) FILTER ({tier} IS NOT NULL))::HUGEINT AS {tier}_weight",
+        f"round(sum({weight}::HUGEINT * {tier}) / 1e6)::HUGEINT AS {tier}_total",
     )
+
+
+_UNIT_COLUMNS = (
+    "max(exchange_at) AS last_at",
+    "count(*) AS exchanges",
+    "count(*) FILTER (anomaly) AS anomalies",
+    *(column for tier in TIERS for column in _unit_tier_columns(tier)),
 )
-_UNIT_KEY = HOUR_KEY.replace("hour", 'day, "connection", session_id', 1)
-_UNIT_COLUMNS = {
-    "count": ("sum({tier}_count)", "::BIGINT", 1),
-    "sum": ("sum({tier}_sum)", "::BIGINT", 1e9),
-    "squares": ("sum({tier}_squares)", _ROUNDED, 1e18),
-    "units": ("count({tier}_weight)", "", 1),
-    "weight": ("sum({tier}_weight)", _ROUNDED, 1e6),
-    "total": ("sum({tier}_total)", _ROUNDED, 1e9),
-    "unit_squares": ("sum({tier}_weight * {tier}_weight)", _ROUNDED, 1e12),
-    "unit_mixed": ("sum({tier}_weight * {tier}_total)", _ROUNDED, 1e15),
-    "unit_totals": ("sum({tier}_total * {tier}_total)", _ROUNDED, 1e18),
-}
-"""Sums over the units of an hour: the expression, the stored type, and the divisor to the scale of scores and weights."""
-_HOUR_SUMS = ", ".join(
-    (
-        "max(last_at) AS last_at, sum(exchanges)::BIGINT AS exchanges, sum(anomalies)::BIGINT AS anomalies",
-        *(
-            ", ".join(
-                f"coalesce({text.format(tier=tier)}, 0){form} AS {tier}_{name}"
-                for name, (text, form, _) in _UNIT_COLUMNS.items()
-            )
-            + f", min({tier}_total / {tier}_weight) / 1e3 AS {tier}_low, max({tier}_total / {tier}_weight) / 1e3 AS {tier}_high"
-            for tier in TIER_SCORES
-        ),
+"""The sums of a unit's scores; see `hourly_sums_sql`."""
+
+
+class _HourSum(NamedTuple):
+    """A sum over the units of an hour, one per tier."""
+
+    name: str
+    expression: str
+    """Where `{tier}` stands for the tier."""
+    cast: str
+    scale: float
+    """Divisor that converts the sum to the scale of scores and weights."""
+
+    def column(self, tier: str) -> str:
+        return f"coalesce({self.expression.format(tier=tier)}, 0){self.cast} AS {tier}_{self.name}"
+
+
+_HOUR_SUMS = (
+    _HourSum("count", "sum({tier}_count)", "::BIGINT", 1),
+    _HourSum("sum", "sum({tier}_sum)", "::BIGINT", 1e9),
+    _HourSum("squares", "sum({tier}_squares)", _ROUNDED, 1e18),
+    _HourSum("units", "count({tier}_weight)", "", 1),
+    _HourSum("weight", "sum({tier}_weight)", _ROUNDED, 1e6),
+    _HourSum("total", "sum({tier}_total)", _ROUNDED, 1e9),
+    _HourSum("unit_squares", "sum({tier}_weight * {tier}_weight)", _ROUNDED, 1e12),
+    _HourSum("unit_mixed", "sum({tier}_weight * {tier}_total)", _ROUNDED, 1e15),
+    _HourSum("unit_totals", "sum({tier}_total * {tier}_total)", _ROUNDED, 1e18),
+)
+
+
+def _hourly_tier_columns(tier: str) -> tuple[str, ...]:
+    return (
+        *(hour_sum.column(tier) for hour_sum in _HOUR_SUMS),
+        f"min({tier}_total / {tier}_weight) / 1e3 AS {tier}_low",
+        f"max({tier}_total / {tier}_weight) / 1e3 AS {tier}_high",
     )
+
+
+_HOURLY_COLUMNS = (
+    "max(last_at) AS last_at",
+    "sum(exchanges)::BIGINT AS exchanges",
+    "sum(anomalies)::BIGINT AS anomalies",
+    *(column for tier in TIERS for column in _hourly_tier_columns(tier)),
 )
-EXACT_DAY_COLUMNS = ", ".join(f"{tier}_squares::HUGEINT AS {tier}_squares" for tier in TIER_SCORES)
+"""The sums of an hour's units."""
+EXACT_DAY_COLUMNS = ", ".join(f"{tier}_squares::HUGEINT AS {tier}_squares" for tier in TIERS)
 """Columns of kept daily sums to add as integers."""
 EXACT_HOUR_COLUMNS = ", ".join(
-    f"{tier}_{name}::HUGEINT AS {tier}_{name}"
-    for tier in TIER_SCORES
-    for name, (_, form, _) in _UNIT_COLUMNS.items()
-    if form == _ROUNDED
+    f"{tier}_{hour_sum.name}::HUGEINT AS {tier}_{hour_sum.name}"
+    for tier in TIERS
+    for hour_sum in _HOUR_SUMS
+    if hour_sum.cast == _ROUNDED
 )
 """Columns of kept hourly sums to add as integers."""
-HOUR_SCALES = {f"{tier}_{name}": scale for tier in TIER_SCORES for name, (*_, scale) in _UNIT_COLUMNS.items() if scale != 1}
+HOUR_SCALES = {f"{tier}_{hour_sum.name}": hour_sum.scale for tier in TIERS for hour_sum in _HOUR_SUMS if hour_sum.scale != 1}
 """Divisors that convert columns of kept hourly sums to the scale of scores and weights."""
 
 COST_KEY = 'project, day, hour, "connection", session_id, model, is_placed'
 """The key columns of the judgement sums."""
 _TOKENS = ("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens")
 _JUDGEMENT_COLUMNS = f'project, "connection", session_id, subject_id, requested_model, attempts, {", ".join(_TOKENS)}, cost_usd, simulated, judged_at'
-_COST_SUMS = ", ".join(
-    (
-        "max(agent) AS agent, count(*) AS judgements, coalesce(sum(attempts), 0)::BIGINT AS calls",
-        *(f"coalesce(sum({name}), 0)::BIGINT AS {name}" for name in _TOKENS),
-        "coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0)::BIGINT AS nano_usd",
-        "count(*) FILTER (cost_usd IS NULL) AS unknown_costs, count(*) FILTER (simulated) AS simulated",
-    )
+_COST_COLUMNS = (
+    "max(agent) AS agent",
+    "count(*) AS judgements",
+    "coalesce(sum(attempts), 0)::BIGINT AS calls",
+    *(f"coalesce(sum({name}), 0)::BIGINT AS {name}" for name in _TOKENS),
+    "coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0)::BIGINT AS nano_usd",
+    "count(*) FILTER (cost_usd IS NULL) AS unknown_costs",
+    "count(*) FILTER (simulated) AS simulated",
 )
 _FIRST_REVISIONS = "(SELECT * FROM log.exchanges WHERE revision = 0)"
 """First revisions of exchanges. No revision changes the time, and judging a withdrawn exchange costs money too."""
@@ -173,17 +232,25 @@ KEPT_EXCHANGE_DAYS = f"SELECT * EXCLUDE (_topic, _partition, _offset) FROM log.d
 
 SESSION_KEY = 'project, day, "connection", session_id'
 """The key columns of the session sums."""
-_TIERS = {"tier1": "tier1_score", "tier2": "tier2_score", "tier2_5": "tier2_5_alignment", "tier3": "tier3_score"}
-_SESSION_SUMS = ", ".join(
-    (
-        "max(agent) AS agent, min(exchange_at) AS first_at, max(exchange_at) AS last_at, count(*) AS exchanges",
-        "count(*) FILTER (anomaly) AS anomalies, count(*) FILTER (simulated) AS simulated",
-        *(
-            f"count({score}) AS {tier}_count, coalesce(sum(round({score} * 1e9)::BIGINT), 0)::BIGINT AS {tier}_sum"
-            for tier, score in _TIERS.items()
-        ),
-        "coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0)::BIGINT AS nano_usd, count(*) FILTER (cost_usd IS NULL) AS unknown_costs",
+
+
+def _session_tier_columns(tier: str, score: str) -> tuple[str, ...]:
+    return (
+        f"count({score}) AS {tier}_count",
+        f"coalesce(sum(round({score} * 1e9)::BIGINT), 0)::BIGINT AS {tier}_sum",
     )
+
+
+_SESSION_COLUMNS = (
+    "max(agent) AS agent",
+    "min(exchange_at) AS first_at",
+    "max(exchange_at) AS last_at",
+    "count(*) AS exchanges",
+    "count(*) FILTER (anomaly) AS anomalies",
+    "count(*) FILTER (simulated) AS simulated",
+    *(column for tier, score in _SCORE_COLUMNS.items() for column in _session_tier_columns(tier, score)),
+    "coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0)::BIGINT AS nano_usd",
+    "count(*) FILTER (cost_usd IS NULL) AS unknown_costs",
 )
 _SESSIONS_SINCE = "day >= date_trunc('day', first) AND day < until"
 
@@ -192,20 +259,20 @@ _SESSIONS_SINCE = "day >= date_trunc('day', first) AND day < until"
 class KeptSums:
     """A family of sums by day, recomputed for complete days.
 
-    `changed` is a query with one row (`project`, `day`) per new record or other change that outdates a day. `replace` are the statements
-    that recompute the days `$projects` and `$days`, all between `$first` and `$end`.
+    `changed` is a query with one row (`project`, `day`) per new record or other change that outdates a day. `replacement` holds the
+    statements that recompute the days `$projects` and `$days`, all between `$first` and `$end`.
     """
 
     consumer: str
     """The consumer of their watermarks."""
     topics: tuple[str, ...]
     """The source topics."""
-    rows: str
+    row_counts: str
     """The statement that returns the number of records of each day between `$first` and `$end`."""
     tables: dict[str, str]
     """The record types of the sums, each with the SQL expression of a row's day."""
     changed: str
-    replace: tuple[str, ...]
+    replacement: tuple[str, ...]
     deleted: dict[str, str] = field(default_factory=dict)
     """The record types whose deletion recomputes the days immediately, with their time column. Other sums outlive deleted records."""
 
@@ -219,17 +286,18 @@ class KeptSums:
 
     def recompute(self, connection: duckdb.DuckDBPyConnection, days: Iterable[Day]) -> None:
         """Recompute the sums of these days in the caller's transaction. A day without records has no sums."""
-        ordered = sorted(days, key=lambda day: day[::-1])
+        ordered = sorted(days, key=itemgetter(1, 0))
         if not ordered:
             return
-        sizes = dict(connection.execute(self.rows, _day_bounds(ordered)).fetchall())
+        sizes = dict(connection.execute(self.row_counts, _day_bounds(ordered)).fetchall())
         for batch in _split_consecutive(ordered, sizes):
-            values = _day_bounds(batch) | {
+            parameters = _day_bounds(batch) | {
                 "projects": [project for project, _ in batch],
                 "days": [_midnight(day) for _, day in batch],
             }
-            for statement in self.replace:
-                connection.execute(statement, {name: value for name, value in values.items() if f"${name}" in statement})
+            for statement in self.replacement:
+                used = {name: value for name, value in parameters.items() if f"${name}" in statement}
+                connection.execute(statement, used)
 
 
 def new_rows_sql(consumer: str, topic: str) -> str:
@@ -263,15 +331,15 @@ def _split_consecutive(days: Iterable[Day], sizes: Mapping[date, int]) -> Iterat
     """Yield batches of consecutive days with at most MAX_ROWS records, or of one day. `sizes` are the numbers of records per day."""
     batch: list[Day] = []
     rows = 0
-    for day in days:
-        is_next = bool(batch) and day[1] > batch[-1][1]
-        if batch and (day[1] > batch[-1][1] + timedelta(days=1) or (is_next and rows + sizes.get(day[1], 0) > MAX_ROWS)):
+    for day, project_days in groupby(days, key=itemgetter(1)):
+        day_rows = sizes.get(day, 0)
+        follows_a_gap = bool(batch) and day > batch[-1][1] + timedelta(days=1)
+        if batch and (follows_a_gap or rows + day_rows > MAX_ROWS):
             yield batch
             batch = []
             rows = 0
-        if not batch or is_next:
-            rows += sizes.get(day[1], 0)
-        batch.append(day)
+        batch += project_days
+        rows += day_rows
     if batch:
         yield batch
 
@@ -308,12 +376,12 @@ def current_scores_sql(scores: str) -> str:
 
     The rows must include all revisions of an exchange or none.
     """
-    return f"SELECT {_COLUMNS} FROM {scores} {_LATEST}"
+    return f"SELECT {', '.join(_CURRENT_COLUMNS)} FROM {scores} {_LATEST}"
 
 
 def daily_sums_sql(current: str) -> str:
     """Return the statement that sums rows of `current_scores_sql` by day; `current` is a FROM clause."""
-    return f"SELECT {KEY}, {_SUMS} FROM {current} GROUP BY {KEY}"
+    return f"SELECT {KEY}, {', '.join(_DAILY_COLUMNS)} FROM {current} GROUP BY {KEY}"
 
 
 def hourly_sums_sql(current: str) -> str:
@@ -322,9 +390,9 @@ def hourly_sums_sql(current: str) -> str:
     The scores of a session on one day with the same methodology, rules, judge and policy form one unit, which counts in the hour of
     its last exchange.
     """
-    units = f"SELECT {_UNIT_KEY}, {_UNIT_SUMS} FROM {current} GROUP BY {_UNIT_KEY}"
+    units = f"SELECT {_UNIT_KEY}, {', '.join(_UNIT_COLUMNS)} FROM {current} GROUP BY {_UNIT_KEY}"
     units_by_hour = f"SELECT *, date_trunc('hour', last_at) AS hour FROM ({units})"
-    return f"SELECT {HOUR_KEY}, {_HOUR_SUMS} FROM ({units_by_hour}) GROUP BY {HOUR_KEY}"
+    return f"SELECT {HOUR_KEY}, {', '.join(_HOURLY_COLUMNS)} FROM ({units_by_hour}) GROUP BY {HOUR_KEY}"
 
 
 def cost_sums_sql(judgements: str, where: str = "true") -> str:
@@ -355,7 +423,7 @@ def cost_sums_sql(judgements: str, where: str = "true") -> str:
     )
     SELECT
         project, date_trunc('day', judged_at) AS day, date_trunc('hour', counted_at) AS hour, "connection", session_id,
-        requested_model AS model, is_placed, {_COST_SUMS}
+        requested_model AS model, is_placed, {", ".join(_COST_COLUMNS)}
     FROM counted
     WHERE {where}
     GROUP BY ALL"""
@@ -375,7 +443,7 @@ def session_sums_sql(scores: str) -> str:
     The rows must include all revisions of an exchange or none.
     """
     return f"""
-    SELECT project, date_trunc('day', exchange_at) AS day, "connection", session_id, {_SESSION_SUMS}
+    SELECT project, date_trunc('day', exchange_at) AS day, "connection", session_id, {", ".join(_SESSION_COLUMNS)}
     FROM (SELECT * FROM {scores} QUALIFY row_number() OVER (PARTITION BY project, score_id ORDER BY revision DESC, _offset DESC) = 1)
     GROUP BY ALL"""
 
@@ -404,10 +472,10 @@ def _recompute_sql(table: str, sums: str, key: str) -> tuple[str, ...]:
 SCORES_BY_DAY = KeptSums(
     consumer=SCORE_SUMS,
     topics=("scores",),
-    rows=_count_rows_sql("scores", "exchange_at"),
+    row_counts=_count_rows_sql("scores", "exchange_at"),
     tables={"DailyScores": "day", "HourlyScores": "date_trunc('day', hour)"},
     changed="log.changed_scores()",
-    replace=(
+    replacement=(
         # Read the scores only once. Store rows in key order, so that queries always add doubles in the same order.
         f"CREATE OR REPLACE TEMP TABLE added_up AS {current_scores_sql(_select_days_sql('scores', 'exchange_at'))}",
         _delete_days_sql("log.daily_scores", "day", "day"),
@@ -421,20 +489,20 @@ SCORES_BY_DAY = KeptSums(
 COSTS_BY_SESSION = KeptSums(
     consumer=COST_SUMS,
     topics=("judgements", "exchanges"),
-    rows=_count_rows_sql("judgements", "judged_at"),
+    row_counts=_count_rows_sql("judgements", "judged_at"),
     tables={"SessionCosts": "day"},
     changed="log.changed_judgements()",
-    replace=_recompute_sql("log.session_costs", cost_sums_sql(_select_days_sql("judgements", "judged_at")), COST_KEY),
+    replacement=_recompute_sql("log.session_costs", cost_sums_sql(_select_days_sql("judgements", "judged_at")), COST_KEY),
     deleted={"Judgement": "judged_at"},
 )
 """Sums of judgements by session and day of the answer. They name sessions, so they are deleted with their judgements."""
 EXCHANGES_BY_DAY = KeptSums(
     consumer=EXCHANGE_SUMS,
     topics=("exchanges",),
-    rows=_count_rows_sql("exchanges", "occurred_at"),
+    row_counts=_count_rows_sql("exchanges", "occurred_at"),
     tables={"DailyExchanges": "day"},
     changed="log.changed_exchanges()",
-    replace=_recompute_sql(
+    replacement=_recompute_sql(
         "log.daily_exchanges", exchange_counts_sql(_select_days_sql("exchanges", "occurred_at")), "project, day"
     ),
     deleted={"Exchange": "occurred_at"},
@@ -443,10 +511,10 @@ EXCHANGES_BY_DAY = KeptSums(
 SCORES_BY_SESSION = KeptSums(
     consumer=SESSION_SUMS,
     topics=("scores",),
-    rows=_count_rows_sql("scores", "exchange_at"),
+    row_counts=_count_rows_sql("scores", "exchange_at"),
     tables={"SessionScores": "day"},
     changed="log.changed_sessions()",
-    replace=_recompute_sql("log.session_scores", session_sums_sql(_select_days_sql("scores", "exchange_at")), SESSION_KEY),
+    replacement=_recompute_sql("log.session_scores", session_sums_sql(_select_days_sql("scores", "exchange_at")), SESSION_KEY),
     deleted={"Score": "exchange_at"},
 )
 """Sums of scores, by session and day. They name sessions, so they are deleted with their scores."""

@@ -54,7 +54,7 @@ from streams.judges.model_api import (
     is_simulated,
 )
 from streams.judges.protocol import ApiName, CallBudget, ModelTraits, Verdict
-from streams.judges.rate_limits import CircuitBreaker, Clock, Limiter, seconds_until_refill
+from streams.judges.rate_limits import CircuitBreaker, Clock, Limiter, PausedError, seconds_until_refill
 
 MAX_ANSWER_LENGTH = 64 * 1024
 """Maximum length of an answer in characters; a longer one is invalid, and only this many characters of it are stored."""
@@ -299,9 +299,10 @@ class LiveJudge:
     ) -> Message | Failure | Verdict:
         """Return the judge's message, a failure that rejects the output format, or the verdict if no further call may be made."""
         while open_question.attempts < self._max_attempts:
-            pause = await self.limiter.acquire(open_question.ends_at)
-            if pause is not None:
-                return open_question.verdict(PROVIDER_ERROR, f"rate limited: retry after {math.ceil(pause)} s")
+            try:
+                await self.limiter.acquire(open_question.ends_at)
+            except PausedError as error:
+                return open_question.verdict(PROVIDER_ERROR, str(error))
             try:
                 request = self._build_request(open_question, output_mode, repair)
                 max_tokens = await self._reserve(open_question, request)

@@ -32,6 +32,11 @@ from email.utils import parsedate_to_datetime
 
 MAX_PAUSE_SECONDS = 600.0
 """The longest pause, even if a server requests more."""
+MAX_UNREADABLE = 5
+"""Consecutive unreadable questions that open the circuit. With one failure in five, that happens once in about 3,000 questions."""
+FIRST_PAUSE_SECONDS = 60.0
+"""The length of a circuit's first pause."""
+_LOG = logging.getLogger(__name__)
 _RATE_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 """A duration as Go writes it, which OpenAI's headers have."""
@@ -74,6 +79,14 @@ def seconds_until_refill(headers: Mapping[str, str], wall: Callable[[], float]) 
     return max(waits)
 
 
+class PausedError(Exception):
+    """Raised if a pause of all calls, of which `seconds` remain, lasts until the caller's deadline or longer."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"rate limited: retry after {math.ceil(seconds)} s")
+        self.seconds = seconds
+
+
 class Limiter:
     """An adaptive limit on the calls in progress, between 1 and `max_limit`."""
 
@@ -97,29 +110,24 @@ class Limiter:
         """The time when calls may be made again, by `Clock.now`; None if they may be made now."""
         return self._resumes_at if self._resumes_at > self._clock.now() else None
 
-    async def acquire(self, deadline: float) -> float | None:
-        """Wait for a slot, take it and return None. The caller must `release` it.
+    async def acquire(self, deadline: float) -> None:
+        """Wait for a slot and take it. The caller must `release` it.
 
-        If calls are paused until the deadline or longer, return the remaining seconds of the pause instead, without waiting.
+        Raises PausedError, without waiting, if calls are paused until the deadline or longer.
         """
         while True:
-            while (resumes_at := self.paused_until) is not None:
-                pause = resumes_at - self._clock.now()
-                if resumes_at >= deadline:
-                    return pause
-                await self._clock.sleep(pause)
+            await self._wait_for_resumption(deadline)
             if self.in_flight < self.limit:  # `release` and `grow` have already served the queue
                 self.in_flight += 1
-                return None
+                return
             await self._wait_for_slot()
             if self.paused_until is None:
-                return None
+                return
             self.release()
 
     async def resumed(self) -> None:
         """Wait until calls may be made again."""
-        while (resumes_at := self.paused_until) is not None:
-            await self._clock.sleep(resumes_at - self._clock.now())
+        await self._wait_for_resumption(math.inf)
 
     def release(self) -> None:
         """Return a slot; the caller that has waited longest gets it."""
@@ -144,6 +152,14 @@ class Limiter:
         """Pause all calls for `seconds`, at most `MAX_PAUSE_SECONDS`; an earlier, longer pause stays in force."""
         self._resumes_at = max(self._resumes_at, self._clock.now() + min(seconds, MAX_PAUSE_SECONDS))
 
+    async def _wait_for_resumption(self, deadline: float) -> None:
+        """Wait until no pause is left: calls in progress may extend it meanwhile."""
+        while (resumes_at := self.paused_until) is not None:
+            pause = resumes_at - self._clock.now()
+            if resumes_at >= deadline:
+                raise PausedError(pause)
+            await self._clock.sleep(pause)
+
     async def _wait_for_slot(self) -> None:
         """Wait in the queue until a slot is granted."""
         granted = asyncio.get_running_loop().create_future()
@@ -161,67 +177,6 @@ class Limiter:
             if not granted.done():
                 granted.set_result(None)
                 self.in_flight += 1
-
-
-def _parse_number(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _parse_duration(text: str | None) -> float:
-    """Return the seconds of a duration such as `1m2.5s` or `250ms`, or of a plain number; 0 if it is neither."""
-    match = _DURATION.fullmatch(text or "")
-    if match is None:
-        return _parse_number(text) or 0.0
-    hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
-
-
-def _parse_rfc3339(text: str | None) -> float | None:
-    try:
-        time_read = datetime.fromisoformat(text or "")
-        return (time_read if time_read.tzinfo else time_read.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _parse_http_date(text: str | None) -> float | None:
-    try:
-        return parsedate_to_datetime(text or "").timestamp()
-    except (ValueError, TypeError, IndexError, OverflowError, OSError):
-        return None
-
-
-def _server_time(headers: Mapping[str, str], wall: Callable[[], float]) -> float:
-    """Return the server's time, or ours if it sends none: the two clocks may differ by an hour."""
-    server_time = _parse_http_date(headers.get("date"))
-    return wall() if server_time is None else server_time
-
-
-MAX_UNREADABLE = 5
-"""Consecutive unreadable questions that open the circuit. With one failure in five, that happens once in about 3,000 questions."""
-FIRST_PAUSE_SECONDS = 60.0
-_LOG = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Circuit:
-    """The circuit of one model."""
-
-    unreadable: int = 0
-    """Consecutive questions without a readable answer."""
-    pause: float = FIRST_PAUSE_SECONDS
-    """The length of the next pause in seconds."""
-    resumes_at: float = 0.0
-    probe: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the question that probes the model after a pause."""
-
-    @property
-    def is_closed(self) -> bool:
-        return self.unreadable < MAX_UNREADABLE
 
 
 class CircuitBreaker:
@@ -246,8 +201,8 @@ class CircuitBreaker:
         circuit = self._circuits[model]
         if not circuit.is_closed:
             async with circuit.probe:
-                while not circuit.is_closed and (pause := circuit.resumes_at - self._clock.now()) > 0:
-                    await self._clock.sleep(pause)
+                while not circuit.is_closed and self._clock.now() < circuit.resumes_at:
+                    await self._clock.sleep(circuit.resumes_at - self._clock.now())
                 if not circuit.is_closed:
                     yield True
                     return
@@ -276,3 +231,58 @@ class CircuitBreaker:
             circuit.pause,
         )
         circuit.pause = min(circuit.pause * 2, MAX_PAUSE_SECONDS)
+
+
+@dataclass(slots=True)
+class _Circuit:
+    """The circuit of one model."""
+
+    unreadable: int = 0
+    """Consecutive questions without a readable answer."""
+    pause: float = FIRST_PAUSE_SECONDS
+    """The length of the next pause in seconds."""
+    resumes_at: float = 0.0
+    probe: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the question that probes the model after a pause."""
+
+    @property
+    def is_closed(self) -> bool:
+        return self.unreadable < MAX_UNREADABLE
+
+
+def _parse_number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _parse_duration(text: str | None) -> float:
+    """Return the seconds of a duration such as `1m2.5s` or `250ms`, or of a plain number; 0 if it is neither."""
+    match = _DURATION.fullmatch(text or "")
+    if match is None:
+        return _parse_number(text) or 0.0
+    hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
+
+
+def _parse_rfc3339(text: str | None) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text or "")
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _parse_http_date(text: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(text or "").timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError, OSError):
+        return None
+
+
+def _server_time(headers: Mapping[str, str], wall: Callable[[], float]) -> float:
+    """Return the server's time, or ours if it sends none: the two clocks may differ by an hour."""
+    server_time = _parse_http_date(headers.get("date"))
+    return wall() if server_time is None else server_time

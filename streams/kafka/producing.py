@@ -139,7 +139,7 @@ class RecordProducer:
                 client._message_accumulator._batch_ttl = self._time_limit  # noqa: SLF001 - by default it is the time limit of a request
                 connections = Connections()
                 try:
-                    with connections.noted():
+                    with connections.tracked():
                         await client.start()
                 except BaseException:
                     await asyncio.shield(_close(client, connections))

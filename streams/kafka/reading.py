@@ -1,8 +1,9 @@
 """Reading partitions outside of any consumer group, from positions that the reader keeps; and the connections of aiokafka's clients.
 
 aiokafka leaks connections in two cases: the first connection, if a start is cancelled while the node is silent, and a connection that
-one of the client's tasks opens while the client closes. They would stay open until garbage collection, which warns about them. So each
-starter of a client tracks the connections that the client opens, and closes them (`Connections`).
+one of the client's tasks opens while the client closes. They would stay open until garbage collection, which warns about them. The code
+that starts a client therefore tracks the connections that the client opens, and closes them (`Connections`). aiokafka has no hook for
+that, so importing this module replaces the function with which its clients open connections.
 """
 
 from __future__ import annotations
@@ -28,18 +29,17 @@ from streams.kafka.connection import KafkaConnection
 WAIT_MILLISECONDS = 50
 """Milliseconds that a broker delays an empty answer; this also delays partitions with records."""
 PARTITION_BYTES = 2 * 1024 * 1024
-"""Bytes of one partition in one answer, unless the reader asks for more; a larger record comes alone."""
+"""Bytes of one partition in one answer, unless the reader asks for more; a larger record is sent alone."""
 ANSWER_SECONDS = 10.0
-"""Seconds that a broker has to answer about positions."""
+"""Timeout in seconds for an answer about positions."""
 REQUEST_MILLISECONDS = 3_000
-"""Milliseconds that a single node has for such an answer, so that time is left to ask another."""
+"""Timeout in milliseconds for a request to a single node, so that time is left to ask another node."""
 POLL_SECONDS = 1.0
 """Seconds after which the client returns without records, as it always does while a leader is away."""
 QUIET_SECONDS = 60.0
-"""Seconds without progress after which reading to the end of a partition is given up."""
-logging.getLogger("aiokafka").setLevel(
-    logging.CRITICAL
-)  # ten lines a second while a broker is away; callers get the outcome anyway
+"""Seconds without progress after which reading to the end of a partition fails."""
+# aiokafka logs ten lines per second while a broker is away. Callers get the error anyway.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 class RawRecord(Protocol):
@@ -75,7 +75,7 @@ class RawRecord(Protocol):
 class Chunk:
     """Records of one partition in the order of their offsets, at least one.
 
-    Offsets may have gaps, because of compaction and transactions. The same records may come again in a chunk with other
+    Offsets may have gaps, because of compaction and transactions. The same records may be delivered again in a chunk with other
     boundaries. `topic` is the name without the prefix of the installation.
     """
 
@@ -83,7 +83,7 @@ class Chunk:
     partition: int
     records: Sequence[RawRecord]
     values: Sequence[bytes] = ()
-    """The records' values in our framing; by default their original values."""
+    """The records' values in Driftline's framing; by default their original values."""
 
     def __post_init__(self) -> None:
         self.values = self.values or values_of(self.records)
@@ -151,9 +151,10 @@ class PartitionReader:
             "request_timeout_ms": REQUEST_MILLISECONDS,
         }
         consumer = AIOKafkaConsumer(**self._connection.for_aiokafka() | options | self._options)
-        self._consumer, self._connections = consumer, Connections()
+        self._consumer = consumer
+        self._connections = Connections()
         try:
-            with explained(f"Kafka at {self._connection.bootstrap}"), self._connections.noted():
+            with explained(f"Kafka at {self._connection.bootstrap}"), self._connections.tracked():
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await consumer.start()
         except BaseException:
@@ -162,14 +163,16 @@ class PartitionReader:
 
     async def stop(self) -> None:
         """Disconnect."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            try:
-                with contextlib.suppress(TimeoutError, KafkaError):
-                    async with asyncio.timeout(ANSWER_SECONDS):
-                        await consumer.stop()
-            finally:
-                self._connections.close()
+        consumer = self._consumer
+        if consumer is None:
+            return
+        self._consumer = None
+        try:
+            with contextlib.suppress(TimeoutError, KafkaError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await consumer.stop()
+        finally:
+            self._connections.close()
 
     def read_from(self, positions: Mapping[Partition, int]) -> None:
         """Read only these partitions from now on, from these positions."""
@@ -180,29 +183,34 @@ class PartitionReader:
 
     async def ranges(self, partitions: Sequence[Partition]) -> dict[Partition, Range]:
         """Return the range of each partition. Raises BrokerError if they cannot be read in time."""
-        consumer, tps = self._started(), [self._tp_of(partition) for partition in partitions]
+        consumer = self._started()
+        tps = [self._tp_of(partition) for partition in partitions]
         # Without this, the client would look up unknown topics one by one, with a pause after each.
         for topic in {tp.topic for tp in tps}:
             consumer._client.add_topic(topic)  # noqa: SLF001 - no public method
-        with explained(", ".join(sorted({f"topic {tp.topic}" for tp in tps}))):
+        with explained(_list_topics(tps)):
             async with asyncio.timeout(ANSWER_SECONDS):
                 ends = await consumer.end_offsets(tps)
                 beginnings = await consumer.beginning_offsets(tps)
         return {partition: Range(beginnings[tp], ends[tp]) for partition, tp in zip(partitions, tps, strict=True)}
 
     async def offsets_at(self, milliseconds: int, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """Return the offset of each partition's first record since a time (1970, UTC); None if it has none."""
+        """Return the offset of each partition's first record since a Unix time; None if it has none."""
         tps = [self._tp_of(partition) for partition in partitions]
-        with explained(", ".join(sorted({f"topic {tp.topic}" for tp in tps}))):
+        with explained(_list_topics(tps)):
             offsets = await self._started().offsets_for_times(dict.fromkeys(tps, milliseconds))
-        return {self._partition_of(tp): None if offsets.get(tp) is None else offsets[tp].offset for tp in tps}
+        first_offsets: dict[Partition, int | None] = {}
+        for tp in tps:
+            first_record = offsets.get(tp)
+            first_offsets[self._partition_of(tp)] = None if first_record is None else first_record.offset
+        return first_offsets
 
     def partitions_of(self, topic: str) -> list[Partition]:
         """Return the partitions known so far of a topic that was looked up or is being read."""
         numbers = self._started().partitions_for_topic(self._connection.topic(topic)) or ()
         return [(topic, number) for number in sorted(numbers)]
 
-    async def read(self, most: int | None, seconds: float) -> Read:
+    async def read(self, max_records: int | None, seconds: float) -> Read:
         """Read the available records, up to a maximum; wait for a limited time if there are none.
 
         Raises OutOfRangeError if a partition has nothing at its position. Raises BrokerError if the answer is unreadable.
@@ -210,7 +218,7 @@ class PartitionReader:
         consumer = self._started()
         try:
             with explained("Kafka"):
-                fetched = await consumer.getmany(timeout_ms=int(seconds * 1000), max_records=most)
+                fetched = await consumer.getmany(timeout_ms=int(seconds * 1000), max_records=max_records)
                 positions = {self._partition_of(tp): await consumer.position(tp) for tp in fetched}
         except OffsetOutOfRangeError as error:
             raise OutOfRangeError([self._partition_of(tp) for tp in error.args[0]]) from error
@@ -218,31 +226,33 @@ class PartitionReader:
         return Read(chunks, positions)
 
     async def read_until(
-        self, partition: Partition, start: int, end: int, most: int | None = None
+        self, partition: Partition, start: int, end: int, max_records: int | None = None
     ) -> AsyncGenerator[tuple[Sequence[RawRecord], int]]:
         """Read a partition between two offsets: yields records in batches, each with the next offset.
 
         The last batch may be empty, because transaction markers and compaction leave gaps. Raises BrokerError without progress for QUIET_SECONDS.
         """
         self.read_from({partition: start})
+        topic, number = partition
+        topic_name = self._connection.topic(topic)
         loop = asyncio.get_running_loop()
-        reached, heard_at = start, loop.time()
+        reached = start
+        last_progress_at = loop.time()
         while reached < end:
             try:
-                chunks = (await self.read(most, POLL_SECONDS)).chunks
+                chunks = (await self.read(max_records, POLL_SECONDS)).chunks
             except OutOfRangeError as error:
-                raise BrokerError(
-                    f"topic {self._connection.topic(partition[0])}: its records were removed while they were read"
-                ) from error
+                raise BrokerError(f"topic {topic_name}: its records were removed while they were read") from error
             records = [record for chunk in chunks for record in chunk.records if record.offset < end]
             position = min(await self.position(partition), end)
             if position > reached:
-                reached, heard_at = position, loop.time()
+                reached = position
+                last_progress_at = loop.time()
                 yield records, position
-            elif loop.time() > heard_at + QUIET_SECONDS:
+            elif loop.time() > last_progress_at + QUIET_SECONDS:
                 raise BrokerError(
-                    f"topic {self._connection.topic(partition[0])}, partition {partition[1]}: "
-                    f"the broker said nothing for {QUIET_SECONDS:g} s at offset {reached}, before the end at {end}"
+                    f"topic {topic_name}, partition {number}: "
+                    f"the broker sent nothing for {QUIET_SECONDS:g} s at offset {reached}, before the end at {end}"
                 )
 
     async def position(self, partition: Partition) -> int:
@@ -255,7 +265,7 @@ class PartitionReader:
 
     def _started(self) -> AIOKafkaConsumer:
         if self._consumer is None:
-            raise BrokerError("Kafka: nothing is read at the moment")
+            raise BrokerError("Kafka: the reader is not connected")
         return self._consumer
 
     def _tp_of(self, partition: Partition) -> TopicPartition:
@@ -263,6 +273,10 @@ class PartitionReader:
 
     def _partition_of(self, tp: TopicPartition) -> Partition:
         return tp.topic.removeprefix(self._connection.prefix), tp.partition
+
+
+def _list_topics(tps: Sequence[TopicPartition]) -> str:
+    return ", ".join(sorted({f"topic {tp.topic}" for tp in tps}))
 
 
 class OutOfRangeError(Exception):
@@ -299,13 +313,13 @@ class Connections:
         self._is_closed = False
 
     @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
+    def tracked(self) -> Iterator[None]:
         """Track the connections of tasks that start here, and of their child tasks."""
-        before = _of_task.set(self)
+        token = _task_connections.set(self)
         try:
             yield
         finally:
-            _of_task.reset(before)
+            _task_connections.reset(token)
 
     def add(self, connection: AIOKafkaConnection) -> None:
         """Track a connection; after `close`, close it at once."""
@@ -320,14 +334,17 @@ class Connections:
             connection.close()
 
 
-_of_task: ContextVar[Connections | None] = ContextVar("connections of a client", default=None)
+_task_connections: ContextVar[Connections | None] = ContextVar("connections of a client", default=None)
 
 
 async def _connect(*arguments: Any, **options: Any) -> AIOKafkaConnection:
+    """Open a connection, and track it if the client's starter tracks connections."""
     connection = await create_conn(*arguments, **options)
-    if (connections := _of_task.get()) is not None:
+    connections = _task_connections.get()
+    if connections is not None:
         connections.add(connection)
     return connection
 
 
+# See the module: aiokafka's clients look this name up for each connection that they open.
 aiokafka.client.create_conn = _connect

@@ -32,11 +32,11 @@ from streams.kafka.partitions import DeliveredChunk, KafkaStage, Membership, Wor
 from streams.kafka.reading import Connections
 
 FETCH_BYTES = 16 * 1024 * 1024
-"""Bytes of one partition in one answer of the broker; a larger record comes alone."""
+"""Bytes of one partition in one answer of the broker; a larger record is sent alone."""
 IDLE_SECONDS = 0.5
 """Seconds that a fetch waits for records if every partition has room."""
 BUSY_SECONDS = 0.02
-"""Seconds that a fetch waits if a partition is full, so that it is fetched again soon after it has room."""
+"""Seconds that a fetch waits if a partition is full. It is short, so that the partition is fetched soon after it has room again."""
 BEGINNING_SECONDS = 5.0
 """Seconds to wait for the first offsets of partitions without a committed one."""
 END_REPORT_SECONDS = 30.0
@@ -82,7 +82,7 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def on_start(self) -> None:
         """Start the client, and watch its group membership."""
-        with self._connections.noted():
+        with self._connections.tracked():
             await super().on_start()
         transport = cast("ChunkTransport", self.transport)
         transport.hooks.membership.watch(self._ensure_consumer()._coordinator)  # noqa: SLF001 - see `Membership.watch`
@@ -95,7 +95,8 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
             self._connections.close()
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
-        conf, hooks = self.app.conf, cast("ChunkTransport", transport).hooks
+        conf = self.app.conf
+        hooks = cast("ChunkTransport", transport).hooks
         # Faust uses its own assignor only for apps with tables, but reads this attribute to decide that.
         self._assignor = RoundRobinPartitionAssignor
         options: dict[str, Any] = {
@@ -125,8 +126,11 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
         state = assignment.state_value(tp) if assignment and tp in assignment.tps else None
         if state is None or not state.has_valid_position or state.lso is None:
             return None
-        left = max(0, int(state.lso) - int(state.position))
-        return left if left or time.time() - state.timestamp / 1000 < END_REPORT_SECONDS else None
+        unfetched = max(0, int(state.lso) - int(state.position))
+        report_age = time.time() - state.timestamp / 1000
+        if not unfetched and report_age >= END_REPORT_SECONDS:
+            return None
+        return unfetched
 
 
 class ChunkConsumer(driver.Consumer):
@@ -134,17 +138,14 @@ class ChunkConsumer(driver.Consumer):
 
     mundane_level = QUIET
 
-    def _new_consumer_thread(self) -> ChunkConsumerThread:
-        return ChunkConsumerThread(self, loop=self.loop, beacon=self.beacon)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._fetch_lock = asyncio.Lock()
+        super().__init__(*arguments, **options)
 
     @property
     def hooks(self) -> TransportHooks:
         """The hooks of this transport."""
         return cast("ChunkTransport", self.transport).hooks
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._fetching = asyncio.Lock()
-        super().__init__(*arguments, **options)
 
     def waiting(self) -> dict[tuple[str, int], int | None]:
         """Return the number of records that wait for a stage, by topic (without prefix) and partition.
@@ -158,11 +159,19 @@ class ChunkConsumer(driver.Consumer):
         counts: dict[tuple[str, int], int | None] = {}
         for tp in self._get_active_partitions():
             partition = self.hooks.partition(tp)
-            if partition is not None and partition.has_room:
-                left = cast("ChunkConsumerThread", self._thread).unfetched(tp)
-                count = partition.fetched + left if left is not None else partition.fetched or unknown
-                counts[partition.stage.source, tp.partition] = count
+            if partition is None or not partition.has_room:
+                continue
+            unfetched = cast("ChunkConsumerThread", self._thread).unfetched(tp)
+            count: int | None = partition.fetched
+            if unfetched is not None:
+                count = partition.fetched + unfetched
+            elif not partition.fetched:
+                count = unknown
+            counts[partition.stage.source, tp.partition] = count
         return counts
+
+    def _new_consumer_thread(self) -> ChunkConsumerThread:
+        return ChunkConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def _drain_messages(self, fetcher: Any) -> None:
         """Fetch and deliver until the consumer stops; Faust's fetcher calls this."""
@@ -203,15 +212,16 @@ class ChunkConsumer(driver.Consumer):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.hooks.changed.wait(), IDLE_SECONDS)
             return
-        async with self._fetching:
-            fetched = await self._getmany(free, timeout=IDLE_SECONDS if len(free) == len(active) else BUSY_SECONDS)
+        async with self._fetch_lock:
+            timeout = IDLE_SECONDS if len(free) == len(active) else BUSY_SECONDS
+            fetched = await self._getmany(free, timeout=timeout)
             for tp, records in (fetched or {}).items():
                 # If the partition was revoked or reassigned meanwhile, this object is stale and the records are fetched again.
                 active[TP(tp.topic, tp.partition)].fetch(records)
 
     async def perform_seek(self) -> None:
         """Seek to the committed offsets everywhere. Wait for a running fetch first: the client's position is already past its records."""
-        async with self._fetching:
+        async with self._fetch_lock:
             await super().perform_seek()
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
@@ -225,9 +235,9 @@ class ChunkConsumer(driver.Consumer):
         numbers: dict[str, list[int]] = defaultdict(list)
         for tp in sorted(assigned):
             numbers[tp.topic].append(tp.partition)
-        for topic, of_topic in numbers.items():
-            self.hooks.stages[topic].assign(of_topic)
-        _log_assignment({self.hooks.stages[topic].source: of_topic for topic, of_topic in numbers.items()})
+        for topic, topic_numbers in numbers.items():
+            self.hooks.stages[topic].assign(topic_numbers)
+        _log_assignment({self.hooks.stages[topic].source: topic_numbers for topic, topic_numbers in numbers.items()})
         await super().on_partitions_assigned(assigned, generation_id)
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
@@ -263,13 +273,16 @@ class ChunkTransport(driver.Transport):
 
 def _log_assignment(numbers: Mapping[str, Sequence[int]]) -> None:
     if numbers:
-        log.info("assigned: %s", "; ".join(f"{topic} {', '.join(map(str, of_topic))}" for topic, of_topic in numbers.items()))
+        partitions = [f"{topic} {', '.join(map(str, topic_numbers))}" for topic, topic_numbers in numbers.items()]
+        log.info("assigned: %s", "; ".join(partitions))
     else:
-        log.warning("no partition is left for this worker: there are more workers than partitions; it waits for one to go")
+        log.warning(
+            "no partition is left for this worker: there are more workers than partitions; it waits until another worker leaves"
+        )
 
 
 async def _seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
-    """Seek to the committed offsets; a partition without one commits its first offset and starts there. Returns the positions.
+    """Seek to the committed offsets and return the positions. A partition without one commits its first offset and starts there.
 
     Otherwise aiokafka keeps asking the leader it knows for the first record of such a partition. A former leader only refuses, and
     nothing is read from that node until the client refreshes its metadata.
@@ -277,19 +290,20 @@ async def _seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition,
     if not consumer.assignment():
         return {}
     committed: dict[TopicPartition, int | None] = await consumer.seek_to_committed()
-    beginnings = await _beginnings(consumer, [tp for tp, offset in committed.items() if offset is None])
+    beginnings = await _first_offsets(consumer, [tp for tp, offset in committed.items() if offset is None])
     positions = {tp: offset for tp, offset in (committed | beginnings).items() if offset is not None}
     ours = consumer.assignment()
     for tp in positions.keys() & ours:
         consumer.seek(tp, positions[tp])
-    if first := {tp: OffsetAndMetadata(beginnings[tp], "") for tp in beginnings.keys() & ours}:
+    first_commits = {tp: OffsetAndMetadata(beginnings[tp], "") for tp in beginnings.keys() & ours}
+    if first_commits:
         # A new member has changed the group; the next assignment comes through here again.
         with contextlib.suppress(CommitFailedError):
-            await consumer.commit(first)
+            await consumer.commit(first_commits)
     return positions
 
 
-async def _beginnings(consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+async def _first_offsets(consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the first offset of each partition.
 
     The result is empty if a partition has no leader at the moment: the others must not wait for it.

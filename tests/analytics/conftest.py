@@ -29,7 +29,7 @@ def samples() -> SampleMaker:
     return SampleMaker(20261001)
 
 
-CACHED = (registry.current_schemas, registry.earlier_schemas, registry.schemas_by_prefix, registry.topics, arrow.empty_frame)
+CACHED = (registry.current_schemas, registry.published_schemas, registry.schemas_by_prefix, registry.topics, arrow.empty_frame)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import PREFIX_BYTES, decode, encode
 from schemas.errors import RecordError, RegistryFramingError, SettingsError
 from schemas.records import DeadLetter, Exchange, Record
-from schemas.registry import Json, earlier_schemas, schema_of, topics
+from schemas.registry import Json, published_schemas, schema_of, topics
 from service.cli.main import run as run_command
 from service.setup.kafka import framing_of
 from service.setup.settings import load_settings
@@ -142,11 +142,11 @@ def test_a_body_of_our_own_schema_is_accepted_unchanged(registry: Registry) -> N
     """The usual case: our .avsc is registered and a library does the framing. Docs and the order of attributes are irrelevant."""
     stripped = {name: SCHEMA.definition[name] for name in ("namespace", "fields", "name", "type")}
     registry.register(7, stripped)
-    registry.register(8, earlier_schemas()["Exchange"][0].definition)
+    registry.register(8, published_schemas()["Exchange"][0].definition)
     body = encode(EXCHANGE)[PREFIX_BYTES:]
     first, older, untouched = reframed(registry, framed(7, body), framed(8, body), encode(EXCHANGE))
     assert first == untouched == encode(EXCHANGE)
-    assert earlier_schemas()["Exchange"][0].prefix + body == older
+    assert published_schemas()["Exchange"][0].prefix + body == older
 
 
 def test_a_compatible_schema_is_read_by_avros_rules(registry: Registry) -> None:

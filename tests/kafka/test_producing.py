@@ -168,7 +168,7 @@ def test_a_connection_that_is_opened_while_its_client_closes_is_closed(
         assert client is not None
         monkeypatch.setattr(reading, "create_conn", make_late)
         context = contextvars.copy_context()
-        context.run(reading._of_task.set, producer._connections)
+        context.run(reading._task_connections.set, producer._connections)
         connecting = asyncio.create_task(client.client._get_conn(1, group=ConnectionGroup.COORDINATION), context=context)
         await asyncio.sleep(0)
         await producer.stop()

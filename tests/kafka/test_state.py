@@ -192,7 +192,7 @@ def test_a_silent_broker_ends_the_reading_of_states(own_broker: Broker, monkeypa
             monkeypatch.setattr("streams.kafka.reading.AIOKafkaConsumer", Freezing)
             monkeypatch.setattr("streams.kafka.reading.QUIET_SECONDS", 1.0)
             async with asyncio.timeout(300):
-                with pytest.raises(BrokerError, match=r"diagnosis-state, partition 0: .* the broker said nothing for 1 s"):
+                with pytest.raises(BrokerError, match=r"diagnosis-state, partition 0: .* the broker sent nothing for 1 s"):
                     await topic.load(0)
             own_broker.thaw()
 

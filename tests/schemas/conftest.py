@@ -158,7 +158,7 @@ def avro_number() -> Callable[[int], bytes]:
 
 CACHED = (
     registry.current_schemas,
-    registry.earlier_schemas,
+    registry.published_schemas,
     registry.schemas_by_prefix,
     registry.topics,
     arrow.empty_frame,

@@ -21,7 +21,7 @@ from schemas.codec.single_object import decode, decode_fields, encode
 from schemas.errors import SchemaError
 from schemas.evolution import can_read, check_evolution
 from schemas.records import Record
-from schemas.registry import RecordSchema, build_schema, current_schemas, earlier_schemas, schema_of
+from schemas.registry import RecordSchema, build_schema, current_schemas, published_schemas, schema_of
 
 Publish = Callable[[Iterable[Any]], None]
 Encoder = Callable[[Iterable[Record]], list[bytes]]
@@ -51,7 +51,7 @@ def with_doc(field: dict[str, Any]) -> dict[str, Any]:
 def test_every_schema_reads_every_version_before_it(record_name: str) -> None:
     """The reference implementation is the judge, not the library that does the decoding."""
     current = schema_of(record_name)
-    published = earlier_schemas()[record_name]
+    published = published_schemas()[record_name]
     for writer in published:
         verdict = ReaderWriterCompatibilityChecker().get_compatibility(
             avro.schema.parse(json.dumps(current.definition)), avro.schema.parse(json.dumps(writer.definition))
@@ -66,7 +66,7 @@ def test_every_schema_reads_every_version_before_it(record_name: str) -> None:
 def test_every_schema_is_published() -> None:
     """A record written with a schema that is not published could not be read after the next change."""
     assert {name: schema.prefix for name, schema in current_schemas().items()} == {
-        name: versions[-1].prefix for name, versions in earlier_schemas().items()
+        name: versions[-1].prefix for name, versions in published_schemas().items()
     }
 
 
@@ -112,14 +112,14 @@ def test_a_change_that_old_bytes_do_not_survive_is_refused(change: Callable[[lis
     """Each of these passes some compatibility check and still breaks columns, queries or the columnar decoder."""
     new = build_schema(changed("Exchange", change))
     with pytest.raises(SchemaError, match="Exchange") as caught:
-        check_evolution(new, earlier_schemas()["Exchange"])
+        check_evolution(new, published_schemas()["Exchange"])
     assert "add a new one with a default" in caught.value.hint
 
 
 def test_other_words_and_another_order_are_no_new_version() -> None:
     """Only what the bytes mean is kept still."""
     reworded = changed("Exchange", lambda fields: [{**field, "doc": "Other words."} for field in fields])
-    check_evolution(build_schema(reworded), earlier_schemas()["Exchange"])
+    check_evolution(build_schema(reworded), published_schemas()["Exchange"])
 
 
 @pytest.mark.parametrize("front", [False, True])
@@ -158,7 +158,7 @@ def test_scores_of_a_diagnosis_from_before_the_list_of_dimensions_are_read_into_
     version: int, count: int, samples: Any
 ) -> None:
     """Whoever asks for a dimension asks the list, of records of any age; one by one and in columns the answer is the same."""
-    old = earlier_schemas()["Diagnosis"][version - 1]
+    old = published_schemas()["Diagnosis"][version - 1]
     records = [
         msgspec.structs.replace(one, threshold_profile=None, threshold_changes=None)
         for one in samples.records("Diagnosis", count)
@@ -194,5 +194,5 @@ def test_versions_are_sorted_by_number(publish: Publish) -> None:
     ]
     publish(versions)
     assert [len(definition["fields"]) + count for count in range(12)] == [
-        len(version.fields) for version in registry.earlier_schemas()["Heartbeat"]
+        len(version.fields) for version in registry.published_schemas()["Heartbeat"]
     ]

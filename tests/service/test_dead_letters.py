@@ -23,7 +23,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Record, ScoringTask
-from schemas.registry import earlier_schemas
+from schemas.registry import published_schemas
 from service.setup.settings import Settings
 from service.write.dead_letters import find_dead_letter, open_dead_letters
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin, Refusal
@@ -310,7 +310,7 @@ def test_readable_bytes_are_requeued_unchanged(driftline: Command, letters: Lett
     assert code == 0
     assert lines(out) == ["2 dead letters retried, 0 not retried"]
     assert counts(letters.path, "exchanges", "agent_events", "scores") == (1, 1, 1)
-    assert {"Exchange", "AgentEvent"} <= set(earlier_schemas())
+    assert {"Exchange", "AgentEvent"} <= set(published_schemas())
 
 
 def test_a_record_refused_at_admission_can_be_admitted_later(driftline: Command, letters: Letters) -> None:

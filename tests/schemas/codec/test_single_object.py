@@ -24,7 +24,7 @@ from schemas.codec.record_writers import FIELDS_WRITERS, RECORD_WRITERS
 from schemas.codec.single_object import PREFIX_BYTES, decode, encode
 from schemas.errors import BoundsError, FramingError, MalformedBodyError, RecordError, UnknownSchemaError
 from schemas.records import AgentEvent, DimensionScore, Exchange, Heartbeat, Record, Review, Score, StageState
-from schemas.registry import MARKER, current_schemas, earlier_schemas, schema_of
+from schemas.registry import MARKER, current_schemas, published_schemas, schema_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "fingerprints.json"
 NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -126,7 +126,7 @@ def test_a_message_starts_with_the_marker_and_the_fingerprint_lowest_byte_first(
 
 def test_published_fingerprints_never_change() -> None:
     """Bytes with a fingerprint that nobody knows any more are lost; a new version adds a line to the golden file."""
-    known = {name: [version.prefix[2:].hex() for version in versions] for name, versions in earlier_schemas().items()}
+    known = {name: [version.prefix[2:].hex() for version in versions] for name, versions in published_schemas().items()}
     assert json.loads(GOLDEN.read_text("utf-8")) == known
     assert {name: versions[-1] for name, versions in known.items()} == {
         name: schema.prefix[2:].hex() for name, schema in current_schemas().items()
@@ -135,7 +135,7 @@ def test_published_fingerprints_never_change() -> None:
 
 def test_no_two_schemas_share_a_fingerprint() -> None:
     """Two types with one fingerprint would be read as each other."""
-    prefixes = [version.prefix for versions in earlier_schemas().values() for version in versions]
+    prefixes = [version.prefix for versions in published_schemas().values() for version in versions]
     assert len(prefixes) == len(set(prefixes))
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.judges.rate_limits import MAX_PAUSE_SECONDS, Clock, Limiter, retry_after, seconds_until_refill
+from streams.judges.rate_limits import MAX_PAUSE_SECONDS, Clock, Limiter, PausedError, retry_after, seconds_until_refill
 
 T = TypeVar("T")
 NOON = 1_800_014_400.0
@@ -48,7 +48,7 @@ def test_concurrent_calls_never_exceed_the_limit() -> None:
 
         async def call() -> None:
             nonlocal most
-            assert await limiter.acquire(float("inf")) is None
+            await limiter.acquire(float("inf"))
             most = max(most, limiter.in_flight)
             for _ in range(3):
                 await asyncio.sleep(0)
@@ -151,35 +151,40 @@ def test_a_pause_delays_every_call_until_it_ends() -> None:
     limiter.pause(30)
     limiter.pause(10)
     assert limiter.paused_until == 1030.0
-    assert run(limiter.acquire(1031)) is None
+    run(limiter.acquire(1031))
     assert clock.at == 1030.0
     assert limiter.paused_until is None
 
 
 def test_a_pause_beyond_the_deadline_is_reported_at_once() -> None:
-    """Clock beyond the deadline would only block the session."""
+    """Waiting beyond the deadline would only block the session."""
     clock = HandClock()
     limiter = Limiter(2, clock.judge_clock)
     limiter.pause(300)
-    assert run(limiter.acquire(1120)) == 300.0
+    with pytest.raises(PausedError) as paused:
+        run(limiter.acquire(1120))
+    assert paused.value.seconds == 300.0
     assert clock.at == 1000.0
     assert limiter.in_flight == 0
 
 
 def test_a_pause_also_delays_queued_calls() -> None:
     """Most calls are in the queue when a provider demands a pause."""
+    clock = HandClock()
+    limiter = Limiter(1, clock.judge_clock)
 
-    async def scenario() -> tuple[float | None, int]:
-        clock = HandClock()
-        limiter = Limiter(1, clock.judge_clock)
+    async def pause_while_a_call_waits() -> None:
         await limiter.acquire(2000)
         waiter = asyncio.create_task(limiter.acquire(1100))
         await asyncio.sleep(0)
         limiter.pause(200)
         limiter.release()
-        return await waiter, limiter.in_flight
+        await waiter
 
-    assert run(scenario()) == (200.0, 0)
+    with pytest.raises(PausedError) as paused:
+        run(pause_while_a_call_waits())
+    assert paused.value.seconds == 200.0
+    assert limiter.in_flight == 0
 
 
 def test_the_length_of_a_pause_is_bounded() -> None:

@@ -16,7 +16,7 @@ from analytics.store.store import Store
 from audit.drift.series import Reference
 from audit.policy import Policy
 from schemas.records import Incident, Review
-from schemas.registry import current_schemas, earlier_schemas
+from schemas.registry import current_schemas, published_schemas
 from service.read.incidents import history_of, incident_answer, incident_records
 from streams.log.sink import StorePublisher
 from streams.watch.incidents import derive_references
@@ -87,7 +87,7 @@ def database(tmp_path: Path) -> Path:
             "reviews",
             [decision("accepted", "accepted", END - 9 * DAY), decision("dismissed", "dismissed", END - 25 * DAY)],
         )
-    fields = {field["name"] for field in earlier_schemas()["Incident"][BEFORE].fields}
+    fields = {field["name"] for field in published_schemas()["Incident"][BEFORE].fields}
     with duckdb.connect(str(path)) as raw:
         for schema, view in raw.execute("SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal").fetchall():
             raw.execute(f'DROP VIEW "{schema}"."{view}"')
