@@ -44,8 +44,9 @@ def kafka(request: pytest.FixtureRequest, any_broker: Found, admin: KafkaAdminCl
         skip_or_fail("this test needs Apache Kafka, and the broker is Tansu: install Java 17 and Maven")
     connection = KafkaConnection(any_broker.bootstrap, prefix=f"t{uuid.uuid4().hex[:12]}-")
     yield connection
-    if left := [name for name in admin.list_topics() if name.startswith(connection.prefix)]:
-        admin.delete_topics(left)
+    topic_names = [name for name in admin.list_topics() if name.startswith(connection.prefix)]
+    if topic_names:
+        admin.delete_topics(topic_names)
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def make_topics(kafka: KafkaConnection, admin: KafkaAdminClient) -> MakeTopics:
 def spare_broker(any_broker: Found, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Return a second broker, shared by the tests that stop it."""
     if any_broker.kind != "java":
-        skip_or_fail("a broker to be killed is started with Java and Maven: install them")
+        skip_or_fail("tests that kill a broker need Java and Maven: install them")
     started = Broker(tmp_path_factory.mktemp("spare") / "kafka", options=quick())
     started.start()
     yield started
@@ -78,9 +79,10 @@ def own_broker(spare_broker: Broker) -> Broker:
     else:
         spare_broker.start()
     with KafkaAdminClient(bootstrap_servers=spare_broker.bootstrap) as client:
-        if left := [name for name in client.list_topics() if not name.startswith("__")]:
-            client.delete_topics(left)
-            until(lambda: not {*left} & {*client.list_topics()}, "the topics of the last test to go")
+        remaining_topics = [name for name in client.list_topics() if not name.startswith("__")]
+        if remaining_topics:
+            client.delete_topics(remaining_topics)
+            until(lambda: not {*remaining_topics} & {*client.list_topics()}, "the topics of the last test to be deleted")
     return spare_broker
 
 
@@ -91,7 +93,7 @@ def three_brokers() -> Iterator[Cluster]:
         with running_cluster() as started:
             yield started
     except UnavailableError as error:
-        skip_or_fail(f"three brokers are started with Java and Maven: {error}")
+        skip_or_fail(f"tests with three brokers need Java and Maven: {error}")
 
 
 @pytest.fixture
@@ -102,11 +104,12 @@ def cluster(three_brokers: Cluster) -> Cluster:
 
 
 @pytest.fixture
-def copied(cluster: Cluster) -> Iterator[KafkaConnection]:
+def replicated_kafka(cluster: Cluster) -> Iterator[KafkaConnection]:
     """Return a connection to three brokers, with the test's own prefix."""
     connection = KafkaConnection(cluster.bootstrap, prefix=f"t{uuid.uuid4().hex[:12]}-")
     yield connection
     cluster.settle()
     with KafkaAdminClient(bootstrap_servers=connection.servers) as client:
-        if left := [name for name in client.list_topics() if name.startswith(connection.prefix)]:
-            client.delete_topics(left)
+        topic_names = [name for name in client.list_topics() if name.startswith(connection.prefix)]
+        if topic_names:
+            client.delete_topics(topic_names)

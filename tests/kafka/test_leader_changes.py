@@ -33,11 +33,11 @@ from streams.topology import Stage
 pytestmark = pytest.mark.slow
 PARTITIONS = 6
 AWAY_SECONDS = 15.0
-"""How long a node is away: longer than a worker stays in its group without a sign of life."""
+"""How long a node is away: longer than the session timeout of a worker in its group."""
 BOUND_SECONDS = 120.0
-"""Within which each partition must move again, on a machine that is busy; on a quiet one it takes less than ten."""
-Places = dict[tuple[str, int], int]
-"""By topic and partition: an offset."""
+"""How long a partition may take to move again on a busy machine; on an idle one it takes less than 10 s."""
+Offsets = dict[tuple[str, int], int]
+"""Offsets by topic and partition."""
 
 
 def session_of(partition: int) -> str:
@@ -50,42 +50,43 @@ SESSIONS = [session_of(partition) for partition in range(PARTITIONS)]
 
 
 @dataclass
-class Noting:
+class ProgressRecorder:
     """Runs a stage and records its progress in each partition."""
 
     means: Means
     topic: str
-    reached: Places
+    reached: Offsets
 
     def open_partition(self, number: int) -> PartitionWork:
         """Start the work on a partition."""
-        return _NotedPartition(self, (self.topic, number), self.means.open_partition(number))
+        return _RecordedPartition(self, (self.topic, number), self.means.open_partition(number))
 
 
 @dataclass
-class _NotedPartition:
-    """A partition of `Noting`."""
+class _RecordedPartition:
+    """A partition of `ProgressRecorder`."""
 
-    notes: Noting
-    place: tuple[str, int]
+    recorder: ProgressRecorder
+    partition: tuple[str, int]
     work: PartitionWork
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
         """Process the chunk and record when it is done."""
         end = chunk.next_offset
 
-        def noted() -> None:
-            self.notes.reached[self.place] = max(self.notes.reached[self.place], end)
+        def record_progress() -> None:
+            reached = self.recorder.reached
+            reached[self.partition] = max(reached[self.partition], end)
             done()
 
-        await self.work.take(chunk, noted)
+        await self.work.take(chunk, record_progress)
 
     async def end(self, grace: float) -> None:
         """Forward the call."""
         await self.work.end(grace)
 
 
-async def insist(producer: RecordProducer, topic: str, records: Sequence[Record]) -> Places:
+async def produce_with_retries(producer: RecordProducer, topic: str, records: Sequence[Record]) -> Offsets:
     """Produce with retries; return the offsets of the last records."""
     while True:
         try:
@@ -117,7 +118,7 @@ class Traffic:
     async def _flow(self, session: str) -> None:
         producer = RecordProducer(self.connection)
         while not self.stopped.is_set():
-            await insist(producer, EVENTS.source, [build.event(session, self.counts[session])])
+            await produce_with_retries(producer, EVENTS.source, [build.event(session, self.counts[session])])
             self.counts[session] += 1
             await asyncio.sleep(0.1)
         await producer.stop()
@@ -130,42 +131,45 @@ class Installation:
     connection: KafkaConnection
     store: Store
     sink: Sink
-    done: Places
+    done: Offsets
 
     @classmethod
     @asynccontextmanager
-    async def at_work(cls, connection: KafkaConnection, store: Store) -> AsyncIterator[Installation]:
+    async def running(cls, connection: KafkaConnection, store: Store) -> AsyncIterator[Installation]:
         """Run two workers and a sink."""
-        done: Places = defaultdict(int)
+        done: Offsets = defaultdict(int)
 
-        def noting(stage: Stage, means: Means) -> Means:
-            return Noting(means, stage.source, done)
+        def record_progress(stage: Stage, means: Means) -> Means:
+            return ProgressRecorder(means, stage.source, done)
 
         sink = sink_over(store, connection)
         await sink.start()
         try:
-            async with processing(connection, wrap=noting), processing(connection, wrap=noting):
+            async with processing(connection, wrap=record_progress), processing(connection, wrap=record_progress):
                 yield cls(connection, store, sink, done)
         finally:
             await sink.stop()
 
-    async def moved(self, what: str, topic: str, records: Sequence[Record]) -> dict[int, float]:
+    async def measure_progress(self, cause: str, topic: str, records: Sequence[Record]) -> dict[int, float]:
         """Produce records, wait until they are processed and stored, and return the duration by partition."""
-        began, producer = time.monotonic(), RecordProducer(self.connection)
-        parts = await asyncio.gather(*(insist(producer, topic, [record]) for record in records))
-        offsets = {place: offset for part in parts for place, offset in part.items()}
+        began = time.monotonic()
+        producer = RecordProducer(self.connection)
+        offsets_by_record = await asyncio.gather(*(produce_with_retries(producer, topic, [record]) for record in records))
+        offsets = {partition: offset for offsets in offsets_by_record for partition, offset in offsets.items()}
         assert len(offsets) == PARTITIONS
-        took: dict[int, float] = {}
+        seconds: dict[int, float] = {}
 
-        def all_moved() -> bool:
-            for place, offset in offsets.items():
-                if place[1] not in took and min(self.done[place], self.sink.progress.positions[place]) > offset:
-                    took[place[1]] = round(time.monotonic() - began, 1)
-            return len(took) == PARTITIONS
+        def all_partitions_moved() -> bool:
+            for partition, offset in offsets.items():
+                number = partition[1]
+                position = min(self.done[partition], self.sink.progress.positions[partition])
+                if number not in seconds and position > offset:
+                    seconds[number] = round(time.monotonic() - began, 1)
+            return len(seconds) == PARTITIONS
 
-        await eventually(all_moved, f"{what}: {topic} to move, where {took} did", BOUND_SECONDS)
+        await eventually(all_partitions_moved, f"{cause}: all partitions of {topic} to move", BOUND_SECONDS)
         await producer.stop()
-        return took
+        return seconds
 
 
 async def coordinator(connection: KafkaConnection) -> int:
@@ -182,52 +186,55 @@ async def until_led_by_others(cluster: Cluster, connection: KafkaConnection, nod
     """Wait until the node leads no partition, and each partition has a leader."""
     led = {node}
     while led & {node, -1}:
-        found = [await asyncio.to_thread(cluster.leaders, connection.topic(one)) for one in (EVENTS.source, EXCHANGES.source)]
-        led = {leader for topic in found for leader in topic.values()}
+        leaders = [
+            await asyncio.to_thread(cluster.leaders, connection.topic(source)) for source in (EVENTS.source, EXCHANGES.source)
+        ]
+        led = {leader for leaders_of_topic in leaders for leader in leaders_of_topic.values()}
 
 
-LEAVE: Mapping[str, Callable[[Cluster, int], None]] = {"frozen": Cluster.freeze, "killed": Cluster.kill}
-RETURN: Mapping[str, Callable[[Cluster, int], None]] = {"frozen": Cluster.thaw, "killed": Cluster.start}
+STOP_NODE: Mapping[str, Callable[[Cluster, int], None]] = {"frozen": Cluster.freeze, "killed": Cluster.kill}
+RESUME_NODE: Mapping[str, Callable[[Cluster, int], None]] = {"frozen": Cluster.thaw, "killed": Cluster.start}
 
 
-@pytest.mark.parametrize("way", LEAVE)
+@pytest.mark.parametrize("failure", STOP_NODE)
 def test_all_partitions_move_on_when_a_leader_goes_away_and_when_it_comes_back(
-    cluster: Cluster, copied: KafkaConnection, way: str, record_property: Callable[[str, object], None]
+    cluster: Cluster, replicated_kafka: KafkaConnection, failure: str, record_property: Callable[[str, object], None]
 ) -> None:
     """A worker that asks the old leader about a partition without a committed offset must not stall for five minutes."""
-    with TopicAdministration(copied) as administration:
+    with TopicAdministration(replicated_kafka) as administration:
         administration.create(PARTITIONS)
 
     async def run(store: Store) -> None:
-        traffic = Traffic(copied)
-        async with Installation.at_work(copied, store) as installation:
+        traffic = Traffic(replicated_kafka)
+        async with Installation.running(replicated_kafka, store) as installation:
             async with traffic.flowing():
                 await eventually(lambda: all(traffic.counts[session] > 5 for session in SESSIONS), "the traffic to flow")
-                node = await coordinator(copied)
-                left = time.monotonic()
-                await asyncio.to_thread(LEAVE[way], cluster, node)
-                await until_led_by_others(cluster, copied, node)
+                node = await coordinator(replicated_kafka)
+                stopped = time.monotonic()
+                await asyncio.to_thread(STOP_NODE[failure], cluster, node)
+                await until_led_by_others(cluster, replicated_kafka, node)
                 changed = time.monotonic()
                 probes = [build.event(session, 10_000) for session in SESSIONS]
-                without = await installation.moved("the leader changed", EVENTS.source, probes)
-                await asyncio.sleep(max(0.0, left + AWAY_SECONDS - time.monotonic()))
-                await asyncio.to_thread(RETURN[way], cluster, node)
-                again = [build.event(session, 10_001) for session in SESSIONS]
+                without = await installation.measure_progress("the leader changed", EVENTS.source, probes)
+                await asyncio.sleep(max(0.0, stopped + AWAY_SECONDS - time.monotonic()))
+                await asyncio.to_thread(RESUME_NODE[failure], cluster, node)
+                more_probes = [build.event(session, 10_001) for session in SESSIONS]
                 back, first = await asyncio.gather(
-                    installation.moved("the node came back", EVENTS.source, again),
-                    # Nothing was ever on these partitions, so nothing of them was ever committed for what is done.
-                    installation.moved(
+                    installation.measure_progress("the node came back", EVENTS.source, more_probes),
+                    # These partitions were empty until now, so they have no committed offset.
+                    installation.measure_progress(
                         "the node came back", EXCHANGES.source, [build.exchange(session, 1) for session in SESSIONS]
                     ),
                 )
             measured = (
-                f"{way}: others led after {changed - left:.1f} s; from then on {without}; after it was back {back} and {first}"
+                f"{failure}: other nodes led after {changed - stopped:.1f} s; seconds by partition without the node {without}, "
+                f"after its return {back} and {first}"
             )
             record_property("seconds by partition", measured)
             sys.stdout.write(f"{measured}\n")
-            await installation.moved("the end", EVENTS.source, [build.closing(session, 1) for session in SESSIONS])
+            await installation.measure_progress("the end", EVENTS.source, [build.closing(session, 1) for session in SESSIONS])
             for stage in (EVENTS, EXCHANGES):
-                await until_committed(copied, stage.source, PARTITIONS)
+                await until_committed(replicated_kafka, stage.source, PARTITIONS)
             await eventually(lambda: rows(store, "SELECT count(*) FROM diagnoses") == [(PARTITIONS,)], "all to be diagnosed")
         check(store, traffic.counts)
 
@@ -240,6 +247,6 @@ def check(store: Store, counts: Mapping[str, int]) -> None:
     events = sorted((session, count + 2) for session, count in counts.items())
     assert events == sorted(rows(store, "SELECT session_id, count(*) FROM log.agent_events GROUP BY ALL"))
     assert events == sorted(rows(store, "SELECT session_id, event_count FROM diagnoses"))
-    exchanges = sorted((build.exchange(one, 1).exchange_id,) for one in SESSIONS)
+    exchanges = sorted((build.exchange(session, 1).exchange_id,) for session in SESSIONS)
     assert exchanges == sorted(rows(store, "SELECT exchange_id FROM log.exchanges"))
     assert rows(store, "SELECT reason, detail FROM dead_letters") == []

@@ -1,4 +1,4 @@
-"""The table in docs/openclaw.md of what was tried with which version, made from the scenarios that the tests play."""
+"""The table in docs/openclaw.md of what was tested with which version, generated from the scenarios of the tests."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from collections.abc import Sequence
 from openclaw.install import NEWEST, VERSIONS
 from openclaw.played import scenarios_of
 
-TRIED, NOT_TRIED = "yes", "no"
-ON_THE_NEWEST = (
+TESTED = "yes"
+NOT_TESTED = "no"
+TESTED_ON_NEWEST = (
     "fork, rewind, reset, compaction by command, deletion",
     "cron, heartbeat, a run that times out",
     "import beside a running gateway, `--follow`",
     "import killed and taken up again",
 )
-"""What is tried with the newest version alone, besides the scenarios."""
-NOWHERE = ("rollover by time, cold archives, Telegram topics, channels with several people",)
-"""What no real version was made to do: it needs days, or services of others."""
+"""Features that are tested only with the newest version, besides the scenarios."""
+UNTESTED = ("rollover by time, cold archives, Telegram topics, channels with several people",)
+"""Features that no test uses on a real version, because they need days or services of third parties."""
 
 
 def table() -> list[str]:
-    """The lines of the table."""
+    """Return the lines of the table."""
     played = {version: [scenario.name for scenario in scenarios_of(version)] for version in VERSIONS}
     names = dict.fromkeys(name for scenarios in played.values() for name in scenarios)
-    rows = [_row(name, [name in played[version] for version in VERSIONS]) for name in names]
-    rows += [_row(what, [version == NEWEST for version in VERSIONS]) for what in ON_THE_NEWEST]
-    rows += [_row(what, [False] * len(VERSIONS)) for what in NOWHERE]
+    rows = [_format_row(name, [name in played[version] for version in VERSIONS]) for name in names]
+    rows += [_format_row(feature, [version == NEWEST for version in VERSIONS]) for feature in TESTED_ON_NEWEST]
+    rows += [_format_row(feature, [False] * len(VERSIONS)) for feature in UNTESTED]
     versions = " | ".join(f"{version.name} ({version.form})" for version in VERSIONS)
     return [f"| tried | {versions} |", "|".join(["", " --- ", *[" --- "] * len(VERSIONS), ""]), *rows]
 
 
-def _row(what: str, tried: Sequence[bool]) -> str:
-    return f"| {what} | {' | '.join(TRIED if one else NOT_TRIED for one in tried)} |"
+def _format_row(feature: str, tested: Sequence[bool]) -> str:
+    cells = [TESTED if is_tested else NOT_TESTED for is_tested in tested]
+    return f"| {feature} | {' | '.join(cells)} |"

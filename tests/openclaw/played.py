@@ -57,9 +57,9 @@ def played_on(version: Version, install: Callable[[Version], Installed], folder:
 
 
 def scenarios_of(version: Version) -> list[Scenario]:
-    """The scenarios that a version plays."""
-    is_whole = version == NEWEST or version.form == JSONL
-    return scenarios.scenarios_for(version.form == CURRENT_SQLITE, reduced=not is_whole)
+    """Return the scenarios that a version plays."""
+    plays_all = version == NEWEST or version.form == JSONL
+    return scenarios.scenarios_for(has_wrapper=version.form == CURRENT_SQLITE, reduced=not plays_all)
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
@@ -75,23 +75,23 @@ def instance_of(installed: Installed, folder: Path, provider: Provider) -> Insta
         "name": "Small",
         "reasoning": False,
         "input": ["text"],
-        "contextWindow": scenarios.SMALL_WINDOW,
+        "contextWindow": scenarios.SMALL_CONTEXT_TOKENS,
         "maxTokens": 2048,
         "cost": {"input": 3, "output": 15, "cacheRead": 0.3, "cacheWrite": 3.75},
     }
     provided = {"baseUrl": provider.url, "apiKey": "not-a-key", "api": "anthropic-messages", "models": [small]}
-    agents = [{"id": "main", "default": True}, {"id": scenarios.SMALL, "model": f"small/{MODEL}"}]
+    agents = [{"id": "main", "default": True}, {"id": scenarios.SMALL_CONTEXT_AGENT, "model": f"small/{MODEL}"}]
     compaction = {"mode": "default"}  # the other one judges the stand-in's summaries
     more = {
         "models": {"providers": {"small": provided}},
         "agents": {"list": agents, "defaults": {"compaction": compaction}},
     }
-    return Instance(installed, folder, provider, agents=("main", scenarios.SMALL), thinking=True, more=more)
+    return Instance(installed, folder, provider, agents=("main", scenarios.SMALL_CONTEXT_AGENT), thinking=True, more=more)
 
 
 def _play(installed: Installed, base: Path, chosen: Sequence[Scenario]) -> tuple[dict[str, str], Json]:
     assert PROVIDER != "small"
-    plays = scenarios.plays_of(chosen) | scenarios.plays_of(LIFE)
+    plays = scenarios.build_plays(chosen) | scenarios.build_plays(LIFE)
     with stand_in(plays) as provider:
         instance = instance_of(installed, base, provider)
         with instance.gateway() as gateway:
@@ -99,58 +99,67 @@ def _play(installed: Installed, base: Path, chosen: Sequence[Scenario]) -> tuple
             for scenario in chosen:
                 answers |= scenarios.play(gateway, scenario)
             life = live(gateway) if installed.version == NEWEST else {}
-            provider.released.set()  # what waits for ever would keep the gateway from ending
+            provider.released.set()  # an endless delay would keep the gateway running
     return answers, life
 
 
-def _turns(name: str, *says: str) -> Scenario:
-    return Scenario(name, [scenarios.Turn(text, [Step(f"Heard: {text}")]) for text in says])
+def _scenario(name: str, *messages: str) -> Scenario:
+    return Scenario(name, [scenarios.Turn(text, [Step(f"Heard: {text}")]) for text in messages])
 
 
-FORKED = _turns("forked", "Said before the fork.", "Said where the fork begins.")
-IN_FORK = _turns("fork", "Said in the fork.")
-REWOUND = _turns("rewound", "Said before the rewind.", "Said and taken back.")
-AFTER_REWIND = _turns("rewound", "Said after the rewind.")
-RESET = _turns("reset", "Said before the reset.")
-AFTER_RESET = _turns("reset", "Said after the reset.")
-COMPACTED = _turns("compacted", "Said before the compaction.")
-DELETED = _turns("deleted", "Said before the deletion.")
+FORKED = _scenario("forked", "Said before the fork.", "Said where the fork begins.")
+IN_FORK = _scenario("fork", "Said in the fork.")
+REWOUND = _scenario("rewound", "Said before the rewind.", "Said and taken back.")
+AFTER_REWIND = _scenario("rewound", "Said after the rewind.")
+RESET = _scenario("reset", "Said before the reset.")
+AFTER_RESET = _scenario("reset", "Said after the reset.")
+COMPACTED = _scenario("compacted", "Said before the compaction.")
+DELETED = _scenario("deleted", "Said before the deletion.")
 LIFE = (FORKED, IN_FORK, REWOUND, AFTER_REWIND, RESET, AFTER_RESET, COMPACTED, DELETED)
-"""What is said around what is done with sessions: each of it once."""
+"""Messages before and after each operation on a session; each must be imported once."""
 
 
 def live(gateway: Gateway) -> Json:
-    """Do with sessions what can be done with them, on the newest version; the keys and ids that came of it."""
+    """Fork, rewind, reset, compact and delete sessions on the newest version; return whether the compaction happened."""
     for scenario in (FORKED, REWOUND, RESET, COMPACTED, DELETED):
         scenarios.play(gateway, scenario)
-    place = gateway.instance.state / DATABASE
-    fork = gateway.call("sessions.fork", {"sessionKey": "agent:main:forked", "entryId": _users(place, "forked")[1]})
+    database = gateway.instance.state / DATABASE
+    fork = gateway.call(
+        "sessions.fork", {"sessionKey": "agent:main:forked", "entryId": _load_user_entry_ids(database, "forked")[1]}
+    )
     key = fork["sessionKey"].removeprefix("agent:main:")
-    gateway.turn(key, IN_FORK.turns[0].says)
-    gateway.call("sessions.rewind", {"sessionKey": "agent:main:rewound", "entryId": _users(place, "rewound")[1]})
+    gateway.turn(key, IN_FORK.turns[0].message)
+    gateway.call(
+        "sessions.rewind", {"sessionKey": "agent:main:rewound", "entryId": _load_user_entry_ids(database, "rewound")[1]}
+    )
     scenarios.play(gateway, AFTER_REWIND)
     gateway.call("sessions.reset", {"key": "agent:main:reset"})
     scenarios.play(gateway, AFTER_RESET)
     compacted = gateway.call("sessions.compact", {"key": "agent:main:compacted"})
     gateway.call("sessions.delete", {"key": "agent:main:deleted"})
-    timed = {"message": scenarios.TIMED, "sessionKey": scenarios.TIMED_KEY, "idempotencyKey": "timed-run", "timeout": 5}
+    timed = {
+        "message": scenarios.TIMED_OUT_MESSAGE,
+        "sessionKey": scenarios.TIMED_OUT_SESSION_KEY,
+        "idempotencyKey": "timed-run",
+        "timeout": 5,
+    }
     gateway.call("agent", timed)
     job = gateway.call("cron.add", _cron_job())
     gateway.call("cron.run", {"id": job["id"], "mode": "force"})
-    gateway.call("wake", {"mode": "now", "text": scenarios.WAKE})
-    _wait_for_sessions(place, "agent:main:cron:%", "agent:main:timed", "agent:main:subagent:%", "agent:main:main")
+    gateway.call("wake", {"mode": "now", "text": scenarios.WAKE_MESSAGE})
+    _wait_for_sessions(database, "agent:main:cron:%", "agent:main:timed", "agent:main:subagent:%", "agent:main:main")
     return {"compacted": compacted.get("compacted")}
 
 
 def _cron_job() -> Json:
-    payload = {"kind": "agentTurn", "message": scenarios.CRON}
-    when = {"kind": "cron", "expr": "0 3 * * *"}
-    return {"name": "nightly", "schedule": when, "sessionTarget": "isolated", "wakeMode": "now", "payload": payload}
+    payload = {"kind": "agentTurn", "message": scenarios.CRON_MESSAGE}
+    schedule = {"kind": "cron", "expr": "0 3 * * *"}
+    return {"name": "nightly", "schedule": schedule, "sessionTarget": "isolated", "wakeMode": "now", "payload": payload}
 
 
-def _users(place: Path, session: str) -> list[str]:
-    """The ids of the entries in which the user spoke, in a conversation's current session."""
-    with closing(sqlite3.connect(f"{place.as_uri()}?mode=ro", uri=True)) as connection:
+def _load_user_entry_ids(database: Path, session: str) -> list[str]:
+    """Return the ids of the user's entries in the current session of a conversation."""
+    with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
         rows = connection.execute(
             "SELECT event_json FROM transcript_events JOIN session_nodes ON session_id = current_session_id "
             "WHERE session_key = ? AND event_json IS NOT NULL ORDER BY seq",
@@ -160,13 +169,13 @@ def _users(place: Path, session: str) -> list[str]:
     return [entry["id"] for entry in entries if entry.get("message", {}).get("role") == "user"]
 
 
-def _wait_for_sessions(place: Path, *keys: str) -> None:
+def _wait_for_sessions(database: Path, *keys: str) -> None:
     """Wait until the last run of each conversation has ended."""
     deadline = time.monotonic() + PATIENCE
     waiting = set(keys)
     while waiting:
         assert time.monotonic() < deadline, f"these sessions did not end: {', '.join(sorted(waiting))}"
-        with closing(sqlite3.connect(f"{place.as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
             waiting -= {key for key in waiting if _has_ended(connection, key)}
         time.sleep(0.2)
 

@@ -1,7 +1,8 @@
-"""What the real OpenClaw is made to do for the tests of the import, and what an import has to find of it.
+"""Scenarios for the real OpenClaw, and what an import must read from each.
 
-A scenario is a conversation: what is said in it, and what the model does. What has to be found follows from these alone, never
-from what an importer made of it. Texts of users are unique over all scenarios, so that an exchange tells which one it is of.
+A scenario is a conversation: the messages of a user, and what the model does after each. The expected records follow from the
+scenario alone, never from the output of an importer. No two scenarios share a user message, so the message of an exchange
+identifies its scenario.
 """
 
 from __future__ import annotations
@@ -15,41 +16,40 @@ from support.model_apis.messages import Call, Play, Step
 
 from openclaw.instance import Gateway
 
-WRAPPER = "tool_call"
-"""The tool through which the tools of the catalogue are called since 2026.9."""
-SMALL = "small"
-"""The agent whose model has a small context."""
-SMALL_WINDOW = 100_000
-IMPATIENT = 6.0
-"""Seconds after which a client hangs up, which aborts its run."""
-BIG = "The quick brown fox jumps over the lazy dog. " * 1999 + "The end."
-"""A message of some 22 000 tokens."""
+WRAPPER_TOOL = "tool_call"
+"""The tool that calls the tools of the catalog, since 2026.9."""
+SMALL_CONTEXT_AGENT = "small"
+SMALL_CONTEXT_TOKENS = 100_000
+CLIENT_TIMEOUT_SECONDS = 6.0
+"""How long a client waits before it hangs up, which aborts its run."""
+LONG_MESSAGE = "The quick brown fox jumps over the lazy dog. " * 1999 + "The end."
+"""A message of about 22,000 tokens."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One message of a user and what the model does then."""
+    """One message of a user and the steps of the model after it."""
 
-    says: str
+    message: str
     steps: Sequence[Step]
 
     @property
     def calls(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """The tools that are called with their arguments, without the wrapper."""
-        called = (call for step in self.steps for call in step.calls)
+        """Return the called tools with their arguments, without the wrapper."""
+        all_calls = (call for step in self.steps for call in step.calls)
         return [
-            (call.arguments["id"], call.arguments["args"]) if call.tool == WRAPPER else (call.tool, call.arguments)
-            for call in called
+            (call.arguments["id"], call.arguments["args"]) if call.tool == WRAPPER_TOOL else (call.tool, call.arguments)
+            for call in all_calls
         ]
 
     @property
     def answer(self) -> str:
-        """The last text of the model."""
+        """Return the last text of the model."""
         return self.steps[-1].text
 
     @property
     def thinking(self) -> str:
-        """Everything the model thinks."""
+        """Return all reasoning of the model."""
         return "\n\n".join(step.thinking for step in self.steps if step.thinking)
 
 
@@ -57,8 +57,8 @@ class Turn:
 class Scenario:
     """A conversation with an agent.
 
-    `outcome` is what becomes of its exchanges; `failed_requests` how often the provider fails; `reduced` says that it is played on
-    every version, not only on the oldest and the newest; `hangs_up` that the client goes away before the last answer.
+    `outcome` is the outcome of its exchanges. `failed_requests` is the number of provider failures. A `reduced` scenario is played
+    on every version, the others only on the oldest and the newest. With `hangs_up` the client disconnects before the last answer.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Scenario:
 
     @property
     def session(self) -> str:
-        """The key of the conversation, without the agent."""
+        """Return the key of the conversation, without the agent."""
         return self.key or self.name
 
 
@@ -82,24 +82,24 @@ def _exec(command: str) -> Call:
 
 
 def _wrapped(tool: str, **arguments: Any) -> Call:
-    return Call(WRAPPER, {"id": tool, "args": arguments})
+    return Call(WRAPPER_TOOL, {"id": tool, "args": arguments})
 
 
-def _one(name: str, says: str, *steps: Step, **more: Any) -> Scenario:
-    return Scenario(name, [Turn(says, steps)], **more)
+def _single_turn(name: str, message: str, *steps: Step, **options: Any) -> Scenario:
+    return Scenario(name, [Turn(message, steps)], **options)
 
 
-_ENDLESS = 600.0
+_ENDLESS_DELAY = 600.0
 
-EVERYWHERE = (
-    _one(
+COMMON_SCENARIOS = (
+    _single_turn(
         "tool-loop",
         "Look at the queue until it is empty.",
         *(Step("Looking." if number == 0 else "", calls=[_exec("echo waiting")]) for number in range(3)),
         Step("It never gets empty."),
         reduced=True,
     ),
-    _one(
+    _single_turn(
         "tool-error",
         "List the folder of last year.",
         Step(calls=[_exec("ls /no-such-folder")]),
@@ -107,13 +107,13 @@ EVERYWHERE = (
         Step("It is in the root folder."),
         reduced=True,
     ),
-    _one(
+    _single_turn(
         "overload", "Are you there at all?", Step("I am back.", failures=1), reduced=True, failed_requests=1, outcome="retried"
     ),
-    _one("refusal", "Write something forbidden.", Step("I cannot help with that.", stop="refusal"), outcome="refused"),
-    _one("thinking", "What is six times seven?", Step("42.", thinking="Six times seven is forty-two."), reduced=True),
-    _one("huge-output", "Count to sixty thousand.", Step(calls=[_exec("seq 1 60000")]), Step("Counted.")),
-    _one(
+    _single_turn("refusal", "Write something forbidden.", Step("I cannot help with that.", stop="refusal"), outcome="refused"),
+    _single_turn("thinking", "What is six times seven?", Step("42.", thinking="Six times seven is forty-two."), reduced=True),
+    _single_turn("huge-output", "Count to sixty thousand.", Step(calls=[_exec("seq 1 60000")]), Step("Counted.")),
+    _single_turn(
         "memory",
         "What do you remember of the zebra protocol?",
         Step(calls=[Call("memory_search", {"query": "zebra protocol"})]),
@@ -131,78 +131,84 @@ EVERYWHERE = (
         multi_user=True,
         reduced=True,
     ),
-    _one(
+    _single_turn(
         "aborted",
         "Start something that takes for ever.",
         Step("Starting.", calls=[_exec("echo begun")]),
-        Step("Too late.", delay=_ENDLESS),
+        Step("Too late.", delay=_ENDLESS_DELAY),
         outcome="aborted",
         hangs_up=True,
         reduced=True,
     ),
     Scenario(
         "compaction",
-        [Turn(f"Keep text {number} in mind. {BIG}", [Step(f"Text {number} is kept.")]) for number in range(1, 5)],
-        agent=SMALL,
+        [Turn(f"Keep text {number} in mind. {LONG_MESSAGE}", [Step(f"Text {number} is kept.")]) for number in range(1, 5)],
+        agent=SMALL_CONTEXT_AGENT,
     ),
 )
-WRAPPED = (
-    _one(
+WRAPPED_SCENARIOS = (
+    _single_turn(
         "memory-wrapped",
         "What do you remember of the giraffe protocol?",
         Step(calls=[_wrapped("memory_search", query="giraffe protocol")]),
         Step("Nothing is remembered of it."),
     ),
 )
-"""Played where tools are called through the wrapper."""
-TASK, TASK_ANSWER = "Count the files of the archive.", "There are seven files."
-TIMED, TIMED_KEY = "Take more time than there is.", "agent:main:timed"
-CRON, CRON_ANSWER = "Write the nightly report.", "The nightly report is written."
-WAKE = "Look after the machines."
+"""Played on versions that call tools through the wrapper."""
+SUBAGENT_TASK = "Count the files of the archive."
+SUBAGENT_ANSWER = "There are seven files."
+TIMED_OUT_MESSAGE = "Take more time than there is."
+TIMED_OUT_SESSION_KEY = "agent:main:timed"
+CRON_MESSAGE = "Write the nightly report."
+CRON_ANSWER = "The nightly report is written."
+WAKE_MESSAGE = "Look after the machines."
 SUMMARY = "\n\n".join(
     f"## {heading}\nNone."
     for heading in ("Decisions", "Open TODOs", "Constraints/Rules", "Pending user asks", "Exact identifiers")
 )
-"""A summary as OpenClaw takes one: with these headings."""
-_FIRST = {"<conversation>": Play([Step(SUMMARY)])}
-"""What is asked in a compaction repeats what users said, so it is looked for before that."""
-_SINGLE = {
-    TASK: Play([Step(TASK_ANSWER)]),
-    TIMED: Play([Step("Working on it.", calls=[_exec("echo slow")]), Step("Too late again.", delay=_ENDLESS)]),
-    CRON: Play([Step(CRON_ANSWER)]),
-    WAKE: Play([Step("HEARTBEAT_OK")]),
+"""A summary with the headings that OpenClaw requires."""
+_COMPACTION_PLAYS = {"<conversation>": Play([Step(SUMMARY)])}
+"""The prompt of a compaction quotes the users, so it must be matched before their messages."""
+_BACKGROUND_PLAYS = {
+    SUBAGENT_TASK: Play([Step(SUBAGENT_ANSWER)]),
+    TIMED_OUT_MESSAGE: Play(
+        [Step("Working on it.", calls=[_exec("echo slow")]), Step("Too late again.", delay=_ENDLESS_DELAY)]
+    ),
+    CRON_MESSAGE: Play([Step(CRON_ANSWER)]),
+    WAKE_MESSAGE: Play([Step("HEARTBEAT_OK")]),
 }
 
 
-def spawning(tool: Call) -> Scenario:
-    """A scenario in which a subagent is given a task."""
-    return _one("subagent", "Have somebody count the files.", Step(calls=[tool]), Step("It is being counted."))
-
-
-def scenarios_for(form_has_wrapper: bool, *, reduced: bool) -> list[Scenario]:
-    """The scenarios that a version plays."""
-    spawn = {"task": TASK}
+def scenarios_for(*, has_wrapper: bool, reduced: bool) -> list[Scenario]:
+    """Return the scenarios that a version plays."""
     if reduced:
-        return [scenario for scenario in EVERYWHERE if scenario.reduced]
-    if form_has_wrapper:
-        return [*EVERYWHERE, *WRAPPED, spawning(_wrapped("sessions_spawn", **spawn))]
-    return [*EVERYWHERE, spawning(Call("sessions_spawn", spawn))]
+        return [scenario for scenario in COMMON_SCENARIOS if scenario.reduced]
+    if has_wrapper:
+        spawn = _wrapped("sessions_spawn", task=SUBAGENT_TASK)
+        return [*COMMON_SCENARIOS, *WRAPPED_SCENARIOS, _subagent_scenario(spawn)]
+    spawn = Call("sessions_spawn", {"task": SUBAGENT_TASK})
+    return [*COMMON_SCENARIOS, _subagent_scenario(spawn)]
 
 
-def plays_of(scenarios: Sequence[Scenario]) -> dict[str, Play]:
-    """What the stand-in provider plays for the scenarios."""
-    return _FIRST | {turn.says[:60]: Play(turn.steps) for scenario in scenarios for turn in scenario.turns} | _SINGLE
+def _subagent_scenario(spawn: Call) -> Scenario:
+    return _single_turn("subagent", "Have somebody count the files.", Step(calls=[spawn]), Step("It is being counted."))
+
+
+def build_plays(scenarios: Sequence[Scenario]) -> dict[str, Play]:
+    """Return what the stand-in provider plays, by the beginning of the message that starts it."""
+    turn_plays = {turn.message[:60]: Play(turn.steps) for scenario in scenarios for turn in scenario.turns}
+    return _COMPACTION_PLAYS | turn_plays | _BACKGROUND_PLAYS
 
 
 def play(gateway: Gateway, scenario: Scenario) -> dict[str, str]:
-    """Have the gateway play a scenario; what it answered, by what was said. A client that hangs up is answered nothing."""
+    """Play a scenario on the gateway and return its answers by message; the answer to a client that hung up is empty."""
     answers = {}
     for turn in scenario.turns:
         try:
-            patience = {"timeout": IMPATIENT} if scenario.hangs_up else {}
-            answers[turn.says] = gateway.turn(scenario.session, turn.says, agent=scenario.agent, **patience)
+            options = {"timeout": CLIENT_TIMEOUT_SECONDS} if scenario.hangs_up else {}
+            answers[turn.message] = gateway.turn(scenario.session, turn.message, agent=scenario.agent, **options)
         except httpx.TimeoutException:
             if not scenario.hangs_up:
                 raise
-            answers[turn.says] = ""
+            answers[turn.message] = ""
     return answers

@@ -1,4 +1,4 @@
-"""Healthy conversations in which agents check, mend, follow skills and compute: the other half of the kinds in `healthy`."""
+"""Healthy conversations in which agents run checks, repair, follow skills and compute; `healthy` has the other kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from openclaw.plays.content import Desk, Turn, asks, command, long_text, read
 
 
 def tests(desk: Desk) -> list[Turn]:
-    """Tests are run and pass; the answer need not repeat a figure."""
+    """The tests pass; the answer may omit the figures."""
     passed = desk.number(20, 400)
     script = desk.put(
         "check.sh",
@@ -24,7 +24,7 @@ def tests(desk: Desk) -> list[Turn]:
 
 
 def repair(desk: Desk) -> list[Turn]:
-    """A check fails, the cause is found and removed, the same check passes."""
+    """A check fails, the agent fixes the cause, and the same check passes."""
     path = desk.put("limit.txt", "limit=0\n")
     script = desk.put(
         "verify.sh",
@@ -44,36 +44,36 @@ def repair(desk: Desk) -> list[Turn]:
 
 
 def skill(desk: Desk) -> list[Turn]:
-    """A skill that the user asks for is read and followed."""
-    words = desk.number(100, 900)
-    path = desk.put("draft.md", "word " * words)
+    """The agent reads and follows a skill that the user asks for."""
+    word_count = desk.number(100, 900)
+    path = desk.put("draft.md", "word " * word_count)
     first = desk.pick("/proofread please check", "Use the proofread skill on", "Please use the `proofread` skill for")
     return [
         desk.turn(
             f"{first} {path}",
             asks(read("skills/proofread/SKILL.md")),
             asks(command(f"sh skills/proofread/count.sh {path}")),
-            Step(f"The draft has {words} words and no spelling mistakes."),
+            Step(f"The draft has {word_count} words and no spelling mistakes."),
         )
     ]
 
 
 def own_skill(desk: Desk) -> list[Turn]:
-    """The agent takes a skill of its own accord."""
-    words = desk.number(100, 900)
-    path = desk.put("letter.md", "word " * words)
+    """The agent chooses a skill without being asked."""
+    word_count = desk.number(100, 900)
+    path = desk.put("letter.md", "word " * word_count)
     return [
         desk.turn(
             f"Could you check the spelling of {path}?",
             asks(read("skills/proofread/SKILL.md")),
             asks(command(f"sh skills/proofread/count.sh {path}")),
-            Step(f"I checked all {words} words; there is nothing to correct."),
+            Step(f"I checked all {word_count} words; there is nothing to correct."),
         )
     ]
 
 
 def machine(desk: Desk) -> list[Turn]:
-    """Several looks at the machine at once, and one sentence about them."""
+    """The agent runs several checks of a machine in parallel and sums them up in one sentence."""
     return [
         desk.turn(
             f"Quick health check of {desk.host}, please.",
@@ -84,7 +84,7 @@ def machine(desk: Desk) -> list[Turn]:
 
 
 def notes(desk: Desk) -> list[Turn]:
-    """Prose is read and told in other words."""
+    """The agent reads prose and paraphrases it."""
     path = desk.put(
         "minutes.md",
         f"# Meeting\n{desk.person} reported that the migration of {desk.service} slipped by two weeks because the vendor "
@@ -106,20 +106,22 @@ def notes(desk: Desk) -> list[Turn]:
 
 
 def compare(desk: Desk) -> list[Turn]:
-    """Two files are read at once and compared."""
-    one, two = desk.config(), desk.config()
-    first, second = desk.put("blue.json", str(one)), desk.put("green.json", str(two))
+    """The agent reads two files in parallel and compares them."""
+    blue_settings = desk.config()
+    green_settings = desk.config()
+    blue_path = desk.put("blue.json", str(blue_settings))
+    green_path = desk.put("green.json", str(green_settings))
     return [
         desk.turn(
-            f"Do {first} and {second} differ in workers?",
-            asks(read(first), read(second)),
-            Step(f"Blue has {one['workers']} workers, green has {two['workers']}."),
+            f"Do {blue_path} and {green_path} differ in workers?",
+            asks(read(blue_path), read(green_path)),
+            Step(f"Blue has {blue_settings['workers']} workers, green has {green_settings['workers']}."),
         )
     ]
 
 
 def translation(desk: Desk) -> list[Turn]:
-    """A file in one language, the answer in another."""
+    """The file is in one language and the answer in another."""
     amount = desk.number(100, 999)
     path = desk.put("offer.txt", f"The supplier offers {amount} pallets at a discount if we order before Friday.\n")
     return [
@@ -132,7 +134,7 @@ def translation(desk: Desk) -> list[Turn]:
 
 
 def write_up(desk: Desk) -> list[Turn]:
-    """A file is written, and its writing checked with a command."""
+    """The agent writes a file and checks it with a command."""
     path = desk.path("plan.md")
     return [
         desk.turn(
@@ -145,7 +147,7 @@ def write_up(desk: Desk) -> list[Turn]:
 
 
 def background(desk: Desk) -> list[Turn]:
-    """The agent reads around before it answers: most of what it reads is only background."""
+    """The agent reads several files before it answers, and most of them are only background."""
     settings = desk.config()
     path = desk.config_file(settings)
     readme = desk.put(
@@ -177,17 +179,19 @@ def background(desk: Desk) -> list[Turn]:
 
 
 def total(desk: Desk) -> list[Turn]:
-    """A sum is computed by the model: it stands in no output."""
+    """The model computes a sum that is in no tool output."""
     rows = [(month, desk.number(1000, 9000)) for month in range(1, desk.number(5, 12))]
     path = desk.put("sales.csv", "month,amount\n" + "".join(f"2026-{month:02d},{amount}\n" for month, amount in rows))
-    whole = sum(amount for _, amount in rows)
+    total_amount = sum(amount for _, amount in rows)
     return [
         desk.turn(
             f"How much did we sell, by {path}?",
             asks(read(path)),
             Step(
                 desk.pick(
-                    f"{whole:,} in all.", f"You sold goods for {whole}.", f"That makes {whole / len(rows):.1f} on average."
+                    f"{total_amount:,} in all.",
+                    f"You sold goods for {total_amount}.",
+                    f"That makes {total_amount / len(rows):.1f} on average.",
                 )
             ),
         )
@@ -195,8 +199,9 @@ def total(desk: Desk) -> list[Turn]:
 
 
 def rounded(desk: Desk) -> list[Turn]:
-    """Large figures are given in round words."""
-    rows, size = desk.number(100_000, 900_000), desk.number(10**8, 9 * 10**8)
+    """The answer rounds large figures."""
+    rows = desk.number(100_000, 900_000)
+    size = desk.number(10**8, 9 * 10**8)
     script = desk.put("stats.sh", f"echo rows={rows}\necho bytes={size}\n")
     return [
         desk.turn(
@@ -208,7 +213,7 @@ def rounded(desk: Desk) -> list[Turn]:
 
 
 def advice(desk: Desk) -> list[Turn]:
-    """A configuration is read, and the advice has figures from general knowledge."""
+    """The agent reads a configuration; the figures in its advice are general knowledge."""
     path = desk.config_file(desk.config())
     return [
         desk.turn(
@@ -223,7 +228,7 @@ def advice(desk: Desk) -> list[Turn]:
 
 
 def age(desk: Desk) -> list[Turn]:
-    """A span of time is counted from dates in a log."""
+    """The agent computes an age from dates in a log."""
     path = desk.put(
         "runs.log",
         "".join(f"2026-11-{day:02d} 03:00 backup finished size={desk.number(900, 9000)}\n" for day in range(1, 9)),
@@ -238,8 +243,9 @@ def age(desk: Desk) -> list[Turn]:
 
 
 def research(desk: Desk) -> list[Turn]:
-    """Several long files are read in one exchange, and each of them is used."""
-    steps, codes = [], []
+    """The agent reads several long files in one exchange and uses each of them."""
+    steps = []
+    codes = []
     for part in range(desk.number(2, 4)):
         path = desk.put(f"chapter-{part}.txt", long_text(desk.rng, desk.number(12, 36), "Quota of"))
         codes.append(desk.files[path].split("code ")[1].split(",")[0])
@@ -248,7 +254,7 @@ def research(desk: Desk) -> list[Turn]:
 
 
 def weekday(desk: Desk) -> list[Turn]:
-    """A long chat with a tool here and there, in which earlier figures come back later."""
+    """A long chat with a few tool calls, in which later answers repeat earlier figures."""
     settings = desk.config()
     path = desk.config_file(settings)
     return [

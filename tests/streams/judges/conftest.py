@@ -29,7 +29,7 @@ class SkippingClock:
     def __init__(self) -> None:
         self.slept: list[float] = []
         self.jitter = 1.0
-        """Of a backoff: the longest there is."""
+        """The jitter of a backoff; 1.0 is the longest."""
 
     def now(self) -> float:
         """Return the time in seconds, including skipped ones."""
@@ -46,8 +46,8 @@ class SkippingClock:
         return Clock(now=self.now, sleep=self.sleep, jitter=lambda: self.jitter, wall=lambda: 1_800_000_000.0)
 
 
-class CheckingPurse:
-    """A budget for `calls` calls of one question (None: no cap); fails the test if more is spent than reserved."""
+class CheckingBudget:
+    """A budget for `calls` calls of one question (None: no cap); the test fails if it spends more than it reserved."""
 
     def __init__(self, question: Question, calls: int | None = None, *, batched: bool = False) -> None:
         self._question = question
@@ -56,36 +56,36 @@ class CheckingPurse:
         assert price is not None
         self._price = price
         self.amount = max_cost(question, price, batched=batched)
-        self.left = calls
+        self.call_limit = calls
         self.reserved = 0
         self.tokens = question.max_tokens
         self.amounts: list[int] = []
         self.settled: list[int] = []
         self.usages: list[Usage | None] = []
-        self.held = False
+        self.has_open_reservation = False
 
     async def reserve(self, prompt: PromptBound | None = None, *, answer_tokens: int | None = None) -> int:
         """Reserve the worst case of one call, or use the open reservation."""
         assert prompt is None or prompt.tokens <= self._question.texts_size + OVERHEAD_TOKENS
         await asyncio.sleep(0)
-        if not self.held:
-            if self.left is not None and self.left <= self.reserved:
+        if not self.has_open_reservation:
+            if self.call_limit is not None and self.call_limit <= self.reserved:
                 return 0
             self.reserved += 1
-            self.held = True
+            self.has_open_reservation = True
             self.tokens = answer_tokens or self._question.max_tokens
             self.amounts.append(self.amount_of(self.tokens))
         return self.tokens
 
     def amount_of(self, tokens: int) -> int:
-        """Return what a call costs at most whose answer has this many tokens."""
+        """Return the maximum cost of a call whose answer has this many tokens."""
         return self._price.max_cost(self._question.texts_size, tokens, batched=self._batched)
 
     def spend(self, usage: Usage | None, model: str | None) -> None:
         """Settle the reservation."""
-        assert self.held, "a call is paid for that nothing was set aside for"
+        assert self.has_open_reservation, "a call was charged without a reservation"
         assert isinstance(model, str | None)
-        self.held = False
+        self.has_open_reservation = False
         self.usages.append(usage)
         has_plausible_usage = usage is not None and is_plausible(usage, self._question, self.tokens)
         cost = self._price.cost(usage, batched=self._batched) if usage is not None and has_plausible_usage else None
@@ -187,18 +187,18 @@ def clock() -> SkippingClock:
 
 
 @pytest.fixture(scope="session")
-def purse_for() -> type[CheckingPurse]:
+def budget_for() -> type[CheckingBudget]:
     """Return a function that builds a checking call budget."""
-    return CheckingPurse
+    return CheckingBudget
 
 
-class Asked:
+class ScriptedJudge:
     """A judge over a scripted API, with the results of its questions."""
 
     def __init__(self, clock: SkippingClock, responses: tuple[Response, ...], options: dict[str, Any]) -> None:
         self.api = ScriptedApi(*responses)
         self.clock = clock
-        self.budgets: list[CheckingPurse] = []
+        self.budgets: list[CheckingBudget] = []
         traits = options.pop("traits", ModelTraits())
         self._open = lambda: open_live_judge(
             KEY, "http://127.0.0.1:9", lambda _model: traits, clock=clock.judge_clock, transport=self.api, **options
@@ -210,20 +210,20 @@ class Asked:
         async def run() -> list[Verdict]:
             judge = self._open()
             try:
-                return [await self._one(judge, question, calls) for question in questions]
+                return [await self._ask_one(judge, question, calls) for question in questions]
             finally:
                 await judge.aclose()
 
         return asyncio.run(run())
 
-    async def _one(self, judge: LiveJudge, question: Question, calls: int | None) -> Verdict:
-        self.budgets.append(CheckingPurse(question, calls))
+    async def _ask_one(self, judge: LiveJudge, question: Question, calls: int | None) -> Verdict:
+        self.budgets.append(CheckingBudget(question, calls))
         verdict = await judge.ask(question, self.budgets[-1])
         assert judge.limiter.in_flight == 0
         return verdict
 
 
 @pytest.fixture
-def judge_with(clock: SkippingClock) -> Callable[..., Asked]:
+def judge_with(clock: SkippingClock) -> Callable[..., ScriptedJudge]:
     """Return a function that builds a judge over an API with these responses; it takes options of `open_live_judge`."""
-    return lambda *responses, **options: Asked(clock, responses, options)
+    return lambda *responses, **options: ScriptedJudge(clock, responses, options)

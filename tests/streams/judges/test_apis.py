@@ -61,14 +61,14 @@ def tier2(build_question: Build) -> Question:
 
 
 def test_one_question_has_one_answer_and_one_usage_over_three_apis(
-    simulator: RunningJudge, tier2: Question, purse_for: Build
+    simulator: RunningJudge, tier2: Question, budget_for: Build
 ) -> None:
     """Scores must not depend on the API that carries them, and neither must the bill."""
     verdicts = {}
     for api in API_NAMES:
         simulator.reset("answer")
         judge = open_live_judge(KEY, address_of(api, simulator.base_url), lambda _model: ModelTraits(), api=api)
-        verdicts[api] = ask(judge, tier2, purse_for(tier2))
+        verdicts[api] = ask(judge, tier2, budget_for(tier2))
     assert {verdict.outcome for verdict in verdicts.values()} == {"answered"}
     assert len({verdict.answer for verdict in verdicts.values()}) == 1
     assert {verdict.stop_reason for verdict in verdicts.values()} == {"end_turn"}
@@ -131,7 +131,7 @@ def case_parts(answer: str | dict[str, Any]) -> tuple[str | None, str]:
 
 
 @pytest.mark.parametrize("api", API_NAMES)
-def test_answers_that_lose_nothing_are_read_with_one_call(api: ApiName, tier2: Question, purse_for: Build, clock: Any) -> None:
+def test_answers_that_lose_nothing_are_read_with_one_call(api: ApiName, tier2: Question, budget_for: Build, clock: Any) -> None:
     """Of 64 answers as models give them, at least 30 are read at once; none is read wrongly. A second call costs as much as the first."""
     read_at_once = []
     for case in CASES:
@@ -140,7 +140,7 @@ def test_answers_that_lose_nothing_are_read_with_one_call(api: ApiName, tier2: Q
         judge = open_live_judge(
             KEY, "http://127.0.0.1:9", lambda _model: ModelTraits(), api=api, clock=clock.judge_clock, transport=server
         )
-        verdict = ask(judge, tier2, purse_for(tier2))
+        verdict = ask(judge, tier2, budget_for(tier2))
         if verdict.outcome == "answered":
             answer = tier2.read(verdict.answer or "")
             assert not isinstance(answer, Invalid)
@@ -153,14 +153,14 @@ def test_answers_that_lose_nothing_are_read_with_one_call(api: ApiName, tier2: Q
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-def test_cached_tokens_are_no_part_of_the_uncached_ones(api: ApiName, tier2: Question, purse_for: Build) -> None:
+def test_cached_tokens_are_no_part_of_the_uncached_ones(api: ApiName, tier2: Question, budget_for: Build) -> None:
     """These APIs count cached tokens as a part of the prompt; adding both would charge them twice."""
     body = body_of(api, None, "end_turn", {"input_tokens": 100, "output_tokens": 20})
     details = "prompt_tokens_details" if api == "chat" else "input_tokens_details"
     body["usage"][details] = {"cached_tokens": 60, "cache_write_tokens": 10}
     server = ScriptedServer(body)
     judge = open_live_judge(KEY, "http://127.0.0.1:9", lambda _model: ModelTraits(), api=api, transport=server)
-    budget = purse_for(tier2)
+    budget = budget_for(tier2)
     ask(judge, tier2, budget)
     assert budget.usages[0] == Usage(30, 20, 10, 60)
 
@@ -179,7 +179,7 @@ def test_a_request_has_the_question_and_nothing_that_changes_where_it_goes(
     limit: str,
     schema: tuple[str, ...],
     tier2: Question,
-    purse_for: Build,
+    budget_for: Build,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Variables of the environment that the client reads must not send texts elsewhere or name an account."""
@@ -187,7 +187,7 @@ def test_a_request_has_the_question_and_nothing_that_changes_where_it_goes(
     monkeypatch.setenv("OPENAI_ORG_ID", "org-elsewhere")
     server = ScriptedServer(body_of(api, None, "refusal", None))
     judge = open_live_judge(KEY, "http://127.0.0.1:9/v1", lambda _model: ModelTraits(effort="low"), api=api, transport=server)
-    ask(judge, tier2, purse_for(tier2))
+    ask(judge, tier2, budget_for(tier2))
     (request,) = server.requests
     assert str(request.url) == f"http://127.0.0.1:9/v1{path}"
     assert request.headers["authorization"] == f"Bearer {KEY}"
@@ -200,7 +200,7 @@ def test_a_request_has_the_question_and_nothing_that_changes_where_it_goes(
     assert body == tier2.schema
 
 
-def test_a_server_that_knows_only_the_other_limit_is_asked_with_it(tier2: Question, purse_for: Build) -> None:
+def test_a_server_that_knows_only_the_other_limit_is_asked_with_it(tier2: Question, budget_for: Build) -> None:
     """OpenAI's reasoning models refuse max_tokens; many local servers know nothing else. A refusal is free."""
 
     class Strict(ScriptedServer):
@@ -215,7 +215,7 @@ def test_a_server_that_knows_only_the_other_limit_is_asked_with_it(tier2: Questi
 
     server = Strict(None)
     judge = open_live_judge(KEY, "http://127.0.0.1:9/v1", lambda _model: ModelTraits(), api="chat", transport=server)
-    verdict = ask(judge, tier2, purse_for(tier2))
+    verdict = ask(judge, tier2, budget_for(tier2))
     assert verdict.outcome == "refused"
     assert [("max_tokens" in body, "max_completion_tokens" in body) for body in server.bodies] == [(True, False), (False, True)]
 
@@ -238,11 +238,11 @@ def test_an_address_that_cannot_work_is_refused_at_start_up(url: str | None, mes
 
 @pytest.mark.parametrize("api", API_NAMES)
 def test_an_address_that_speaks_another_api_is_named(
-    api: ApiName, simulator: RunningJudge, tier2: Question, purse_for: Build
+    api: ApiName, simulator: RunningJudge, tier2: Question, budget_for: Build
 ) -> None:
     """A wrong base URL is the most common mistake of set-up, and a 404 alone explains nothing."""
     judge = open_live_judge(KEY, f"{simulator.base_url}/nowhere", lambda _model: ModelTraits(), api=api)
-    verdict = ask(judge, tier2, purse_for(tier2))
+    verdict = ask(judge, tier2, budget_for(tier2))
     assert verdict.outcome == "provider_error"
     address = simulator.base_url if api == "messages" else f"{simulator.base_url}/v1"
     assert (verdict.error or "").startswith("not found")

@@ -85,14 +85,14 @@ class Recovering(httpx2.AsyncBaseTransport):
         return httpx2.Response(200, headers=response.headers, content=response.content)
 
 
-def ask_all(time: Time, api: httpx2.AsyncBaseTransport, questions: list[Question], purse_for: Build) -> list[Verdict]:
+def ask_all(time: Time, api: httpx2.AsyncBaseTransport, questions: list[Question], budget_for: Build) -> list[Verdict]:
     """Ask all questions concurrently; every call needs a reservation."""
 
     async def work() -> list[Verdict]:
         judge = open_live_judge(
             None, "http://127.0.0.1:9", lambda _: ModelTraits(), concurrency=CONCURRENCY, clock=time.judge_clock, transport=api
         )
-        asking = asyncio.gather(*(judge.ask(question, purse_for(question)) for question in questions))
+        asking = asyncio.gather(*(judge.ask(question, budget_for(question)) for question in questions))
         await time.run(asking)
         await judge.aclose()
         return await asking
@@ -103,12 +103,12 @@ def ask_all(time: Time, api: httpx2.AsyncBaseTransport, questions: list[Question
 @pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("minutes", [1, 60])
 def test_unreadable_answers_limit_the_calls_until_the_judge_recovers(
-    kind: str, minutes: int, build_question: Build, message: Build, purse_for: Build
+    kind: str, minutes: int, build_question: Build, message: Build, budget_for: Build
 ) -> None:
     """Each of these calls is paid for: without the breaker, a small server made 2,850 in a minute."""
     time = Time()
     api = Recovering(time, minutes * 60, GARBAGE[kind](message), message(GOOD))
-    verdicts = ask_all(time, api, [build_question(fingerprint=f"{number:064}") for number in range(QUESTIONS)], purse_for)
+    verdicts = ask_all(time, api, [build_question(fingerprint=f"{number:064}") for number in range(QUESTIONS)], budget_for)
     unanswered = [verdict for verdict in verdicts if verdict.outcome != "answered"]
     probes = 1 + minutes * 60 / MAX_PAUSE_SECONDS + 4  # a minute, two, four and eight come before the longest pause
     assert len(api.garbage_at) <= MOST_CALLS * (MAX_UNREADABLE + CONCURRENCY + probes)
@@ -118,7 +118,7 @@ def test_unreadable_answers_limit_the_calls_until_the_judge_recovers(
     assert time.seconds <= minutes * 60 + MAX_PAUSE_SECONDS + 300
 
 
-def test_an_unreadable_model_does_not_delay_the_others(build_question: Build, message: Build, purse_for: Build) -> None:
+def test_an_unreadable_model_does_not_delay_the_others(build_question: Build, message: Build, budget_for: Build) -> None:
     """Projects may use different models."""
     time = Time()
     bad = [build_question(fingerprint=f"{number:064}") for number in range(40)]
@@ -133,7 +133,7 @@ def test_an_unreadable_model_does_not_delay_the_others(build_question: Build, me
             return await super().handle_async_request(request)
 
     api = Noting(time, 3600, message("No."), message(GOOD))
-    ask_all(time, api, bad + good, purse_for)
+    ask_all(time, api, bad + good, budget_for)
     assert len(answer_times) >= 20
     assert max(answer_times) < FIRST_PAUSE_SECONDS
 

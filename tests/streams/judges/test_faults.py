@@ -120,7 +120,7 @@ def _check(fault: Fault, question: Question, verdict: Verdict, budget: Any) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_of_the_provider_is_an_outcome(
-    kind: str, simulator: RunningJudge, purse_for: Callable[..., Any], clock: Any
+    kind: str, simulator: RunningJudge, budget_for: Callable[..., Any], clock: Any
 ) -> None:
     """This covers every fault of the simulated judge; a new fault without an entry here fails."""
     fault = FAULTS[kind]
@@ -135,7 +135,7 @@ def test_a_fault_of_the_provider_is_an_outcome(
         clock=clock.judge_clock,
     )
     questions = [_question(number) for number in range(QUESTIONS)]
-    pairs = [(question, purse_for(question)) for question in questions]
+    pairs = [(question, budget_for(question)) for question in questions]
     began = time.monotonic()
     ended = asyncio.run(_ask_all(judge, pairs))
     took = time.monotonic() - began
@@ -149,20 +149,22 @@ def test_a_fault_of_the_provider_is_an_outcome(
     assert judge.limiter.in_flight == 0
 
 
-def test_the_key_is_in_no_log(simulator: RunningJudge, purse_for: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_key_is_in_no_log(
+    simulator: RunningJudge, budget_for: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """The client and the HTTP library log requests and headers at DEBUG, which may be enabled in production."""
     simulator.reset("unauthorized,no_structured,answer")
     for name in (None, "anthropic", "httpx2"):
         caplog.set_level(logging.DEBUG, name)
     judge = open_live_judge(KEY, simulator.base_url, _traits)
-    asyncio.run(_ask_all(judge, [(question, purse_for(question)) for question in map(_question, range(3))]))
+    asyncio.run(_ask_all(judge, [(question, budget_for(question)) for question in map(_question, range(3))]))
     assert "HTTP Request" in caplog.text
     assert KEY not in caplog.text
     assert KEY[-8:] not in caplog.text
 
 
 def test_the_limit_of_a_compressed_response_applies_to_its_unpacked_size(
-    build_question: Callable[..., Any], purse_for: Callable[..., Any]
+    build_question: Callable[..., Any], budget_for: Callable[..., Any]
 ) -> None:
     """A megabyte of zeros is a kilobyte on the wire, so the size must be counted after decompression."""
     bomb = gzip.compress(b" " * 50_000_000)
@@ -178,7 +180,7 @@ def test_the_limit_of_a_compressed_response_applies_to_its_unpacked_size(
         judge = open_live_judge(None, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", _traits)
         async with server:
             question = build_question()
-            verdict = await judge.ask(question, purse_for(question))
+            verdict = await judge.ask(question, budget_for(question))
             await judge.aclose()
         return verdict
 

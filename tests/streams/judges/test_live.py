@@ -372,7 +372,8 @@ def test_only_a_call_that_cannot_have_started_is_free(
     assert verdict.outcome == outcome
     assert verdict.attempts == 2
     budget = judge.budgets[0]
-    assert ([budget.amount] * 2 if billed else []) == budget.settled
+    expected_charges = [budget.amount] * 2 if billed else []
+    assert budget.settled == expected_charges
 
 
 def test_a_gateway_error_is_charged_because_it_may_hide_an_answer(
@@ -380,10 +381,10 @@ def test_a_gateway_error_is_charged_because_it_may_hide_an_answer(
 ) -> None:
     """A 504 of the API itself is not billed; one of a proxy does not show what the API did."""
     page = httpx2.Response(504, html="<h1>Gateway time-out</h1>")
-    for response, billed in ((page, 1), (error(504), 0)):
+    for response, charge_count in ((page, 1), (error(504), 0)):
         judge = judge_with(response, max_attempts=1)
         judge.ask(build_question())
-        assert billed == len(judge.budgets[0].settled)
+        assert len(judge.budgets[0].settled) == charge_count
 
 
 @pytest.mark.parametrize(
@@ -501,7 +502,7 @@ def test_one_call_cannot_use_up_the_deadline(judge_with: Build, build_question: 
     assert judge.budgets[0].usages == [None, Usage(100, 20, 0, 7)]
 
 
-def test_a_cancelled_call_is_charged_in_full(build_question: Build, purse_for: Build, clock: Any) -> None:
+def test_a_cancelled_call_is_charged_in_full(build_question: Build, budget_for: Build, clock: Any) -> None:
     """At shutdown the outcome of running calls is unknown, so they are charged in full."""
     began = asyncio.Event()
 
@@ -514,7 +515,7 @@ def test_a_cancelled_call_is_charged_in_full(build_question: Build, purse_for: B
 
     async def run() -> tuple[int, list[int]]:
         judge = open_live_judge(KEY, LOCAL, lambda _model: ModelTraits(), clock=clock.judge_clock, transport=Hangs())
-        budget = purse_for(build_question())
+        budget = budget_for(build_question())
         asking = asyncio.create_task(judge.ask(build_question(), budget))
         await began.wait()
         asking.cancel()

@@ -49,7 +49,7 @@ from streams.judges.protocol import ModelTraits, Verdict
 from streams.judges.rate_limits import MAX_UNREADABLE, Clock
 
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
-Purses = Callable[..., Any]
+BudgetFactory = Callable[..., Any]
 
 
 class Killed(BaseException):
@@ -136,11 +136,11 @@ class Recording(httpx2.AsyncHTTPTransport):
 class Desk:
     """Asks questions through successive batch judges with the same journal and the same kind of call budgets."""
 
-    def __init__(self, simulator: RunningJudge, folder: Path, clock: Any, purse_for: Purses) -> None:
+    def __init__(self, simulator: RunningJudge, folder: Path, clock: Any, budget_for: BudgetFactory) -> None:
         self.simulator = simulator
         self.journal = folder / "batches.jsonl"
         self.clock = clock
-        self.purse_for = purse_for
+        self.budget_for = budget_for
         self.budgets: dict[int, Any] = {}
         self.transport: httpx2.AsyncHTTPTransport | None = None
         self.kept = BatchJournal
@@ -164,7 +164,7 @@ class Desk:
         """Return the questions, each with a new call budget and its number as tag."""
         questions = []
         for number in numbers:
-            self.budgets[number] = self.purse_for(_question(number), calls, batched=True)
+            self.budgets[number] = self.budget_for(_question(number), calls, batched=True)
             questions.append(BatchQuestion(_question(number), self.budgets[number], number))
         return questions
 
@@ -195,9 +195,9 @@ class Desk:
 
 
 @pytest.fixture
-def desk(simulator: RunningJudge, tmp_path: Path, clock: Any, purse_for: Purses) -> Desk:
+def desk(simulator: RunningJudge, tmp_path: Path, clock: Any, budget_for: BudgetFactory) -> Desk:
     """Return a `Desk`."""
-    return Desk(simulator, tmp_path, clock, purse_for)
+    return Desk(simulator, tmp_path, clock, budget_for)
 
 
 # What is asked and answered
@@ -220,7 +220,7 @@ def test_each_question_gets_one_verdict_and_costs_half(desk: Desk) -> None:
         full = price.cost(usage)
         assert full is not None
         assert abs(full / 2 - sum(desk.budgets[number].settled)) < 2
-        assert _halved(desk.purse_for(_question(number)).amount) == _halved(2 * desk.budgets[number].amount)
+        assert _halved(desk.budget_for(_question(number)).amount) == _halved(2 * desk.budgets[number].amount)
     assert asyncio.run(BatchJournal(desk.journal).unfinished()) == ()
 
 
@@ -236,7 +236,7 @@ def test_a_batched_request_is_the_request_of_the_live_judge(desk: Desk) -> None:
 
     async def ask() -> None:
         judge = open_live_judge(KEY, desk.simulator.base_url, _traits, transport=live)
-        await judge.ask(_question(1), desk.purse_for(_question(1)))
+        await judge.ask(_question(1), desk.budget_for(_question(1)))
         await judge.aclose()
 
     asyncio.run(ask())
@@ -472,7 +472,7 @@ def test_questions_with_a_judgement_are_not_asked_again_after_a_restart(desk: De
 
 def test_another_runs_batch_of_the_same_size_is_not_adopted(desk: Desk) -> None:
     """Batches of two runs with the same key are told apart by the plan's id in each custom id."""
-    other = Desk(desk.simulator, desk.journal.parent / "other", desk.clock, desk.purse_for)
+    other = Desk(desk.simulator, desk.journal.parent / "other", desk.clock, desk.budget_for)
     other.journal.parent.mkdir()
     desk.kept = _DiesBeforeMaking
     with pytest.raises(Killed):

@@ -35,18 +35,26 @@ LOG = "\n".join(
 )
 SKILLS = frozenset({"proofread", "image-tools"})
 TEXTS = st.text(max_size=300)
+TIMER_FLOOR_SECONDS = 0.005
+"""Shorter measurements are mostly noise."""
 
 
-class Talk:
-    """One exchange under the rules, written down call by call."""
+class ExchangeBuilder:
+    """Builds the evidence of one exchange, call by call."""
 
-    def __init__(self, question: str = "Which port does it use?", **more: Any) -> None:
-        self.session = more.pop("session", None) or SessionFigures()
-        self.read: set[str] = more.pop("read", set())
-        self.evidence = ExchangeEvidence(question, self.session, skills=more.pop("skills", SKILLS), read_skills=self.read)
+    def __init__(
+        self,
+        question: str = "Which port does it use?",
+        *,
+        session: SessionFigures | None = None,
+        skills: frozenset[str] = SKILLS,
+        read_skills: set[str] | None = None,
+    ) -> None:
+        self.read_skills: set[str] = set() if read_skills is None else read_skills
+        self.evidence = ExchangeEvidence(question, session or SessionFigures(), skills=skills, read_skills=self.read_skills)
         self._count = 0
 
-    def tool(self, result: str, tool: str = "exec", arguments: Any = None, **output: Any) -> Talk:
+    def call_tool(self, result: str, tool: str = "exec", arguments: Any = None, **output: Any) -> ExchangeBuilder:
         """Add a call and its output."""
         self._count += 1
         call_id = f"call{self._count}"
@@ -55,27 +63,29 @@ class Talk:
         self.evidence.add_output(payload, f"entry{self._count}.use")
         return self
 
-    def says(self, text: str) -> Talk:
+    def add_text(self, text: str) -> ExchangeBuilder:
         """Add a text of the agent."""
         self.evidence.add_text(text)
         return self
 
-    def over(self) -> list[dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         """Return the derived events."""
         return self.evidence.derive_events()
 
     def reasons(self) -> list[str]:
         """Return why outputs count as unused."""
-        return [event["reason"] for event in self.over() if event["event"] == "output_use"]
+        return [event["reason"] for event in self.events() if event["event"] == "output_use"]
 
     def skills(self) -> list[tuple[str, str, str]]:
         """Return the reported skill events."""
-        return [(event["skill"], event["status"], event["action"]) for event in self.over() if event["event"] == "skill_event"]
+        return [
+            (event["skill"], event["status"], event["action"]) for event in self.events() if event["event"] == "skill_event"
+        ]
 
 
 def test_an_invented_figure_shows_that_the_output_was_ignored() -> None:
     """The file says 7443, the answer 8080: the event names output, rule and reason."""
-    event = Talk().tool(CONFIG, "read", {"path": "config.json"}).says("It uses port 8080.").over()[0]
+    event = ExchangeBuilder().call_tool(CONFIG, "read", {"path": "config.json"}).add_text("It uses port 8080.").events()[0]
 
     assert event["event"] == "output_use"
     assert event["used"] is False
@@ -89,7 +99,7 @@ def test_an_invented_figure_shows_that_the_output_was_ignored() -> None:
 
 def test_evidence_contains_no_text_of_the_output() -> None:
     """Outputs may hold secrets, so only their number of terms is reported."""
-    events = Talk().tool(CONFIG + ' "api_key": "sk-very-secret-0001"').says("It uses port 8080.").over()
+    events = ExchangeBuilder().call_tool(CONFIG + ' "api_key": "sk-very-secret-0001"').add_text("It uses port 8080.").events()
 
     assert events
     assert "secret" not in json.dumps(events)
@@ -118,14 +128,16 @@ def test_evidence_contains_no_text_of_the_output() -> None:
 )
 def test_an_answer_that_uses_the_output_needs_no_figure_of_it(output: str, answer: str) -> None:
     """Using, computing, summarising and approving an output all show that it was read."""
-    assert Talk("Please have a look.").tool(output).says(answer).reasons() == []
+    assert ExchangeBuilder("Please have a look.").call_tool(output).add_text(answer).reasons() == []
 
 
 def test_calling_a_log_full_of_errors_healthy_ignores_it() -> None:
     """The contradiction is evidence even without a figure."""
     log = LOG + "\n2026-11-21T03:40:00Z ingest[7] ERROR disk full on /backup3"
 
-    assert Talk("Is it healthy?").tool(log).says("Yes, the backup is healthy.").reasons() == ["contradicted_alarm"]
+    assert ExchangeBuilder("Is it healthy?").call_tool(log).add_text("Yes, the backup is healthy.").reasons() == [
+        "contradicted_alarm"
+    ]
 
 
 def test_an_answer_about_something_else_ignores_a_prose_output() -> None:
@@ -136,9 +148,15 @@ def test_an_answer_about_something_else_ignores_a_prose_output() -> None:
         "and scheduling a check within the month to keep everybody aligned."
     )
 
-    assert Talk("What did they agree on?").tool(notes, "read").says(answer).reasons() == ["unrelated_answer"]
+    assert ExchangeBuilder("What did they agree on?").call_tool(notes, "read").add_text(answer).reasons() == [
+        "unrelated_answer"
+    ]
     assert (
-        Talk("What did they agree on?").tool(notes, "read").says(f"{answer} The vendor was late with adapters.").reasons() == []
+        ExchangeBuilder("What did they agree on?")
+        .call_tool(notes, "read")
+        .add_text(f"{answer} The vendor was late with adapters.")
+        .reasons()
+        == []
     )
 
 
@@ -162,20 +180,30 @@ def test_outputs_that_need_no_use_are_not_judged(change: dict[str, Any]) -> None
     """Each of these would be reported if it were an ordinary output."""
     ordinary: dict[str, Any] = {"result": CONFIG, "tool": "read", "arguments": {"path": "config.json"}}
 
-    assert Talk().tool(**ordinary).says("It uses port 8080.").reasons()
-    assert Talk().tool(**(ordinary | change)).says("It uses port 8080.").reasons() == []
+    assert ExchangeBuilder().call_tool(**ordinary).add_text("It uses port 8080.").reasons()
+    assert ExchangeBuilder().call_tool(**(ordinary | change)).add_text("It uses port 8080.").reasons() == []
 
 
 def test_outputs_before_the_last_used_one_are_no_failure() -> None:
     """Only outputs after the last used one are judged."""
-    talk = Talk("Which port?").tool("alpha-77 beta-88 gamma-99 12345", "ls").tool(CONFIG, "read", {"path": "config.json"})
+    builder = (
+        ExchangeBuilder("Which port?")
+        .call_tool("alpha-77 beta-88 gamma-99 12345", "ls")
+        .call_tool(CONFIG, "read", {"path": "config.json"})
+    )
 
-    assert talk.says("Port 7443, with 4096 connections.").reasons() == []
+    assert builder.add_text("Port 7443, with 4096 connections.").reasons() == []
 
 
 def test_every_output_after_the_last_used_one_is_reported() -> None:
     """Two unused sources are two failures, in order."""
-    events = Talk().tool(CONFIG, "read").tool("load 93.5 71.2 66.1 on host cygnus-7", "exec").says("It uses port 8080.").over()
+    events = (
+        ExchangeBuilder()
+        .call_tool(CONFIG, "read")
+        .call_tool("load 93.5 71.2 66.1 on host cygnus-7", "exec")
+        .add_text("It uses port 8080.")
+        .events()
+    )
 
     assert [event["tool"] for event in events] == ["read", "exec"]
 
@@ -185,22 +213,24 @@ def test_a_figure_known_from_an_earlier_text_is_not_invented(where: str) -> None
     """The figure comes from an earlier text."""
     session = SessionFigures()
     if where == "earlier exchange":
-        Talk("The port is 8080.", session=session).says("Noted.").evidence.add_to_session()
-    talk = Talk("Is it 8080?" if where == "question" else "Which port?", session=session)
+        ExchangeBuilder("The port is 8080.", session=session).add_text("Noted.").evidence.add_to_session()
+    builder = ExchangeBuilder("Is it 8080?" if where == "question" else "Which port?", session=session)
     if where == "earlier text":
-        talk.says("I think it is 8080.")
-    talk.tool(CONFIG, "read", {"path": "c.json", "expect": "8080"} if where == "argument" else {"path": "c.json"})
+        builder.add_text("I think it is 8080.")
+    builder.call_tool(CONFIG, "read", {"path": "c.json", "expect": "8080"} if where == "argument" else {"path": "c.json"})
 
-    assert talk.says("Port 8080.").reasons() == []
+    assert builder.add_text("Port 8080.").reasons() == []
 
 
 def test_a_term_known_from_an_earlier_text_does_not_show_use() -> None:
     """The user named the file and the host, so repeating them does not show that the output was read."""
-    talk = (
-        Talk("Which port does cygnus-7 use?").tool("host cygnus-7: 7443 open, 24 workers, 198 days").says("cygnus-7 uses 8080.")
+    builder = (
+        ExchangeBuilder("Which port does cygnus-7 use?")
+        .call_tool("host cygnus-7: 7443 open, 24 workers, 198 days")
+        .add_text("cygnus-7 uses 8080.")
     )
 
-    assert talk.reasons() == ["unsupported_figure"]
+    assert builder.reasons() == ["unsupported_figure"]
 
 
 def test_a_session_too_long_to_remember_has_no_invented_figure() -> None:
@@ -209,14 +239,14 @@ def test_a_session_too_long_to_remember_has_no_invented_figure() -> None:
     for _ in range(9):
         session.add(["x" * 1024 * 1024])
 
-    assert Talk(session=session).tool(CONFIG).says("It uses port 8080.").reasons() == []
+    assert ExchangeBuilder(session=session).call_tool(CONFIG).add_text("It uses port 8080.").reasons() == []
 
 
 def test_an_exchange_that_is_too_long_is_not_judged() -> None:
     """Memory is bounded, and nothing uncertain is reported."""
-    talk = Talk().says("y" * (MAX_EXCHANGE_CHARACTERS + 1)).tool(CONFIG)
+    builder = ExchangeBuilder().add_text("y" * (MAX_EXCHANGE_CHARACTERS + 1)).call_tool(CONFIG)
 
-    assert talk.says("It uses port 8080.").reasons() == []
+    assert builder.add_text("It uses port 8080.").reasons() == []
 
 
 @pytest.mark.parametrize(
@@ -231,7 +261,7 @@ def test_an_exchange_that_is_too_long_is_not_judged() -> None:
 )
 def test_a_requested_skill_that_was_not_read_is_ignored(question: str) -> None:
     """OpenClaw's agents must read SKILL.md before they act."""
-    assert Talk(question).says("It reads well.").skills() == [("proofread", "ignored", "not_read")]
+    assert ExchangeBuilder(question).add_text("It reads well.").skills() == [("proofread", "ignored", "not_read")]
 
 
 @pytest.mark.parametrize(
@@ -239,71 +269,78 @@ def test_a_requested_skill_that_was_not_read_is_ignored(question: str) -> None:
 )
 def test_a_command_that_is_not_a_skill_requests_none(question: str) -> None:
     """A gateway command or a figure of speech is not a skill."""
-    assert Talk(question).says("Hm.").skills() == []
+    assert ExchangeBuilder(question).add_text("Hm.").skills() == []
 
 
 def test_without_a_list_of_skills_none_counts_as_ignored() -> None:
     """Without the list, a skill cannot be distinguished from a command."""
-    assert Talk("/proofread my draft", skills=frozenset()).says("It reads well.").skills() == []
+    assert ExchangeBuilder("/proofread my draft", skills=frozenset()).add_text("It reads well.").skills() == []
 
 
 def test_an_available_skill_that_is_not_used_is_no_failure() -> None:
     """It is merely available."""
-    assert Talk("How are you?").says("Fine, thanks.").skills() == []
+    assert ExchangeBuilder("How are you?").add_text("Fine, thanks.").skills() == []
 
 
 def test_a_skill_is_read_once_per_session() -> None:
     """Its instructions stay in the conversation."""
-    first = Talk("/proofread a").tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
-    assert first.says("Done.").skills() == []
+    first = ExchangeBuilder("/proofread a").call_tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
+    assert first.add_text("Done.").skills() == []
 
-    assert Talk("/proofread b", read=first.read).says("Done.").skills() == []
+    assert ExchangeBuilder("/proofread b", read_skills=first.read_skills).add_text("Done.").skills() == []
 
 
 @pytest.mark.parametrize("after", [[], [0], [1, 0], [1, 2, 0]])
 def test_a_skill_whose_last_command_succeeds_has_not_failed(after: list[int]) -> None:
     """An intermediate failure that was corrected does not count."""
-    talk = Talk("Check it.").tool("# Proofread", "read", {"path": "/srv/skills/proofread/SKILL.md"})
+    builder = ExchangeBuilder("Check it.").call_tool("# Proofread", "read", {"path": "/srv/skills/proofread/SKILL.md"})
     for code in after:
-        talk.tool(f"code {code}", "exec", {"command": "sh count.sh"}, exit_code=code)
+        builder.call_tool(f"code {code}", "exec", {"command": "sh count.sh"}, exit_code=code)
 
-    assert talk.says("Done.").skills() == []
+    assert builder.add_text("Done.").skills() == []
 
 
 def test_a_skill_whose_last_command_fails_has_failed() -> None:
     """The exit code tells, not isError, which OpenClaw 2026.9 leaves false."""
-    talk = Talk("Check it.").tool("# Proofread", "read", {"path": "/srv/skills/proofread/SKILL.md"})
-    talk.tool("unknown option", "exec", {"command": "sh count.sh --lang fr"}, exit_code=2)
+    builder = ExchangeBuilder("Check it.").call_tool("# Proofread", "read", {"path": "/srv/skills/proofread/SKILL.md"})
+    builder.call_tool("unknown option", "exec", {"command": "sh count.sh --lang fr"}, exit_code=2)
 
-    assert talk.says("I could not.").skills() == [("proofread", "failed", "commands_failed")]
+    assert builder.add_text("I could not.").skills() == [("proofread", "failed", "commands_failed")]
 
 
 def test_a_search_without_matches_is_no_failed_command() -> None:
     """Grep exits with 1 if it finds nothing."""
-    talk = Talk("Check it.").tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
-    talk.tool("", "exec", {"command": "grep -n DRAFT draft.md"}, exit_code=1)
+    builder = ExchangeBuilder("Check it.").call_tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
+    builder.call_tool("", "exec", {"command": "grep -n DRAFT draft.md"}, exit_code=1)
 
-    assert talk.says("No DRAFT is left.").skills() == []
+    assert builder.add_text("No DRAFT is left.").skills() == []
 
 
 def test_a_failed_command_without_a_skill_fails_no_skill() -> None:
     """Only commands after a SKILL.md count."""
-    assert Talk("Run it.").tool("boom", "exec", {"command": "false"}, exit_code=1).says("It failed.").skills() == []
+    assert (
+        ExchangeBuilder("Run it.").call_tool("boom", "exec", {"command": "false"}, exit_code=1).add_text("It failed.").skills()
+        == []
+    )
 
 
 def test_an_unreadable_skill_file_has_failed_unless_it_is_read_later() -> None:
     """A second attempt in another folder corrects it."""
-    missing = Talk("Bills, please.").tool("not found", "read", {"path": "skills/invoicing/SKILL.md"}, is_error=True)
-    assert missing.says("Sorry.").skills() == [("invoicing", "failed", "read_failed")]
+    missing = ExchangeBuilder("Bills, please.").call_tool(
+        "not found", "read", {"path": "skills/invoicing/SKILL.md"}, is_error=True
+    )
+    assert missing.add_text("Sorry.").skills() == [("invoicing", "failed", "read_failed")]
 
-    talk = Talk("Bills, please.").tool("not found", "read", {"path": "skills/invoicing/SKILL.md"}, is_error=True)
-    talk.tool("# Invoicing", "read", {"path": "~/.openclaw/skills/invoicing/SKILL.md"})
-    assert talk.says("Done.").skills() == []
+    builder = ExchangeBuilder("Bills, please.").call_tool(
+        "not found", "read", {"path": "skills/invoicing/SKILL.md"}, is_error=True
+    )
+    builder.call_tool("# Invoicing", "read", {"path": "~/.openclaw/skills/invoicing/SKILL.md"})
+    assert builder.add_text("Done.").skills() == []
 
 
 def test_skill_events_name_the_rule_that_derived_them() -> None:
     """Derived events must not be mistaken for the agent's own."""
-    assert [event["derived_by"] for event in Talk("/proofread x").says("No.").over()] == [SKILL_USE]
+    assert [event["derived_by"] for event in ExchangeBuilder("/proofread x").add_text("No.").events()] == [SKILL_USE]
 
 
 def test_skill_names_are_compared_as_commands() -> None:
@@ -369,32 +406,36 @@ def test_sums_means_and_differences_are_computed(figures: list[int]) -> None:
 @given(TEXTS, TEXTS, TEXTS)
 def test_repeating_a_figure_of_an_output_uses_it(question: str, output: str, answer: str) -> None:
     """This holds whatever the other texts are."""
-    talk = Talk(question, skills=frozenset()).tool(f"{output} 918273645 {output}").says(f"{answer} 918273645 {answer}")
+    builder = (
+        ExchangeBuilder(question, skills=frozenset())
+        .call_tool(f"{output} 918273645 {output}")
+        .add_text(f"{answer} 918273645 {answer}")
+    )
 
-    assert talk.reasons() == []
+    assert builder.reasons() == []
 
 
 @given(st.lists(st.tuples(st.sampled_from(["said", "tool", "broken"]), TEXTS), max_size=12), TEXTS)
 def test_judging_is_deterministic_and_reports_each_output_at_most_once(parts: list[tuple[str, str]], question: str) -> None:
     """No text may break the rules, and no event id may repeat."""
 
-    def judged() -> list[dict[str, Any]]:
-        talk = Talk(question)
+    def derive() -> list[dict[str, Any]]:
+        builder = ExchangeBuilder(question)
         for kind, text in parts:
             if kind == "said":
-                talk.says(text)
+                builder.add_text(text)
             elif kind == "tool":
-                talk.tool(text, "exec", {"command": text})
+                builder.call_tool(text, "exec", {"command": text})
             else:
-                talk.evidence.add_call({"event": "tool_call", "arguments": [text, None, {"x": [text]}], "tool": None})
-                talk.evidence.add_output(
+                builder.evidence.add_call({"event": "tool_call", "arguments": [text, None, {"x": [text]}], "tool": None})
+                builder.evidence.add_output(
                     {"event": "tool_output", "tool": 7, "result": None, "tool_call_id": [text]}, "broken.use"
                 )
-        return talk.over()
+        return builder.events()
 
-    first = judged()
+    first = derive()
 
-    assert first == judged()
+    assert derive() == first
     ids = [event["event_id"] for event in first if event["event"] == "output_use"]
     assert len(ids) == len(set(ids))
 
@@ -425,12 +466,21 @@ def test_judging_is_deterministic_and_reports_each_output_at_most_once(parts: li
     ],
 )
 def test_hostile_texts_take_linear_time(unit: str) -> None:
-    """Slow patterns fail on rows of one character: twice the text must not take four times as long."""
-    text = unit * (MAX_TEXT_CHARACTERS * 4 // len(unit))
-    begun = time.process_time()
-    Talk(text).tool(text[:MAX_TEXT_CHARACTERS], "exec", {"command": text}).says(text).over()
+    """A pattern that backtracks takes quadratic time on repetitive text: 64 times as long for 8 times the text."""
+    short_seconds = _measure_derivation(unit * (MAX_TEXT_CHARACTERS // 2 // len(unit)))
+    long_seconds = _measure_derivation(unit * (MAX_TEXT_CHARACTERS * 4 // len(unit)))
 
-    assert time.process_time() - begun < 1.5
+    assert long_seconds < 24 * max(short_seconds, TIMER_FLOOR_SECONDS)
+
+
+def _measure_derivation(text: str) -> float:
+    """Return the shortest CPU time of three derivations from this text, in seconds."""
+    durations = []
+    for _ in range(3):
+        begun = time.process_time()
+        ExchangeBuilder(text).call_tool(text[:MAX_TEXT_CHARACTERS], "exec", {"command": text}).add_text(text).events()
+        durations.append(time.process_time() - begun)
+    return min(durations)
 
 
 @given(st.text(alphabet=string.printable, max_size=200))

@@ -1,4 +1,4 @@
-"""Which findings are one change: series that got worse (or better) on the same days are one incident with a list of them."""
+"""Findings are grouped into incidents: series that changed for the worse (or better) on the same days are one incident."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def test_tiers_that_fell_on_the_same_days_are_one_incident_led_by_the_worst_conf
 
 
 def test_overlapping_intervals_are_the_same_days_and_separate_ones_are_not() -> None:
-    """The first day is an estimate, so two estimates of the same day may differ."""
-    wide = fell("tier3", 2, interval=(TODAY - 8 * DAY, TODAY - DAY))
-    assert len(check([fell("tier2", 7), wide])) == 1
+    """The first day of a change is an estimate, and two estimates of the same day may differ."""
+    overlapping = fell("tier3", 2, interval=(TODAY - 8 * DAY, TODAY - DAY))
+    assert len(check([fell("tier2", 7), overlapping])) == 1
     assert len(check([fell("tier2", 7), fell("tier3", 2)])) == 2
     assert len(check([fell("tier2", 7), fell("tier3", 6)])) == 1
 
 
 def test_improvements_and_declines_are_separate() -> None:
-    """They hardly have one cause; less trust, more failures and a wider spread are all changes for the worse."""
+    """They rarely share a cause. Less trust, more failures and a wider spread are all changes for the worse."""
     rose = finding(started_days_ago=5, key=Key(DRIFT, "tier3", UP))
     trust = finding(started_days_ago=5, key=Key(DRIFT, "trust", DOWN, "bot"))
     unsafe = finding(started_days_ago=5, key=Key(DRIFT, "unsafe", UP, "bot"))
@@ -87,15 +87,13 @@ def test_a_tier_that_gets_worse_takes_the_lead() -> None:
     assert stored.incident_id == revision.incident_id
 
 
-def test_a_series_that_changed_as_well_is_listed_until_it_recovers() -> None:
+def test_a_series_that_also_changed_is_listed_with_the_leading_one() -> None:
     """A series with too few sessions for its own alarm is listed beside another one's."""
-    along = replace(fell("tier3", 5, confirmed=False, fell_too=True), rule="moved_too")
-    (change,) = plan_updates([fell("tier2")], [], END, lambda _: explanation(None), lambda *_: [along])
+    also_changed = replace(fell("tier3", 5, confirmed=False, fell_too=True), rule="moved_too")
+    (change,) = plan_updates([fell("tier2")], [], END, lambda _: explanation(None), lambda *_: [also_changed])
     assert [(series.key.tier, series.fell_too) for series in change.changed_series] == [("tier2", False), ("tier3", True)]
     assert change.severity == WARNING
     assert change.is_confirmed is True
-    (incident,) = check([fell("tier2")])
-    assert names(incident) == ["tier2"]
 
 
 def test_another_tier_of_a_dismissed_change_opens_an_incident_only_if_it_is_worse() -> None:
@@ -176,7 +174,9 @@ def test_an_unreadable_list_of_series_has_only_the_leading_one() -> None:
         unique_by=lambda moved: moved[:2],
     )
 )
-def test_every_finding_is_in_exactly_one_incident_and_stays_there(drawn: list[tuple[str, str, int, int, bool]]) -> None:
+def test_every_finding_is_in_exactly_one_incident_and_stays_there(
+    drawn_findings: list[tuple[str, str, int, int, bool]],
+) -> None:
     """Every finding is in exactly one incident, and a check with the same findings writes nothing."""
     findings = [
         finding(
@@ -185,11 +185,11 @@ def test_every_finding_is_in_exactly_one_incident_and_stays_there(drawn: list[tu
             interval=(TODAY - (days_ago + doubt) * DAY, TODAY - days_ago * DAY),
             confirmed=confirmed,
         )
-        for tier, direction, days_ago, doubt, confirmed in drawn
+        for tier, direction, days_ago, doubt, confirmed in drawn_findings
     ]
     incidents = check(findings)
-    listed = [moved.series for incident in incidents for moved in evidence_of(incident).moved]
-    assert sorted(listed) == sorted({(moved.key, moved.kind) for moved in findings})
+    listed_series = [moved.series for incident in incidents for moved in evidence_of(incident).moved]
+    assert sorted(listed_series) == sorted({(moved.key, moved.kind) for moved in findings})
     for incident in incidents:
         assert len({moved.key.is_worse for moved in evidence_of(incident).moved}) == 1
     later = check(findings, incidents, END + timedelta(minutes=1))

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,10 +48,15 @@ def _database(root: Path, statements: Iterable[str] = (EVENTS,), agent: str = "o
     return path
 
 
-def _fill(path: Path, session: str, lines: Iterable[str | bytes]) -> None:
+def _insert(path: Path, table: str, *rows: Sequence[Any]) -> None:
+    placeholders = ", ".join("?" for _ in rows[0])
     with closing(sqlite3.connect(path)) as connection, connection:
-        rows = [(session, 10 * seq, line) for seq, line in enumerate(lines)]
-        connection.executemany("INSERT INTO transcript_events VALUES (?, ?, ?, 0)", reversed(rows))
+        connection.executemany(f"INSERT INTO {table} VALUES ({placeholders})", rows)
+
+
+def _insert_events(path: Path, session: str, lines: Iterable[str | bytes]) -> None:
+    rows = [(session, 10 * seq, line, 0) for seq, line in enumerate(lines)]
+    _insert(path, "transcript_events", *reversed(rows))
 
 
 @pytest.mark.parametrize("name", ["plain", "branch_and_leaf", "wrapped_text", "memory", "repeated_ids"])
@@ -58,21 +64,23 @@ def test_rows_give_the_same_records_as_lines(name: str, tmp_path: Path, context:
     """Moving an agent from files to SQLite must not change its records."""
     path = _database(tmp_path)
     file = CORPUS / f"{name}.jsonl"
-    _fill(path, "s-1", file.read_text(encoding="utf-8").splitlines())
+    _insert_events(path, "s-1", file.read_text(encoding="utf-8").splitlines())
     (reading,) = read_database(path, context)
     expected = read_transcript(file, context)
-    assert [e.exchange_id for e in reading.exchanges] == [e.exchange_id for e in expected.exchanges]
-    assert [e.content_digest for e in reading.exchanges] == [e.content_digest for e in expected.exchanges]
-    assert [e.payload for e in reading.events] == [e.payload for e in expected.events]
-    assert [f.reason for f in reading.faults] == [f.reason for f in expected.faults]
+    assert [exchange.exchange_id for exchange in reading.exchanges] == [exchange.exchange_id for exchange in expected.exchanges]
+    assert [exchange.content_digest for exchange in reading.exchanges] == [
+        exchange.content_digest for exchange in expected.exchanges
+    ]
+    assert [event.payload for event in reading.events] == [event.payload for event in expected.events]
+    assert [fault.reason for fault in reading.faults] == [fault.reason for fault in expected.faults]
     assert {event.agent for event in reading.events} == {"ops"}
 
 
 def test_each_session_is_a_reading_named_by_its_rows(tmp_path: Path, context: ReadingContext) -> None:
     """The row, not a copied header, names the session of an event."""
     path = _database(tmp_path)
-    _fill(path, "b", ['{"type":"session","id":"other"}', '{"type":"reset","id":"r1"}'])
-    _fill(path, "ä", ['{"type":"reset","id":"r1"}'])
+    _insert_events(path, "b", ['{"type":"session","id":"other"}', '{"type":"reset","id":"r1"}'])
+    _insert_events(path, "ä", ['{"type":"reset","id":"r1"}'])
     readings = list(read_database(path, context))
     assert [reading.session_ids for reading in readings] == [["b"], ["ä"]]
     assert [fault.reason for fault in readings[0].faults] == ["second_session"]
@@ -82,13 +90,16 @@ def test_each_session_is_a_reading_named_by_its_rows(tmp_path: Path, context: Re
 def test_invalid_rows_are_faults_and_oversized_ones_are_not_loaded(tmp_path: Path, context: ReadingContext) -> None:
     """A row may be empty, binary, or a gigabyte long."""
     path = _database(tmp_path)
-    rows: list[str | bytes] = ["{", b'{"a":"\xff"}', "x" * (MAX_LINE_BYTES + 1), '{"type":"reset","id":"r1"}']
-    _fill(path, "s", rows)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO transcript_events VALUES ('s', 99, NULL, 0)")
+    lines: list[str | bytes] = ["{", b'{"a":"\xff"}', "x" * (MAX_LINE_BYTES + 1), '{"type":"reset","id":"r1"}']
+    _insert_events(path, "s", lines)
+    _insert(path, "transcript_events", ("s", 99, None, 0))
     (reading,) = read_database(path, context)
-    faults = [(1, "not_json"), (2, "not_utf8"), (3, "too_long"), (5, "not_an_object")]
-    assert faults == [(fault.line, fault.reason) for fault in reading.faults]
+    assert [(fault.line, fault.reason) for fault in reading.faults] == [
+        (1, "not_json"),
+        (2, "not_utf8"),
+        (3, "too_long"),
+        (5, "not_an_object"),
+    ]
     assert [event.action for event in reading.events] == ["reset"]
 
 
@@ -122,8 +133,8 @@ def test_an_invalid_database_is_listed_and_stops_no_other(tmp_path: Path, contex
     """A damaged file must not stop the import of a fleet, and must be reported."""
     damaged = _database(tmp_path, agent="damaged")
     damaged.write_bytes(b"no database" * 100)
-    sound = _database(tmp_path, agent="sound")
-    assert find_databases(tmp_path) == [damaged, sound]
+    readable = _database(tmp_path, agent="sound")
+    assert find_databases(tmp_path) == [damaged, readable]
     with pytest.raises(InputError, match="damaged"):
         list(read_database(damaged, context))
 
@@ -153,12 +164,13 @@ def test_compressed_rows_give_the_same_records_as_lines(tmp_path: Path, context:
         ("s-1", seq, None, zstd.compress(line.encode()), len(line.encode())) if seq % 2 else ("s-1", seq, line, None, None)
         for seq, line in enumerate(_lines("plain"))
     ]
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executemany("INSERT INTO transcript_events VALUES (?, ?, ?, ?, ?)", rows)
+    _insert(path, "transcript_events", *rows)
     (reading,) = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
-    assert [e.content_digest for e in reading.exchanges] == [e.content_digest for e in expected.exchanges]
-    assert [e.payload for e in reading.events] == [e.payload for e in expected.events]
+    assert [exchange.content_digest for exchange in reading.exchanges] == [
+        exchange.content_digest for exchange in expected.exchanges
+    ]
+    assert [event.payload for event in reading.events] == [event.payload for event in expected.events]
     assert reading.faults == []
 
 
@@ -199,7 +211,9 @@ def test_an_archived_session_is_read_like_its_rows(encoding: str, tmp_path: Path
     _archive(path, "s-1", _lines("plain"), encoding=encoding)
     (reading,) = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
-    assert [e.content_digest for e in reading.exchanges] == [e.content_digest for e in expected.exchanges]
+    assert [exchange.content_digest for exchange in reading.exchanges] == [
+        exchange.content_digest for exchange in expected.exchanges
+    ]
     assert reading.faults == []
 
 
@@ -207,11 +221,13 @@ def test_entries_in_an_archive_and_in_rows_count_once(tmp_path: Path, context: R
     """A session that continues after it was archived has its start in both."""
     path = _database(tmp_path, [EVENTS, ARCHIVES])
     _archive(path, "s-1", _lines("plain")[:5])
-    _fill(path, "s-1", _lines("plain"))
+    _insert_events(path, "s-1", _lines("plain"))
     (reading,) = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
-    assert [e.content_digest for e in reading.exchanges] == [e.content_digest for e in expected.exchanges]
-    assert [e.event_id for e in reading.events] == [e.event_id for e in expected.events]
+    assert [exchange.content_digest for exchange in reading.exchanges] == [
+        exchange.content_digest for exchange in expected.exchanges
+    ]
+    assert [exchange.event_id for exchange in reading.events] == [exchange.event_id for exchange in expected.events]
     assert reading.faults == []
 
 
@@ -244,7 +260,7 @@ def test_a_changed_archive_is_rejected_as_a_unit(tmp_path: Path, context: Readin
     """Content that does not match its digest is not evidence; the rows beside it are."""
     path = _database(tmp_path, [EVENTS, ARCHIVES])
     _archive(path, "s-1", _lines("plain"), digest="0" * 64)
-    _fill(path, "s-2", ['{"type":"reset","id":"r1"}'])
+    _insert_events(path, "s-2", ['{"type":"reset","id":"r1"}'])
     damaged, sound = read_database(path, context)
     assert [fault.reason for fault in damaged.faults] == ["archive_damaged"]
     assert damaged.exchanges == []
@@ -266,12 +282,13 @@ def test_a_cold_archive_is_read_from_the_database_or_from_beside_it(
         folder = path.parent.parent / "sessions" / "cold"
         folder.mkdir(parents=True)
         (folder / name).write_bytes(blob)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        row = ("s-1", name, storage, None if storage == "file" else blob, name.partition(".")[0])
-        connection.execute("INSERT INTO session_transcript_cold_archives VALUES (?, ?, ?, ?, ?)", row)
+    archive_blob = None if storage == "file" else blob
+    _insert(path, "session_transcript_cold_archives", ("s-1", name, storage, archive_blob, name.partition(".")[0]))
     (reading,) = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
-    assert [e.content_digest for e in reading.exchanges] == [e.content_digest for e in expected.exchanges]
+    assert [exchange.content_digest for exchange in reading.exchanges] == [
+        exchange.content_digest for exchange in expected.exchanges
+    ]
     assert reading.faults == []
 
 
@@ -282,9 +299,8 @@ def test_a_missing_cold_archive_is_reported_and_no_other_file_is_read(
     """The name is untrusted and must not lead out of its folder."""
     path = _database(tmp_path, [EVENTS, COLD])
     (tmp_path / "secret.jsonl.zst").write_bytes(b"secret")
-    with closing(sqlite3.connect(path)) as connection, connection:
-        row = ("s-1", name, "file", None, hashlib.sha256(b"secret").hexdigest())
-        connection.execute("INSERT INTO session_transcript_cold_archives VALUES (?, ?, ?, ?, ?)", row)
+    digest = hashlib.sha256(b"secret").hexdigest()
+    _insert(path, "session_transcript_cold_archives", ("s-1", name, "file", None, digest))
     (reading,) = read_database(path, context)
     assert [fault.reason for fault in reading.faults] == ["archive_missing"]
 
@@ -293,19 +309,17 @@ def test_entries_copied_by_a_fork_count_in_their_original_session(tmp_path: Path
     """A fork or a rewind starts with a copy of another session. Counted twice, all figures of the agent would be wrong."""
     path = _database(tmp_path, [EVENTS, WINDOWS, IDENTITIES])
     lines = _lines("plain")
-    more = '{"type":"message","id":"own","timestamp":"2026-11-03T10:00:00Z","message":{"role":"user","content":"More?"}}'
+    own_line = '{"type":"message","id":"own","timestamp":"2026-11-03T10:00:00Z","message":{"role":"user","content":"More?"}}'
     # The copy has the id that comes first: age decides, not the alphabet.
-    for session, created, session_lines in (("z-source", 1, lines), ("a-fork", 2, [*lines, more])):
-        _fill(path, session, session_lines)
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(
-                "INSERT INTO session_windows VALUES (?, ?, NULL, NULL, ?)", (session, f"agent:ops:{session}", created)
-            )
-            ids = [(session, json.loads(line)["id"]) for line in session_lines]
-            connection.executemany("INSERT INTO transcript_event_identities VALUES (?, ?)", ids)
+    for session, created, session_lines in (("z-source", 1, lines), ("a-fork", 2, [*lines, own_line])):
+        _insert_events(path, session, session_lines)
+        _insert(path, "session_windows", (session, f"agent:ops:{session}", None, None, created))
+        _insert(path, "transcript_event_identities", *((session, json.loads(line)["id"]) for line in session_lines))
     fork, source = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
-    assert [e.content_digest for e in source.exchanges] == [e.content_digest for e in expected.exchanges]
+    assert [exchange.content_digest for exchange in source.exchanges] == [
+        exchange.content_digest for exchange in expected.exchanges
+    ]
     assert [exchange.user_message for exchange in fork.exchanges] == ["More?"]
     assert [exchange.turn_number for exchange in fork.exchanges] == [len(expected.exchanges) + 1]
     assert fork.events == []
@@ -322,14 +336,13 @@ def test_entries_copied_by_a_fork_count_in_their_original_session(tmp_path: Path
         (("agent:ops:cron:nightly", None, None), (("cron",), False)),
     ],
 )
-def test_the_session_window_tells_who_started_a_session_and_where(
+def test_the_session_window_gives_tags_and_multi_user(
     row: tuple[str, str | None, str | None], expected: tuple[tuple[str, ...], bool], tmp_path: Path, context: ReadingContext
 ) -> None:
     """A scheduled run or a subagent is not a person's question, and a group is not one person."""
     path = _database(tmp_path, [EVENTS, WINDOWS])
-    _fill(path, "s-1", _lines("plain"))
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO session_windows VALUES ('s-1', ?, ?, ?, 1)", row)
+    _insert_events(path, "s-1", _lines("plain"))
+    _insert(path, "session_windows", ("s-1", *row, 1))
     (reading,) = read_database(path, context)
     assert {(exchange.tags, exchange.multi_user) for exchange in reading.exchanges} == {expected}
 
@@ -343,7 +356,7 @@ def test_a_file_that_is_no_database_is_an_error(tmp_path: Path, context: Reading
 
 
 def test_a_view_in_place_of_a_table_is_not_queried(tmp_path: Path, context: ReadingContext) -> None:
-    """A view is code by whoever made the file."""
+    """A view runs code of the file's author."""
     bomb = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 's' AS session_id, i AS seq, '' AS event_json FROM n"
     path = _database(tmp_path, [f"CREATE VIEW transcript_events AS {bomb}"])
     assert list(read_database(path, context)) == []
@@ -356,7 +369,7 @@ def test_ranges_cover_every_session_once(count: int, tmp_path: Path, context: Re
     path = _database(tmp_path)
     names = ["a", "b", "ba", "c", "ä", "z" * 300, "7"]
     for name in names:
-        _fill(path, name, ['{"type":"reset","id":"r1"}'])
+        _insert_events(path, name, ['{"type":"reset","id":"r1"}'])
     ranges = session_ranges(path, count)
     session_ids = [
         reading.session_ids[0] for session_range in ranges for reading in read_database(path, context, session_range)
@@ -370,10 +383,10 @@ def test_a_session_added_later_is_in_a_range(tmp_path: Path, context: ReadingCon
     """The gateway writes between planning and reading."""
     path = _database(tmp_path)
     for name in ("f", "k", "p"):
-        _fill(path, name, ['{"type":"reset","id":"r1"}'])
+        _insert_events(path, name, ['{"type":"reset","id":"r1"}'])
     ranges = session_ranges(path, 3)
     for name in ("a", "g", "z"):
-        _fill(path, name, ['{"type":"reset","id":"r1"}'])
+        _insert_events(path, name, ['{"type":"reset","id":"r1"}'])
     session_ids = [
         reading.session_ids[0] for session_range in ranges for reading in read_database(path, context, session_range)
     ]
@@ -384,8 +397,8 @@ def test_a_database_is_read_as_of_one_moment(tmp_path: Path, context: ReadingCon
     """A fork made during the reading would count its copies as its own."""
     path = _database(tmp_path, ["PRAGMA journal_mode = WAL", EVENTS])
     for name in ("a", "b"):
-        _fill(path, name, ['{"type":"reset","id":"r1"}'])
+        _insert_events(path, name, ['{"type":"reset","id":"r1"}'])
     readings = read_database(path, context)
     next(readings)
-    _fill(path, "b", ['{"type":"reset","id":"r2"}'])
+    _insert_events(path, "b", ['{"type":"reset","id":"r2"}'])
     assert [event.event_id for event in next(readings).events] == ["r1"]
