@@ -1,4 +1,4 @@
-"""Stores, and record types that got another field."""
+"""Fixtures of the store's tests: a path, sample records, and record types with added fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from schemas.codec import arrow
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A place for a DuckDB file."""
+    """The path of a DuckDB file that does not exist yet."""
     return tmp_path / "fleet.duckdb"
 
 
@@ -34,7 +34,7 @@ CACHED = (registry.current_schemas, registry.published_schemas, registry.schemas
 
 @pytest.fixture
 def add_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Adds fields to a record type, as a newer version of this program would have them."""
+    """A function that adds fields to a record type, as a newer version would."""
 
     def add(name: str, *fields: dict[str, Any]) -> None:
         folder = tmp_path / "avsc"

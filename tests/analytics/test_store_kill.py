@@ -17,7 +17,7 @@ from analytics.store.tables import full_name
 from schemas.registry import schema_of
 
 ROUNDS = times(8, soak=50)
-"""Each mark once; in a soak run many more at random."""
+"""Each mark once; a soak run adds random ones."""
 PER_BATCH = 200
 WRITER = """
     import sys
@@ -69,7 +69,7 @@ MARKS = ("open", "begun", "appended", "states", "committing", "acknowledged", "c
 
 
 def write_until_killed(path: Path, mark: str, times: int) -> int:
-    """Have a process write batches and kill it when it has come by the mark so often; answers how many were acknowledged."""
+    """Kill a process that writes batches when it has reached the mark `times` times; return the number of acknowledged batches."""
     command = [sys.executable, "-c", textwrap.dedent(WRITER), str(path), str(PER_BATCH)]
     acknowledged = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -81,7 +81,7 @@ def write_until_killed(path: Path, mark: str, times: int) -> int:
             if times == 0:
                 process.kill()
                 break
-        # What it said before it died counts as well.
+        # Lines printed before the kill count as well.
         for line in process.stdout:
             word, _, batch = line.strip().partition(" ")
             acknowledged = int(batch) + 1 if word == "acknowledged" else acknowledged
@@ -90,7 +90,7 @@ def write_until_killed(path: Path, mark: str, times: int) -> int:
 
 
 def batches_in(path: Path) -> int:
-    """How many batches the file holds, once it is proven to hold each of them whole, once and in its place."""
+    """Return the number of batches in the file, after asserting that each is complete, unique and at its position."""
     with Store(path) as store:
         cursor = store.cursor()
         with store.transaction() as transaction:
@@ -102,7 +102,7 @@ def batches_in(path: Path) -> int:
         closings = cursor.execute(
             f"SELECT session_id, _offset FROM {full_name(schema_of('SessionClosed'))} ORDER BY _offset"
         ).fetchall()
-        # A batch is its events and a closing, so each batch moves what follows by one more.
+        # A batch has a closing after its events, so each batch shifts the positions of the next ones by one more.
         assert events == [(f"e{number}", number, number + number // PER_BATCH) for number in range(batches * PER_BATCH)]
         assert closings == [(f"s{batch}", batch * (PER_BATCH + 1) + PER_BATCH) for batch in range(batches)]
         assert store.end_of("agent-events") == batches * (PER_BATCH + 1)
@@ -118,16 +118,16 @@ def batches_in(path: Path) -> int:
 def test_acknowledged_records_survive_and_none_is_half_written(path: Path) -> None:
     """After a power failure, watermark and rows must agree."""
     rng = random.Random(20261001)
-    before = 0
+    batches_before = 0
     killed_at = set()
     for round_number in range(ROUNDS):
         # Each mark once, then at random.
         mark = MARKS[round_number] if round_number < len(MARKS) else rng.choice(MARKS[1:])
         acknowledged = write_until_killed(path, mark, 1 if mark == "open" else rng.randint(1, 3))
         batches = batches_in(path)
-        # At most one batch more: it was committed, and the process died before it could say so.
-        assert max(before, acknowledged) <= batches <= max(before, acknowledged) + 1
-        before = batches
+        # At most one more: the process may have died between the commit and its acknowledgement.
+        assert max(batches_before, acknowledged) <= batches <= max(batches_before, acknowledged) + 1
+        batches_before = batches
         killed_at.add(mark)
     assert killed_at == set(MARKS)
-    assert before >= ROUNDS // 2
+    assert batches_before >= ROUNDS // 2

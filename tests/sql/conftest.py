@@ -1,9 +1,9 @@
-"""Given and expected rows of every query, read from `cases/`, one file a query.
+"""Given and expected rows of every query, read from `cases/`, one file per query.
 
-A file is a list of cases. A case has a `name`, the records that are `given` in the order in which they arrive, the `parameters`
-of the query and the rows to `expect`, each with the columns the case is about. Of a given record only what matters is said: its
-type under `record`, its `topic` where it has several, and fields; everything else gets a neutral value for its Avro type. With
-`times: n` it stands for n records, whose texts may hold the number as {n}. With `skip: n` the first n rows are counted only.
+A file is a list of cases. A case has a `name`, the `given` records in order of arrival, the `parameters` of the query, and the
+rows to `expect`, each with the columns that the case tests. A given record has its type under `record`, its `topic` if the type
+has several, and the fields that matter; the other fields get a neutral value of their Avro type. With `times: n`, the entry
+stands for n records, whose texts may contain the record's number as {n}. With `skip: n`, the first n rows are not compared.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Fill = Callable[[Sequence[Case]], duckdb.DuckDBPyConnection]
 
 @functools.cache
 def cases_by_query() -> Cases:
-    """Every case by the name of its query."""
+    """Return every case by the name of its query."""
     return {file.stem: read_yaml(file) for file in sorted(CASES.glob("*.yaml"))}
 
 
 def named_in(definition: Json) -> dict[str, Json]:
-    """The records within a record by their full names: a field may refer to one that an earlier field spells out."""
+    """Return the nested record types by full name: a later field may refer to a type that an earlier one defines."""
     kinds = [field["type"] for field in definition["fields"]]
     inner = [kind["items"] if isinstance(kind, dict) and kind["type"] == "array" else kind for kind in kinds]
     records = [kind for kind in inner if isinstance(kind, dict) and kind["type"] == "record"]
@@ -52,7 +52,7 @@ def named_in(definition: Json) -> dict[str, Json]:
 
 
 def neutral(name: str, avro_type: Any) -> Any:
-    """The value of a field nobody says anything about: a text is the field's name, a number 0, a time `START`."""
+    """Return the value of a field that is not given: its name for a text, 0 for a number, `START` for a time."""
     if isinstance(avro_type, list):
         return None
     if isinstance(avro_type, str):
@@ -62,42 +62,42 @@ def neutral(name: str, avro_type: Any) -> Any:
     return [] if avro_type["type"] == "array" else filled(avro_type, {})
 
 
-def filled(definition: Json, said: Mapping[str, Any]) -> dict[str, Any]:
+def filled(definition: Json, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a record by its schema: what is said, with neutral values for the rest, nested records likewise."""
-    unknown = set(said) - {field["name"] for field in definition["fields"]}
+    unknown = set(given) - {field["name"] for field in definition["fields"]}
     assert not unknown, f"{definition['name']} has no {unknown}"
     values = {}
-    named = named_in(definition)
+    nested_records = named_in(definition)
     for field in definition["fields"]:
         name, kind = field["name"], field["type"]
-        kind = named.get(kind, kind) if isinstance(kind, str) else kind
-        if name not in said:
+        kind = nested_records.get(kind, kind) if isinstance(kind, str) else kind
+        if name not in given:
             values[name] = field["default"] if "default" in field else neutral(name, kind)
         elif isinstance(kind, dict) and isinstance(kind.get("items"), dict):
-            values[name] = [filled(kind["items"], item) for item in said[name]]
+            values[name] = [filled(kind["items"], item) for item in given[name]]
         elif isinstance(kind, dict) and kind["type"] == "record":
-            values[name] = filled(kind, said[name])
+            values[name] = filled(kind, given[name])
         else:
-            values[name] = said[name]
-    if "ingested_at" in values and "ingested_at" not in said:
+            values[name] = given[name]
+    if "ingested_at" in values and "ingested_at" not in given:
         values["ingested_at"] = values.get("occurred_at", START)
     return values
 
 
-def records_of(given: Case) -> Iterator[tuple[str, Record]]:
-    """Topic and record of what one entry stands for."""
-    fields = {name: value for name, value in given.items() if name not in ("record", "topic", "times")}
-    schema = schema_of(given["record"])
-    topic = given.get("topic") or "".join(schema.topics[:1])
-    kind = RECORD_TYPES[given["record"]]
-    numbered = {name: value for name, value in fields.items() if "times" in given and isinstance(value, str) and "{" in value}
+def records_of(entry: Case) -> Iterator[tuple[str, Record]]:
+    """Return the records of an entry, each with its topic."""
+    fields = {name: value for name, value in entry.items() if name not in ("record", "topic", "times")}
+    schema = schema_of(entry["record"])
+    topic = entry.get("topic") or "".join(schema.topics[:1])
+    kind = RECORD_TYPES[entry["record"]]
+    numbered = {name: value for name, value in fields.items() if "times" in entry and isinstance(value, str) and "{" in value}
     types = {field.name: field.type for field in msgspec.structs.fields(kind) if field.name in numbered}
-    first = {name: value.format(n=0) for name, value in numbered.items()}
-    record = msgspec.convert(filled(schema.definition, fields | first), kind)
-    for number in range(given.get("times", 1)):
-        # Some cases are about hundreds of thousands of records: what they have alike is made once.
-        said = {name: msgspec.convert(value.format(n=number), types[name]) for name, value in numbered.items()}
-        yield topic, msgspec.structs.replace(record, **said)
+    first_texts = {name: value.format(n=0) for name, value in numbered.items()}
+    record = msgspec.convert(filled(schema.definition, fields | first_texts), kind)
+    for number in range(entry.get("times", 1)):
+        # Some cases have hundreds of thousands of records, so the shared fields are converted only once.
+        texts = {name: msgspec.convert(value.format(n=number), types[name]) for name, value in numbered.items()}
+        yield topic, msgspec.structs.replace(record, **texts)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -115,31 +115,31 @@ def all_cases() -> Cases:
 
 @pytest.fixture(scope="session")
 def shared_store() -> Iterator[Store]:
-    """One store for every test, because making one takes longer than asking it."""
+    """One store for all tests, because creating a store takes longer than querying it."""
     with Store(None) as store:
         yield store
 
 
 @pytest.fixture
 def fill(shared_store: Store) -> Iterator[Fill]:
-    """Makes a database hold the given records and nothing else, until others are given; answers a connection that sees them.
+    """A function that replaces the contents of the database by the given records and returns a connection to it.
 
-    Nothing is committed: undoing what is given takes less than deleting it does.
+    Nothing is committed, because a rollback is faster than deleting the records.
     """
     with contextlib.closing(shared_store.cursor()) as cursor:
 
-        def filled_database(given: Sequence[Case]) -> duckdb.DuckDBPyConnection:
-            with contextlib.suppress(duckdb.TransactionException):  # the first time there is nothing to undo
+        def filled_database(entries: Sequence[Case]) -> duckdb.DuckDBPyConnection:
+            with contextlib.suppress(duckdb.TransactionException):  # the first call has nothing to roll back
                 cursor.rollback()
             cursor.begin()
             transaction = Transaction(cursor, dict.fromkeys(topics(), 0), RecentMatches())
-            arriving = itertools.chain.from_iterable(map(records_of, given))
+            arriving = itertools.chain.from_iterable(map(records_of, entries))
             # Neighbours of one type arrive in one batch: appending costs the same for one record as for hundreds.
             for (topic, _), neighbours in itertools.groupby(arriving, key=lambda pair: (pair[0], type(pair[1]))):
                 records = [record for _, record in neighbours]
                 if topic:
                     transaction.append(topic, list(map(encode, records)))
-                else:  # what only the store keeps travels on no topic
+                else:  # internal records have no topic
                     replace(cursor, records)
             return cursor
 

@@ -26,7 +26,7 @@ TEXT = "".join(f"{number:05}" for number in range(400))
 
 
 def fill(path: Path, rows: int = ROWS) -> None:
-    """A file of which three quarters are free."""
+    """Write a file of which three quarters are free."""
     with Store(path) as store:
         for start in range(0, rows, 5_000):
             with store.transaction() as transaction:
@@ -47,38 +47,38 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """Everything that is in a file: rows in order, what tables, views and macros are like, comments."""
+    """Return everything in a file: rows in order, definitions of tables, views and macros, comments."""
     with duckdb.connect(str(path), read_only=True) as connection:
-        described = {
-            what: connection.execute(f"SELECT {columns} FROM {what}() WHERE NOT internal ORDER BY ALL").fetchall()
-            for what, columns in {
+        contents_by_catalog = {
+            catalog: connection.execute(f"SELECT {columns} FROM {catalog}() WHERE NOT internal ORDER BY ALL").fetchall()
+            for catalog, columns in {
                 "duckdb_tables": "schema_name, table_name, comment, sql",
                 "duckdb_views": "schema_name, view_name, comment, sql",
                 "duckdb_columns": "schema_name, table_name, column_name, data_type, comment",
             }.items()
         }
         macros = "SELECT function_name, parameters FROM duckdb_functions() WHERE schema_name = 'log' ORDER BY ALL"
-        described["macros"] = connection.execute(macros).fetchall()
-        described["rows"] = connection.execute("SELECT * FROM log.exchanges").fetchall()
-    return described
+        contents_by_catalog["macros"] = connection.execute(macros).fetchall()
+        contents_by_catalog["rows"] = connection.execute("SELECT * FROM log.exchanges").fetchall()
+    return contents_by_catalog
 
 
 def assert_alone(path: Path) -> None:
-    """That nothing is in the folder but the file and its lock."""
+    """Assert that the folder contains only the file and its lock."""
     assert set(path.parent.iterdir()) == {path, lock_file(path)}
 
 
 def test_compaction_shrinks_a_file_and_keeps_its_contents(filled: Path, tmp_path: Path) -> None:
     """Deleting frees no disk space; compaction does, and keeps rows, their order, views, macros and comments."""
     path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
-    before = contents(path)
+    original_contents = contents(path)
 
-    size, after = compact(path)
+    original_size, compacted_size = compact(path)
 
-    assert filled.stat().st_size == size
-    assert path.stat().st_size == after
-    assert after < size / 2
-    assert contents(path) == before
+    assert filled.stat().st_size == original_size
+    assert path.stat().st_size == compacted_size
+    assert compacted_size < original_size / 2
+    assert contents(path) == original_contents
     assert_alone(path)
     with Store(path) as store:
         assert store.end_of("exchanges") == ROWS
@@ -158,7 +158,7 @@ def test_without_disk_space_no_compaction_starts(filled: Path, tmp_path: Path, m
 def test_a_kill_at_any_moment_loses_nothing(filled: Path, tmp_path: Path, delay: float) -> None:
     """One complete file has the name at any moment, and the next run removes the other."""
     path = Path(shutil.copy(filled, tmp_path / "fleet.duckdb"))
-    before = contents(path)
+    original_contents = contents(path)
     context = multiprocessing.get_context("spawn")
     begun = context.Event()
     process = context.Process(target=_compact, args=(path, begun))
@@ -169,9 +169,9 @@ def test_a_kill_at_any_moment_loses_nothing(filled: Path, tmp_path: Path, delay:
     process.join()
 
     assert process.exitcode in {-signal.SIGKILL, 0}
-    assert contents(path) == before
+    assert contents(path) == original_contents
     compact(path)
-    assert contents(path) == before
+    assert contents(path) == original_contents
     assert_alone(path)
 
 

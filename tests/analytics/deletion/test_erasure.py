@@ -42,8 +42,8 @@ SESSION = "session-to-be-erased"
 KEPT = "session-to-be-kept"
 
 
-def texts_of(record: Any, marker: str, session: str) -> Any:
-    """The record with a marker in every text that says nothing of whose it is."""
+def mark_texts(record: Any, marker: str, session: str) -> Any:
+    """Return the record with a marker in every text that does not identify its session."""
     own = {"connection": "local", "session_id": session}
     names = set(record.__struct_fields__)
     free = {
@@ -54,8 +54,8 @@ def texts_of(record: Any, marker: str, session: str) -> Any:
     return msgspec.structs.replace(record, **(free | {name: value for name, value in own.items() if name in names}))
 
 
-def everything(samples: SampleMaker, session: str, marker: str) -> list[tuple[str, Record]]:
-    """A record of every type that can be of a session, with a marker in each of its texts."""
+def records_of_session(samples: SampleMaker, session: str, marker: str) -> list[tuple[str, Record]]:
+    """Return a record of every type that can belong to a session, with a marker in each of its texts."""
     secret_exchange = exchange(session, 1, f"{marker} answer", user_message=f"{marker} asks", agent_thinking=f"{marker} thinks")
     judged = score(session, 1, tier2_flag_reason=f"{marker} flagged", anomaly_reasons=(f"{marker} odd",))
     identity = {
@@ -68,52 +68,57 @@ def everything(samples: SampleMaker, session: str, marker: str) -> list[tuple[st
     }
     records: list[tuple[str, Record]] = []
     for schema in schemas_of_sessions():
-        record = identity.get(schema.name) or texts_of(samples.records(schema.name, 1)[0], marker, session)
+        record = identity.get(schema.name) or mark_texts(samples.records(schema.name, 1)[0], marker, session)
         if isinstance(record, ScoringTask | JudgingRequest):
             record = msgspec.structs.replace(record, exchange=encode(secret_exchange), exchange_id=secret_exchange.exchange_id)
         if isinstance(record, Evaluation):
             record = msgspec.structs.replace(record, evaluation_id=f"evaluation of {session}")
         records += [(topic, record) for topic in schema.topics]
-    return records + about(samples, secret_exchange, judged, marker)
+    return records + records_referring_to(samples, secret_exchange, judged, marker)
 
 
-def about(samples: SampleMaker, said: Any, judged: Any, marker: str) -> list[tuple[str, Record]]:
-    """Records that tell of an exchange without being of its session."""
+def records_referring_to(samples: SampleMaker, secret_exchange: Any, judged: Any, marker: str) -> list[tuple[str, Record]]:
+    """Return the records that refer to an exchange but are not of its session."""
     review, incident, anchor = (samples.records(name, 1)[0] for name in ("Review", "Incident", "Anchor"))
-    moved = {"connection": "local", "sessionId": said.session_id, "exchangeId": said.exchange_id, "reason": f"{marker} moved"}
+    evidence_entry = {
+        "connection": "local",
+        "sessionId": secret_exchange.session_id,
+        "exchangeId": secret_exchange.exchange_id,
+        "reason": f"{marker} moved",
+    }
     letter = DeadLetter(
-        dead_letter_id=f"letter {said.session_id}", source="exchanges", position=1, stage="intake", reason="stage_failed",
-        detail="it failed", digest="", size=1, body=encode(said), rejected_at=NOW,
+        dead_letter_id=f"letter {secret_exchange.session_id}", source="exchanges", position=1, stage="intake", reason="stage_failed",
+        detail="it failed", digest="", size=1, body=encode(secret_exchange), rejected_at=NOW,
     )  # fmt: skip
     unread = msgspec.structs.replace(
-        letter, dead_letter_id=f"{letter.dead_letter_id} unread", body=f"\xff{marker}{said.session_id}".encode()
+        letter, dead_letter_id=f"{letter.dead_letter_id} unread", body=f"\xff{marker}{secret_exchange.session_id}".encode()
     )
-    copied: dict[str, Any] = {
+    anchor_fields: dict[str, Any] = {
         "connection": "anchors",
         "project": "anchors.ops",
         "session_id": "a round",
-        "exchange_id": f"{said.session_id}@now",
+        "exchange_id": f"{secret_exchange.session_id}@now",
     }
     assert isinstance(review, Review)
     assert isinstance(incident, Incident)
     assert isinstance(anchor, Anchor)
     return [
-        ("reviews", msgspec.structs.replace(review, review_id=said.session_id, kind="human_score", subject_id=judged.score_id, comment=f"{marker} says who")),
-        ("reviews", msgspec.structs.replace(review, review_id=f"{said.session_id} 2", kind="dead_letter", subject_id=letter.dead_letter_id, comment=marker)),
-        ("reviews", msgspec.structs.replace(review, review_id=f"{said.session_id} 3", kind="human_score", subject_id=f"evaluation of {said.session_id}", comment=marker)),
-        ("incidents", msgspec.structs.replace(incident, incident_id=said.session_id, metadata=msgspec.json.encode({"rule": "r", "exchanges": [moved]}).decode())),
-        ("anchors", msgspec.structs.replace(anchor, anchor_id=said.session_id, exchange=encode(said))),
-        ("exchanges", msgspec.structs.replace(said, **copied)),
-        ("scores", msgspec.structs.replace(judged, **copied, score_id=f"copy of {said.session_id}")),
+        ("reviews", msgspec.structs.replace(review, review_id=secret_exchange.session_id, kind="human_score", subject_id=judged.score_id, comment=f"{marker} says who")),
+        ("reviews", msgspec.structs.replace(review, review_id=f"{secret_exchange.session_id} 2", kind="dead_letter", subject_id=letter.dead_letter_id, comment=marker)),
+        ("reviews", msgspec.structs.replace(review, review_id=f"{secret_exchange.session_id} 3", kind="human_score", subject_id=f"evaluation of {secret_exchange.session_id}", comment=marker)),
+        ("incidents", msgspec.structs.replace(incident, incident_id=secret_exchange.session_id, metadata=msgspec.json.encode({"rule": "r", "exchanges": [evidence_entry]}).decode())),
+        ("anchors", msgspec.structs.replace(anchor, anchor_id=secret_exchange.session_id, exchange=encode(secret_exchange))),
+        ("exchanges", msgspec.structs.replace(secret_exchange, **anchor_fields)),
+        ("scores", msgspec.structs.replace(judged, **anchor_fields, score_id=f"copy of {secret_exchange.session_id}")),
         ("dead-letters", letter),
         ("dead-letters", unread),
     ]  # fmt: skip
 
 
-def plant(store: Store, samples: SampleMaker, session: str, marker: str) -> None:
-    """Everything that a database can hold of a session."""
+def store_session(store: Store, samples: SampleMaker, session: str, marker: str) -> None:
+    """Store everything that a database can contain about a session."""
     with store.transaction() as transaction:
-        for topic, record in everything(samples, session, marker):
+        for topic, record in records_of_session(samples, session, marker):
             transaction.append(topic, [encode(record)])
         transaction.set_states("intake", {f"local/{session}": marker.encode()}, 1)
         path = f"/home/{session}.jsonl"
@@ -126,15 +131,15 @@ def plant(store: Store, samples: SampleMaker, session: str, marker: str) -> None
 
 
 def alert(session: str, body: str) -> Alert:
-    """An alert about a session."""
+    """Return an alert about a session."""
     return Alert(
         alert_id=session, channel="webhook", kind="telemetry", subject_id=f"local/{session}", severity="warning", body=body,
         created_at=NOW, not_before=NOW, attempts=1, status="delivered",
     )  # fmt: skip
 
 
-def ask(store: Store, connection: str, session: str | None) -> None:
-    """Write the request, as it comes from a topic."""
+def store_request(store: Store, connection: str, session: str | None) -> None:
+    """Store an erasure request as if it came from a topic."""
     with store.transaction() as transaction:
         transaction.append(ERASURES, [encode(erasure(connection, session, "root", None, NOW))], skip_known=True)
 
@@ -144,17 +149,17 @@ def test_no_byte_of_an_erased_session_is_left(tmp_path: Path, samples: SampleMak
     """A marker in every text of a session must not be found in the compacted file."""
     path = tmp_path / "fleet.duckdb"
     with Store(path) as store:
-        plant(store, samples, SESSION, MARKER)
-        plant(store, samples, KEPT, "kept")
+        store_session(store, samples, SESSION, MARKER)
+        store_session(store, samples, KEPT, "kept")
         refresh_daily(store)
-        before = counts(store)
+        rows_before = count_rows(store)
         assert MARKER.encode() in path.read_bytes()
-        ask(store, "local", session)
+        store_request(store, "local", session)
 
         erase(store, NOW)
 
-        after = counts(store)
-    for table, count in after.items():
+        rows_after = count_rows(store)
+    for table, count in rows_after.items():
         if table not in {
             "incidents",
             "incident_outlines",
@@ -167,7 +172,9 @@ def test_no_byte_of_an_erased_session_is_left(tmp_path: Path, samples: SampleMak
             "baselines",
             "alerts",
         }:
-            assert (count == before[table] - before[table] // 2) if session else count <= before[table] // 2, table
+            assert (count == rows_before[table] - rows_before[table] // 2) if session else count <= rows_before[table] // 2, (
+                table
+            )
     assert measure_space(path).is_worth_it
     compact(path)
     assert MARKER.encode() not in path.read_bytes()
@@ -198,14 +205,14 @@ def test_later_records_of_an_erased_session_are_refused(store: Store) -> None:
 
 
 def test_a_rebuild_does_not_restore_an_erased_session(store: Store) -> None:
-    """Neither derived records nor another import may bring it back."""
+    """Neither a rebuild nor a repeated import may restore it."""
     runner = runner_over(store)
     accepted = EncodedRecords()
     for record in (exchange(SESSION, 1), exchange(KEPT, 1)):
         accepted.add("exchanges", encode(record))
     runner.publish(accepted)
     runner.run()
-    ask(store, "local", SESSION)
+    store_request(store, "local", SESSION)
     assert erase(store, NOW) == 1
     assert erase(store, NOW) == 0
 
@@ -226,7 +233,7 @@ def test_daily_sums_are_recomputed_after_an_erasure(store: Store) -> None:
     refresh_daily(store)
     assert rows(store, "daily_scores", "sum(exchanges)::INTEGER") == [(3,)]
     assert rows(store, "hourly_scores", "sum(exchanges)::INTEGER") == [(3,)]
-    ask(store, "local", SESSION)
+    store_request(store, "local", SESSION)
 
     erase(store, NOW)
 
@@ -243,22 +250,22 @@ def test_an_interrupted_erasure_is_completed_by_the_next(
     store: Store, samples: SampleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a kill between two deletions, the request remains and the rest is deleted."""
-    plant(store, samples, SESSION, MARKER)
-    ask(store, "local", SESSION)
-    remove, steps = Transaction.delete_at, iter(range(100))
+    store_session(store, samples, SESSION, MARKER)
+    store_request(store, "local", SESSION)
+    delete_at, steps = Transaction.delete_at, iter(range(100))
 
-    def stopping(transaction: Transaction, name: str, places: pl.DataFrame) -> int:
+    def interrupted_delete(transaction: Transaction, name: str, positions: pl.DataFrame) -> int:
         if next(steps) % 3 == 2:
             raise KeyboardInterrupt
-        return remove(transaction, name, places)
+        return delete_at(transaction, name, positions)
 
-    monkeypatch.setattr(Transaction, "delete_at", stopping)
+    monkeypatch.setattr(Transaction, "delete_at", interrupted_delete)
     for _ in range(20):
         with contextlib.suppress(KeyboardInterrupt):
             erase(store, NOW)
     monkeypatch.undo()
 
-    remaining = {table: count for table, count in counts(store).items() if count}
+    remaining = {table: count for table, count in count_rows(store).items() if count}
     assert {table: remaining[table] for table in remaining if table not in ("stage_state", "watermarks")} == {
         "incidents": 1,
         "incident_outlines": 1,
@@ -271,8 +278,8 @@ def test_a_start_without_anything_to_erase_rewrites_no_file(tmp_path: Path, samp
     """Every start repeats all erasures, so rewriting the file each time would be wasteful."""
     path = tmp_path / "fleet.duckdb"
     with Store(path) as store:
-        plant(store, samples, SESSION, MARKER)
-        ask(store, "local", SESSION)
+        store_session(store, samples, SESSION, MARKER)
+        store_request(store, "local", SESSION)
         erase(store, NOW)
     compact(path)
     with Store(path) as store:
@@ -293,7 +300,7 @@ def test_every_incident_about_an_erased_session_is_redacted(
     ]
     with store.transaction() as transaction:
         transaction.append("incidents", [encode(incident) for incident in incidents])
-    ask(store, "local", SESSION)
+    store_request(store, "local", SESSION)
     erase(store, NOW)
     assert rows(store, "incidents", "metadata") == [('{"exchanges":[{"erased":true}]}',)] * 5
     assert next(one.done.deleted["incidents"] for one in erasures(store) if one.done is not None) == 5
@@ -308,7 +315,7 @@ def test_replays_with_records_of_an_erased_session_are_deleted(tmp_path: Path) -
         with Store(folder / f"{name}.duckdb") as replay, replay.transaction() as transaction:
             transaction.append("scores", [encode(score(session, 1))])
     with Store(path) as store:
-        ask(store, "local", SESSION)
+        store_request(store, "local", SESSION)
         erase(store, NOW)
         (erasure,) = erasures(store)
 
@@ -330,6 +337,6 @@ def test_a_repeated_erasure_erases_again(store: Store) -> None:
     assert len(remains(store)) == 2
 
 
-def counts(store: Store) -> dict[str, int]:
-    """Rows by table."""
+def count_rows(store: Store) -> dict[str, int]:
+    """Return the number of rows by table."""
     return {schema.table: len(rows(store, schema.table, "1")) for schema in current_schemas().values()}

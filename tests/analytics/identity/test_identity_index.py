@@ -1,4 +1,4 @@
-"""Hashes of identities: they may send a record to be looked up for nothing, and must never let a known one pass as new."""
+"""Hashes of identities: a collision costs a lookup, but a known record must never count as new."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from schemas.records import Record
 from schemas.registry import schema_of
 
 
-def append(store: Store, known: KnownIdentities, *records: Record) -> AppendResult:
-    """Append what is not known, as the engine does; `known` follows."""
+def append(store: Store, identities: KnownIdentities, *records: Record) -> AppendResult:
+    """Append the new records and update `identities`, as the engine does."""
     topic, schema = "exchanges", schema_of("Exchange")
     messages = [encode(record) for record in records]
     with store.transaction() as transaction:
-        known.read(transaction.connection, topic, transaction.end_of(topic))
+        identities.read(transaction.connection, topic, transaction.end_of(topic))
         frame = decode_batch(messages).frames["Exchange"]
-        fresh, conflicts = find_new_rows(transaction.connection, schema, frame, topic, known)
+        fresh, conflicts = find_new_rows(transaction.connection, schema, frame, topic, identities)
         outcome = transaction.append(topic, [messages[index] for index in fresh[INDEX].to_list()])
     outcome.known, outcome.conflicts = len(records) - fresh.height - len(conflicts), sorted(conflicts)
     appended = [records[index] for index in fresh[INDEX].to_list()]
-    known.add_identities(topic, {"Exchange": identities_of("Exchange", appended)}, store.end_of(topic))
+    identities.add_identities(topic, {"Exchange": identities_of("Exchange", appended)}, store.end_of(topic))
     return outcome
 
 
@@ -54,7 +54,7 @@ def test_answers_equal_those_of_a_full_lookup(batches: list[list[int]], written_
 
 
 def test_identities_of_an_existing_log_are_known() -> None:
-    """A server must recognise the records of earlier years."""
+    """A server must recognize the records of earlier years."""
     with Store(None) as store:
         append(store, KnownIdentities(), exchange("s", 1))
         outcome = append(store, KnownIdentities(), exchange("s", 1), exchange("s", 2))
@@ -84,9 +84,10 @@ def test_many_identities_stay_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
         with store.transaction() as transaction:
             late.read(transaction._connection, "exchanges", store.end_of("exchanges"))
         frame = decode_batch([encode(one) for one in records]).frames["Exchange"]
-        assert [_held(identities, frame), _held(late, frame)] == [64, 64]
+        assert _count_matches(identities, frame) == 64
+        assert _count_matches(late, frame) == 64
         other_exchanges = [exchange("t", number) for number in range(64)]
-        assert _held(late, decode_batch([encode(one) for one in other_exchanges]).frames["Exchange"]) == 0
+        assert _count_matches(late, decode_batch([encode(one) for one in other_exchanges]).frames["Exchange"]) == 0
         assert _are_new(late, "exchanges", other_exchanges)
         assert not _are_new(late, "exchanges", [*other_exchanges, records[0]])
 
@@ -98,7 +99,7 @@ def test_many_identities_stay_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
         ("scores", [score("s", 1), score("s", 1, revision=1), score("s", 2)]),
     ],
 )
-def test_numbers_and_times_are_recognised(topic: str, records: list[Record]) -> None:
+def test_numbers_and_times_are_recognized(topic: str, records: list[Record]) -> None:
     """The log returns other types than decoding does; with another hash a repetition would be new."""
     messages = [encode(one) for one in records]
     with Store(None) as store:
@@ -115,10 +116,10 @@ def test_numbers_and_times_are_recognised(topic: str, records: list[Record]) -> 
     assert sum(repetition.written.values()) == 1
 
 
-def _are_new(known: KnownIdentities, topic: str, records: Sequence[Record]) -> bool:
+def _are_new(identities: KnownIdentities, topic: str, records: Sequence[Record]) -> bool:
     name = type(records[0]).__name__
-    return all(known.which_are_new(name, topic, identities_of(name, records)))
+    return all(identities.which_are_new(name, topic, identities_of(name, records)))
 
 
-def _held(known: KnownIdentities, frame: pl.DataFrame) -> int:
-    return known.find_possible(schema_of("Exchange"), "exchanges", frame).height
+def _count_matches(identities: KnownIdentities, frame: pl.DataFrame) -> int:
+    return identities.find_possible(schema_of("Exchange"), "exchanges", frame).height

@@ -230,10 +230,10 @@ def held_by_another_process(path: Path) -> Iterator[None]:
 @pytest.mark.parametrize("statement", READING)
 def test_every_reading_statement_is_answered(statement: str, database: Path) -> None:
     """Analysts may use every form that DuckDB has."""
-    _, rows, more = fetch_rows(database, statement, 1000)
+    _, rows, is_truncated = fetch_rows(database, statement, 1000)
 
     assert len(rows) == READING[statement]
-    assert more is False
+    assert is_truncated is False
 
 
 def test_tables_and_columns_can_be_listed_with_their_comments(database: Path) -> None:
@@ -250,12 +250,12 @@ def test_tables_and_columns_can_be_listed_with_their_comments(database: Path) ->
 @pytest.mark.parametrize("statement", CHANGING)
 def test_a_writing_statement_is_refused_and_changes_nothing(statement: str, database: Path) -> None:
     """This includes files beside the database, even its write-ahead log, which DuckDB would let be overwritten."""
-    before = contents(database.parent)
+    original_contents = contents(database.parent)
     with pytest.raises(QueryError) as refused:
         fetch_rows(database, statement.replace("FOLDER", str(database.parent)), 1000)
 
     assert ("SHOW TABLES" in refused.value.hint) == ("Parser Error" in str(refused.value))
-    assert contents(database.parent) == before
+    assert contents(database.parent) == original_contents
     assert fetch_rows(database, "SELECT count(*) FROM agent_events", 1)[1] == [(3,)]
 
 
@@ -304,13 +304,15 @@ def test_exactly_one_statement_is_answered(statement: str, number: int, database
 
 
 @pytest.mark.parametrize(
-    ("limit", "shown", "more"), [(1, [0], True), (2, [0, 1], True), (3, [0, 1, 2], False), (9, [0, 1, 2], False)]
+    ("limit", "numbers", "is_truncated"), [(1, [0], True), (2, [0, 1], True), (3, [0, 1, 2], False), (9, [0, 1, 2], False)]
 )
-def test_a_result_over_the_limit_is_truncated_with_a_note(limit: int, shown: list[int], more: bool, database: Path) -> None:
+def test_a_result_over_the_limit_is_truncated_with_a_note(
+    limit: int, numbers: list[int], is_truncated: bool, database: Path
+) -> None:
     """Silently omitted rows would be taken for missing ones."""
-    answer = fetch_rows(database, "SELECT seq FROM agent_events ORDER BY seq", limit)
+    result = fetch_rows(database, "SELECT seq FROM agent_events ORDER BY seq", limit)
 
-    assert answer == (["seq"], [(seq,) for seq in shown], more)
+    assert result == (["seq"], [(seq,) for seq in numbers], is_truncated)
 
 
 def test_an_endless_result_is_truncated(database: Path) -> None:
@@ -319,7 +321,7 @@ def test_an_endless_result_is_truncated(database: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "message"),
     [
         ("SELEC 1", 'Parser Error: syntax error at or near "SELEC"\nLINE 1: SELEC 1\n        ^^^^^'),
         ("SELECT\n  nope\nFROM scores", "LINE 2:   nope"),
@@ -331,12 +333,12 @@ def test_an_endless_result_is_truncated(database: Path) -> None:
         ("SELECT '\ud800'", "not valid text"),
     ],
 )
-def test_an_error_has_its_position_and_a_hint(statement: str, said: str, database: Path) -> None:
+def test_an_error_has_its_position_and_a_hint(statement: str, message: str, database: Path) -> None:
     """Analysts type SQL by hand; the message has no blank lines, because each line is printed as an error."""
     with pytest.raises(QueryError) as refused:
         fetch_rows(database, statement, 1000)
 
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert all(str(refused.value).split("\n"))
     assert refused.value.hint
 
@@ -370,12 +372,12 @@ def test_a_file_in_use_is_refused_with_what_to_do(database: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_an_error_with_a_hint(name: str, database: Path) -> None:
     """A query must not create the file."""
     (database.parent / "damaged.duckdb").write_bytes(b"not a database" * 1000)
-    before = contents(database.parent)
+    original_contents = contents(database.parent)
     with pytest.raises(StoreError) as refused:
         fetch_rows(database.parent / name, "SELECT 1", 1)
 
     assert refused.value.hint
-    assert contents(database.parent) == before
+    assert contents(database.parent) == original_contents
 
 
 def test_no_progress_bar_is_printed(database: Path) -> None:
@@ -456,10 +458,10 @@ def test_two_columns_with_one_name_are_both_returned(database: Path) -> None:
 def test_a_killed_process_s_log_is_read_and_kept(database: Path) -> None:
     """The last commits must be visible, and the log must stay for the owner of the file."""
     killed = subprocess.run([sys.executable, "-c", LEAVE_WAL, str(database)], env=IMPORTABLE, check=False)
-    before = contents(database.parent)
+    original_contents = contents(database.parent)
     rows = fetch_rows(database, "SELECT session_id FROM agent_events ORDER BY session_id", 10)[1]
 
     assert killed.returncode == 9
-    assert f"{database}.wal" in before
+    assert f"{database}.wal" in original_contents
     assert rows == [("late",), ("s",), ("s",), ("s",)]
-    assert contents(database.parent) == before
+    assert contents(database.parent) == original_contents

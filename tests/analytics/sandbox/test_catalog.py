@@ -17,11 +17,13 @@ def test_the_catalogue_matches_a_snapshot(tmp_path: Path) -> None:
         copy_database(store, copy)
     build_snapshot(copy, target, tmp_path / "spill")
     with duckdb.connect(str(target), read_only=True) as connection:
-        there = connection.execute(
+        snapshot_columns = connection.execute(
             "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() WHERE NOT internal AND schema_name = 'main'"
         ).fetchall()
-    named = [(one.name, column.name, column.kind, column.description) for one in load_catalogue() for column in one.columns]
-    assert sorted(there) == sorted(named)
+    catalogue_columns = [
+        (one.name, column.name, column.kind, column.description) for one in load_catalogue() for column in one.columns
+    ]
+    assert sorted(snapshot_columns) == sorted(catalogue_columns)
 
 
 def test_published_views_come_first_with_a_description() -> None:

@@ -19,7 +19,7 @@ from analytics.store.store import Store
 from schemas.codec.single_object import encode
 
 
-class Refusing(Store):
+class RefusalRecordingStore(Store):
     """A store that tells when a checkpoint was refused."""
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class Refusing(Store):
 
 def test_a_copy_waits_for_a_running_write(tmp_path: Path) -> None:
     """DuckDB refuses a checkpoint meanwhile, and its error used to appear on the SQL page."""
-    with Refusing(tmp_path / "fleet.duckdb") as store, ThreadPoolExecutor(1) as threads:
+    with RefusalRecordingStore(tmp_path / "fleet.duckdb") as store, ThreadPoolExecutor(1) as threads:
         writing = store.cursor()
         writing.begin()
         writing.execute("CREATE TABLE log.under_way (number INTEGER)")
@@ -72,9 +72,9 @@ def test_reading_the_latest_revisions_needs_no_memory_for_the_evidence(tmp_path:
 def test_an_exchange_is_in_a_snapshot_once_unless_it_was_withdrawn(tmp_path: Path) -> None:
     """Analysts count rows."""
     with Store(tmp_path / "fleet.duckdb") as store, store.transaction() as transaction:
-        first = [build.exchange("s", number, input_tokens=1) for number in range(3)]
-        later = [build.exchange("s", 1, input_tokens=2, revision=1), build.exchange("s", 2, revision=1, withdrawn=True)]
-        transaction.append("exchanges", [encode(one) for one in (*first, *later)])
+        originals = [build.exchange("s", number, input_tokens=1) for number in range(3)]
+        revisions = [build.exchange("s", 1, input_tokens=2, revision=1), build.exchange("s", 2, revision=1, withdrawn=True)]
+        transaction.append("exchanges", [encode(one) for one in (*originals, *revisions)])
     with Store(tmp_path / "fleet.duckdb") as store:
         copy_database(store, tmp_path / "copy.duckdb")
     build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")

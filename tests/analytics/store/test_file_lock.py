@@ -26,34 +26,41 @@ from streams.replay.history import Tables, origin_of_tables
 from streams.replay.part import open_store
 
 
-def read(path: Path) -> None:
+def open_for_sql(path: Path) -> None:
     """Open a database as `driftline sql` does."""
     with open_read_only(path):
         pass
 
 
-def attach(path: Path) -> None:
+def open_for_comparison(path: Path) -> None:
     """Open a database as `driftline compare` does."""
     with attach_files({"one": path}):
         pass
 
 
-def replay(path: Path) -> None:
+def open_for_replay(path: Path) -> None:
     """Open a database as a replay does."""
     with Tables(origin_of_tables(path)):
         pass
 
 
-OPENERS: tuple[Callable[[Path], object], ...] = (Store, read, attach, replay, compact, measure_space)
+OPENERS: tuple[Callable[[Path], object], ...] = (
+    Store,
+    open_for_sql,
+    open_for_comparison,
+    open_for_replay,
+    compact,
+    measure_space,
+)
 """Everything that opens a database."""
 
 
-@pytest.mark.parametrize("open_it", OPENERS)
-def test_opening_a_database_of_this_process_is_refused(open_it: Callable[[Path], object], store: Store) -> None:
+@pytest.mark.parametrize("open_database", OPENERS)
+def test_opening_a_database_of_this_process_is_refused(open_database: Callable[[Path], object], store: Store) -> None:
     """Closing a second descriptor would release DuckDB's lock, and any process could write the file."""
     assert store.path is not None
     with pytest.raises(StoreError, match=f"in use by process {os.getpid()}"):
-        open_it(store.path)
+        open_database(store.path)
 
     assert_ours(store.path)
 
@@ -101,10 +108,10 @@ def test_readers_share_a_database_and_exclude_writers(tmp_path: Path) -> None:
     Store(path).close()
     with open_read_only(path), attach_files({"one": path}):
         assert opened_elsewhere(path) == f"{path}: in use by process {os.getpid()}"
-    copied = shutil.copy(path, tmp_path / "copied.duckdb")
-    read(copied)
+    copied_path = shutil.copy(path, tmp_path / "copied.duckdb")
+    open_for_sql(copied_path)
 
-    assert not lock_file(copied).exists()
+    assert not lock_file(copied_path).exists()
 
 
 def test_a_file_that_cannot_be_opened_is_released(tmp_path: Path) -> None:
@@ -153,8 +160,8 @@ def test_a_lock_is_released_once_and_only_by_its_process(tmp_path: Path) -> None
 def test_a_part_of_a_replay_waits_for_a_killed_predecessor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system takes a moment to end a process, and giving up at once would fail a resumed replay."""
     path = tmp_path / "part-1.duckdb"
-    before = Store(path)
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: before.close())
+    predecessor = Store(path)
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: predecessor.close())
 
     open_store(path).close()
 
@@ -191,16 +198,16 @@ def test_a_copy_that_cannot_be_written_gives_the_reason(store: Store, tmp_path: 
 def test_new_commits_are_detected_without_opening_the_file(store: Store) -> None:
     """A new snapshot is made only if there is something new."""
     assert store.path is not None
-    before = read_file_state(store.path)
+    initial_state = read_file_state(store.path)
     with store.transaction() as transaction:
         transaction.watermark("nobody", "exchanges")
-    assert read_file_state(store.path) == before
+    assert read_file_state(store.path) == initial_state
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(exchange("s", 0))])
-    committed = read_file_state(store.path)
+    committed_state = read_file_state(store.path)
     store.checkpoint()
 
-    assert len({before, committed, read_file_state(store.path)}) == 3
+    assert len({initial_state, committed_state, read_file_state(store.path)}) == 3
 
 
 def test_a_commit_during_the_start_of_a_copy_counts_as_new(

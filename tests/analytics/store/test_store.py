@@ -1,4 +1,4 @@
-"""The store: what is committed is there once, in its place, exactly as it was; what is not committed never was."""
+"""The store: committed records are there once, unchanged and at their position; uncommitted ones leave no trace."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def append(store: Store, topic: str, *records: Record, skip_known: bool = False)
         return transaction.append(topic, [encode(record) for record in records], skip_known=skip_known)
 
 
-def in_order(frames: Mapping[str, pl.DataFrame]) -> list[tuple[int, Record]]:
-    """What was read, by position."""
+def sort_by_position(frames: Mapping[str, pl.DataFrame]) -> list[tuple[int, Record]]:
+    """Return the records of the frames with their positions, in order of position."""
     rows = [
         row
         for name, frame in frames.items()
@@ -48,13 +48,13 @@ def in_order(frames: Mapping[str, pl.DataFrame]) -> list[tuple[int, Record]]:
     return sorted(rows, key=lambda row: row[0])
 
 
-def everything(store: Store, topic: str) -> list[tuple[int, Record]]:
-    """The whole of a topic."""
-    return in_order(store.read(topic, 0, 1 << 60))
+def read_topic(store: Store, topic: str) -> list[tuple[int, Record]]:
+    """Return all records of a topic with their positions."""
+    return sort_by_position(store.read(topic, 0, 1 << 60))
 
 
 def event(session: str, number: int) -> AgentEvent:
-    """An event of a session."""
+    """Return an event of a session."""
     return build.event(session, number, event="tool_call", tool="exec")
 
 
@@ -63,7 +63,7 @@ def test_records_are_read_as_they_were_appended(store: Store, topic: str, name: 
     """The table is the topic: a record must be equal to the last bit and microsecond."""
     records = samples.records(name, 60)
     assert AppendResult({schema_of(name).table: 60}, 0) == append(store, topic, *records)
-    assert list(enumerate(records)) == everything(store, topic)
+    assert list(enumerate(records)) == read_topic(store, topic)
 
 
 def test_the_tests_cover_every_topic_and_record_type() -> None:
@@ -91,7 +91,7 @@ def test_positions_follow_the_batch_across_record_types(store: Store, samples: A
     records = [record for _ in range(12) for kind in kinds for record in samples.records(kind, 1)]
     append(store, "exchanges", *records[:30])
     append(store, "exchanges", *records[30:])
-    assert list(enumerate(records)) == everything(store, "exchanges")
+    assert list(enumerate(records)) == read_topic(store, "exchanges")
     assert store.end_of("exchanges") == 60
 
 
@@ -101,7 +101,7 @@ def test_a_read_starts_and_ends_at_the_given_positions(store: Store) -> None:
     append(store, "agent-events", *records)
     for start, limit in [(0, 0), (0, 3), (3, 3), (9, 5), (10, 5), (100, 5)]:
         expected = list(enumerate(records))[start : start + limit]
-        assert in_order(store.read("agent-events", start, limit)) == expected
+        assert sort_by_position(store.read("agent-events", start, limit)) == expected
     assert store.read("agent-events", 10, 5) == {}
 
 
@@ -114,11 +114,11 @@ def test_an_empty_append_changes_nothing(store: Store) -> None:
 
 def test_a_known_record_is_skipped(store: Store) -> None:
     """Redelivery is normal, and must leave no gaps in the positions."""
-    first = [event("s1", 0), event("s1", 1)]
-    assert AppendResult({"agent_events": 2}, 0) == append(store, "agent-events", *first, skip_known=True)
+    originals = [event("s1", 0), event("s1", 1)]
+    assert AppendResult({"agent_events": 2}, 0) == append(store, "agent-events", *originals, skip_known=True)
     redelivered = [event("s1", 1), event("s2", 1), event("s1", 0), event("s1", 2)]
     assert AppendResult({"agent_events": 2}, 2) == append(store, "agent-events", *redelivered, skip_known=True)
-    assert list(enumerate([*first, redelivered[1], redelivered[3]])) == everything(store, "agent-events")
+    assert list(enumerate([*originals, redelivered[1], redelivered[3]])) == read_topic(store, "agent-events")
     assert AppendResult({"agent_events": 0}, 4) == append(store, "agent-events", *redelivered, skip_known=True)
 
 
@@ -126,26 +126,28 @@ def test_a_record_repeated_within_a_batch_counts_once(store: Store) -> None:
     """A client that retries within one request sends it twice; the first one counts."""
     records = [event("s1", 0), event("s1", 0), event("s1", 1), event("s1", 0)]
     assert AppendResult({"agent_events": 2}, 2) == append(store, "agent-events", *records, skip_known=True)
-    assert everything(store, "agent-events") == [(0, records[0]), (1, records[2])]
+    assert read_topic(store, "agent-events") == [(0, records[0]), (1, records[2])]
 
 
 def test_other_content_under_a_known_identity_is_a_conflict(store: Store) -> None:
     """Two clients with the same numbering must not hide each other's events, so the conflict is reported."""
-    first = [event("s1", 0), event("s1", 1)]
-    append(store, "agent-events", *first, skip_known=True)
-    other = [msgspec.structs.replace(one, payload='{"other":1}') for one in first]
-    later = [msgspec.structs.replace(one, seq=7, ingested_at=NOON) for one in first]
-    batch = [other[0], later[1], event("s1", 2), later[0], other[1]]
+    originals = [event("s1", 0), event("s1", 1)]
+    append(store, "agent-events", *originals, skip_known=True)
+    conflicting = [msgspec.structs.replace(one, payload='{"other":1}') for one in originals]
+    redelivered = [msgspec.structs.replace(one, seq=7, ingested_at=NOON) for one in originals]
+    batch = [conflicting[0], redelivered[1], event("s1", 2), redelivered[0], conflicting[1]]
     assert AppendResult({"agent_events": 1}, 2, [0, 4]) == append(store, "agent-events", *batch, skip_known=True)
-    assert list(enumerate([*first, batch[2]])) == everything(store, "agent-events")
+    assert list(enumerate([*originals, batch[2]])) == read_topic(store, "agent-events")
 
 
 def test_the_first_content_of_an_identity_counts_unless_the_log_has_one(store: Store) -> None:
     """A record is compared with the stored one, whatever else is in the batch."""
-    first, second = build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)
-    assert AppendResult({"exchanges": 1}, 1, [1]) == append(store, "exchanges", first, second, first, skip_known=True)
-    assert AppendResult({"exchanges": 0}, 1, [0, 2]) == append(store, "exchanges", second, first, second, skip_known=True)
-    assert everything(store, "exchanges") == [(0, first)]
+    stored, conflicting = build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)
+    assert AppendResult({"exchanges": 1}, 1, [1]) == append(store, "exchanges", stored, conflicting, stored, skip_known=True)
+    assert AppendResult({"exchanges": 0}, 1, [0, 2]) == append(
+        store, "exchanges", conflicting, stored, conflicting, skip_known=True
+    )
+    assert read_topic(store, "exchanges") == [(0, stored)]
 
 
 def test_without_skipping_every_record_is_stored(store: Store) -> None:
@@ -154,20 +156,20 @@ def test_without_skipping_every_record_is_stored(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("topic", "name"), TOPICS)
-def test_every_type_is_recognised_by_its_identity(store: Store, topic: str, name: str, samples: Any) -> None:
+def test_every_type_is_recognized_by_its_identity(store: Store, topic: str, name: str, samples: Any) -> None:
     """Identities contain times and unusual texts, which must be found in the log and within a batch."""
     records = samples.records(name, 50)
     key = [*schema_of(name).identity, *(["revision"] if schema_of(name).has_revisions else [])]
     distinct: dict[tuple[Any, ...], Record] = {}
     for record in records:
         distinct.setdefault(tuple(getattr(record, field) for field in key), record)
-    first = append(store, topic, *records, *records, skip_known=True)
-    assert sum(first.written.values()) == len(distinct)
-    assert first.known + len(first.conflicts) == 100 - len(distinct)
-    redelivered = append(store, topic, *records, skip_known=True)
-    assert sum(redelivered.written.values()) == 0
-    assert redelivered.known + len(redelivered.conflicts) == 50
-    assert list(distinct.values()) == [record for _, record in everything(store, topic)]
+    outcome = append(store, topic, *records, *records, skip_known=True)
+    assert sum(outcome.written.values()) == len(distinct)
+    assert outcome.known + len(outcome.conflicts) == 100 - len(distinct)
+    repetition = append(store, topic, *records, skip_known=True)
+    assert sum(repetition.written.values()) == 0
+    assert repetition.known + len(repetition.conflicts) == 50
+    assert list(distinct.values()) == [record for _, record in read_topic(store, topic)]
 
 
 def test_a_new_revision_is_not_a_duplicate(store: Store) -> None:
@@ -186,14 +188,14 @@ def test_a_new_revision_is_not_a_duplicate(store: Store) -> None:
 
 def test_a_closing_is_independent_on_each_of_its_topics(store: Store) -> None:
     """Different stages read exchanges and events, and each must learn that the session is over."""
-    closing, other = build.closing("s1", 1), build.closing("s2", 1)
+    closing, other_closing = build.closing("s1", 1), build.closing("s2", 1)
     append(store, "exchanges", build.exchange("s1", 0), closing, skip_known=True)
     assert AppendResult({"session_closings": 1, "agent_events": 1}, 0) == append(
         store, "agent-events", closing, event("s1", 0), skip_known=True
     )
-    assert AppendResult({"session_closings": 1}, 1) == append(store, "agent-events", closing, other, skip_known=True)
-    assert everything(store, "exchanges") == [(0, build.exchange("s1", 0)), (1, closing)]
-    assert everything(store, "agent-events") == [(0, closing), (1, event("s1", 0)), (2, other)]
+    assert AppendResult({"session_closings": 1}, 1) == append(store, "agent-events", closing, other_closing, skip_known=True)
+    assert read_topic(store, "exchanges") == [(0, build.exchange("s1", 0)), (1, closing)]
+    assert read_topic(store, "agent-events") == [(0, closing), (1, event("s1", 0)), (2, other_closing)]
     assert store.end_of("exchanges") == 2
     assert store.end_of("agent-events") == 3
 
@@ -219,11 +221,11 @@ def test_states_are_stored_by_stage_and_key(store: Store) -> None:
 def test_states_of_several_stages_are_replaced_together(store: Store, sessions: int) -> None:
     """A flush has states of two stages per session, and each keeps its own at its own position."""
     keys = [f"k{number}" for number in range(sessions)]
-    for first, second, at in ((b"1", b"2", 5), (b"3", b"4", 8)):
+    for intake_state, scoring_state, offset in ((b"1", b"2", 5), (b"3", b"4", 8)):
         with store.transaction() as transaction:
-            states = {"intake": dict.fromkeys(keys, first), "scoring": dict.fromkeys(keys, second)}
-            transaction.set_states_of_stages(states, {"intake": at, "scoring": at + 1})
-            assert not transaction.changed_stages, "the engine knows them already"
+            states = {"intake": dict.fromkeys(keys, intake_state), "scoring": dict.fromkeys(keys, scoring_state)}
+            transaction.set_states_of_stages(states, {"intake": offset, "scoring": offset + 1})
+            assert not transaction.changed_stages
     with store.transaction() as transaction:
         assert transaction.states("intake", keys) == dict.fromkeys(keys, b"3")
         assert transaction.states("scoring", keys) == dict.fromkeys(keys, b"4")
@@ -260,11 +262,11 @@ def test_the_progress_of_a_file_is_replaced_even_within_one_call(store: Store) -
 
 
 class Interrupted(BaseException):
-    """Something that is no Exception, as Ctrl-C is none."""
+    """An error that is not an `Exception`, like KeyboardInterrupt."""
 
 
 def change_everything_and_raise(store: Store, error: type[BaseException]) -> None:
-    """A transaction that does all that transactions do, and fails."""
+    """Run a transaction that uses every operation and then fails."""
     with store.transaction() as transaction:
         transaction.append("agent-events", [encode(event("s1", 1)), encode(build.closing("s1", 2))])
         transaction.append("exchanges", [encode(build.exchange("s1", 1))])
@@ -272,7 +274,7 @@ def change_everything_and_raise(store: Store, error: type[BaseException]) -> Non
         transaction.set_watermark("diagnosis", "agent-events", 5)
         assert transaction.watermark("diagnosis", "agent-events") == 5
         transaction.clear_tables(["exchanges"])
-        # What is not committed is at nobody's end.
+        # Uncommitted records do not move the end of a topic.
         assert store.end_of("agent-events") == 1
         assert store.end_of("exchanges") == 0
         raise error
@@ -290,18 +292,18 @@ def test_an_exception_rolls_everything_back(store: Store) -> None:
             assert transaction.states("diagnosis", ["a"]) == {}
             assert transaction.watermark("diagnosis", "agent-events") == 0
     append(store, "agent-events", event("s1", 1))
-    assert everything(store, "agent-events") == [(0, event("s1", 0)), (1, event("s1", 1))]
+    assert read_topic(store, "agent-events") == [(0, event("s1", 0)), (1, event("s1", 1))]
 
 
 def test_an_undecodable_message_stops_the_transaction(store: Store) -> None:
     """An appended message has been accepted, so an invalid one is a bug."""
     with pytest.raises(RecordError), store.transaction() as transaction:
         transaction.append("agent-events", [encode(event("s1", 0)), encode(event("s1", 1))[:-1]])
-    assert everything(store, "agent-events") == []
+    assert read_topic(store, "agent-events") == []
 
 
-class DurableButFailing:
-    """A connection whose commit is durable and fails all the same, as DuckDB's does on a full disk."""
+class FailingAfterCommit:
+    """A connection whose commit is durable but raises an error, as DuckDB's does on a full disk."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -318,15 +320,15 @@ class DurableButFailing:
 def test_a_durable_commit_that_reports_a_failure_reuses_no_position(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two records with one position would be read as one, and the next one skipped."""
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_connection", DurableButFailing(store._connection))
+        patch.setattr(store, "_connection", FailingAfterCommit(store._connection))
         with pytest.raises(Interrupted):
             append(store, "agent-events", event("s1", 0), event("s1", 1))
     append(store, "agent-events", event("s1", 2))
-    assert everything(store, "agent-events") == [(number, event("s1", number)) for number in range(3)]
+    assert read_topic(store, "agent-events") == [(number, event("s1", number)) for number in range(3)]
 
 
-class Dead(DurableButFailing):
-    """A connection that answers nothing any more, as DuckDB's does after a fatal error."""
+class FatallyFailed(FailingAfterCommit):
+    """A connection that refuses everything, as DuckDB's does after a fatal error."""
 
     def commit(self) -> None:
         """Fail."""
@@ -337,7 +339,7 @@ class Dead(DurableButFailing):
         raise duckdb.FatalException
 
     def execute(self, statement: str, values: object = None) -> Any:
-        """Insert, and fail to answer."""
+        """Execute inserts and fail on reads."""
         if "max(" in statement:
             raise duckdb.FatalException
         return self._connection.execute(statement, values)
@@ -346,7 +348,7 @@ class Dead(DurableButFailing):
 def test_after_a_fatal_error_positions_stay_unchanged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process must reopen the file, and must not claim unknown positions before."""
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_connection", Dead(store._connection))
+        patch.setattr(store, "_connection", FatallyFailed(store._connection))
         with pytest.raises(duckdb.FatalException):
             append(store, "agent-events", event("s1", 0))
     assert store.end_of("agent-events") == 0
@@ -367,7 +369,7 @@ def test_a_reopened_store_continues(path: Path) -> None:
             if round_number == 1:
                 store.checkpoint()
     with Store(path) as store:
-        assert [offset for offset, _ in everything(store, "exchanges")] == list(range(6))
+        assert [offset for offset, _ in read_topic(store, "exchanges")] == list(range(6))
 
 
 def test_deleted_derived_records_can_be_rebuilt_from_the_start(store: Store) -> None:
@@ -376,14 +378,14 @@ def test_deleted_derived_records_can_be_rebuilt_from_the_start(store: Store) -> 
     append(store, "agent-events", event("s1", 0), build.closing("s1", 0))
     with store.transaction() as transaction:
         transaction.clear_tables(["agent_events"])
-    # The closing on that topic stands where it stood: what follows must not take its place.
+    # The closing keeps its position on that topic, so no later record may reuse it.
     assert store.end_of("exchanges") == 2
     assert store.end_of("agent-events") == 2
     with store.transaction() as transaction:
         transaction.clear_tables(["session_closings"])
     assert store.end_of("exchanges") == 1
     assert store.end_of("agent-events") == 0
-    assert everything(store, "exchanges") == [(0, build.exchange("s1", 0))]
+    assert read_topic(store, "exchanges") == [(0, build.exchange("s1", 0))]
 
 
 def test_a_read_sees_no_uncommitted_row(store: Store) -> None:
@@ -392,11 +394,11 @@ def test_a_read_sees_no_uncommitted_row(store: Store) -> None:
     positions: list[int] = []
     with store.transaction() as transaction:
         transaction.append("agent-events", [encode(event("s1", 1))])
-        reader = threading.Thread(target=lambda: positions.append(len(everything(store, "agent-events"))))
+        reader = threading.Thread(target=lambda: positions.append(len(read_topic(store, "agent-events"))))
         reader.start()
         reader.join()
-        positions.append(len(everything(store, "agent-events")))
-    positions.append(len(everything(store, "agent-events")))
+        positions.append(len(read_topic(store, "agent-events")))
+    positions.append(len(read_topic(store, "agent-events")))
     assert positions == [1, 1, 2]
 
 
@@ -415,8 +417,8 @@ def test_a_read_is_a_consistent_snapshot(store: Store, monkeypatch: pytest.Monke
         return frame
 
     monkeypatch.setattr(store_module, "fetch", fetch_and_commit)
-    assert everything(store, "exchanges") == [(0, build.exchange("s1", 0))]
-    assert [offset for offset, _ in everything(store, "exchanges")] == [0, 1, 2]
+    assert read_topic(store, "exchanges") == [(0, build.exchange("s1", 0))]
+    assert [offset for offset, _ in read_topic(store, "exchanges")] == [0, 1, 2]
 
 
 def test_concurrent_writers_wait_for_each_other(store: Store) -> None:
@@ -427,7 +429,7 @@ def test_concurrent_writers_wait_for_each_other(store: Store) -> None:
         try:
             for number in range(10):
                 append(store, "agent-events", event(name, number), event(name, number + 100))
-                len(everything(store, "agent-events"))
+                len(read_topic(store, "agent-events"))
         except BaseException as error:
             failures.append(error)
             raise
@@ -438,7 +440,7 @@ def test_concurrent_writers_wait_for_each_other(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-    rows = everything(store, "agent-events")
+    rows = read_topic(store, "agent-events")
     assert [offset for offset, _ in rows] == list(range(80))
     for name in ("s0", "s1", "s2", "s3"):
         numbers = [record.seq for _, record in rows if isinstance(record, AgentEvent) and record.session_id == name]
@@ -471,7 +473,7 @@ OPEN = """
 """
 
 
-def test_a_second_process_is_told_who_has_the_file(tmp_path: Path) -> None:
+def test_a_second_process_gets_the_id_of_the_first(tmp_path: Path) -> None:
     """This is the most common mistake, so the error must say what to do."""
     path = tmp_path / "walnut.duckdb"
     with Store(path):
@@ -520,7 +522,7 @@ def test_a_damaged_log_is_reported_with_what_to_do(path: Path) -> None:
     run_python(CRASH, str(path))
     log = path.with_name(path.name + ".wal")
     damaged = bytearray(log.read_bytes())
-    # In a state's bytes: damage to the length of an entry looks like a torn end, which is no damage.
+    # Damage the bytes of a state: a damaged entry length would look like a torn end, which is tolerated.
     damaged[damaged.index(bytes(400), len(damaged) // 2)] ^= 1
     log.write_bytes(damaged)
     with pytest.raises(StoreError, match="WAL") as caught:
@@ -597,7 +599,7 @@ def test_no_undeclared_package_is_needed() -> None:
 
 def test_any_text_is_stored_unchanged(store: Store) -> None:
     """Agents write NUL characters, direction marks, and parts of SQL statements."""
-    nasty = [
+    texts = [
         "",
         "\0",
         "a\0b",
@@ -609,27 +611,27 @@ def test_any_text_is_stored_unchanged(store: Store) -> None:
         "é" * 5000,
         "\U0010ffff",
     ]
-    records = [build.exchange("s1", number, text, user_message=text) for number, text in enumerate(nasty)]
+    records = [build.exchange("s1", number, text, user_message=text) for number, text in enumerate(texts)]
     append(store, "exchanges", *records, skip_known=True)
-    assert records == [record for _, record in everything(store, "exchanges")]
+    assert records == [record for _, record in read_topic(store, "exchanges")]
     lengths = store.cursor().execute("SELECT user_message FROM exchanges ORDER BY exchange_id").fetchall()
-    assert nasty == [text for (text,) in lengths]
+    assert texts == [text for (text,) in lengths]
 
 
 def test_a_store_in_memory_is_separate() -> None:
     """Two stores in one process must not share anything."""
-    with Store(None) as first, Store(None) as other:
-        append(first, "agent-events", event("s1", 0))
-        assert first.end_of("agent-events") == 1
-        assert other.end_of("agent-events") == 0
-        assert everything(first, "agent-events") == [(0, event("s1", 0))]
-        assert everything(other, "agent-events") == []
+    with Store(None) as store, Store(None) as other_store:
+        append(store, "agent-events", event("s1", 0))
+        assert store.end_of("agent-events") == 1
+        assert other_store.end_of("agent-events") == 0
+        assert read_topic(store, "agent-events") == [(0, event("s1", 0))]
+        assert read_topic(other_store, "agent-events") == []
 
 
-def numbered(first: int, count: int) -> list[bytes]:
-    """Encoded events with ids that count up, made by changing bytes, because encoding a million takes long."""
+def encode_events(start: int, count: int) -> list[bytes]:
+    """Return encoded events with consecutive ids. The id is replaced in the bytes, because encoding a million events is slow."""
     head, tail = encode(msgspec.structs.replace(event("s1", 0), event_id="#######")).split(b"#######")
-    return [b"%b%07d%b" % (head, number, tail) for number in range(first, first + count)]
+    return [b"%b%07d%b" % (head, number, tail) for number in range(start, start + count)]
 
 
 @pytest.mark.slow
@@ -637,25 +639,25 @@ def test_a_million_records_are_stored_and_read(path: Path) -> None:
     """A busy fleet writes this many per day; each must be there once, at its position."""
     batch = 20_000
     with Store(path) as store:
-        for first in range(0, 1_000_000, batch):
+        for start in range(0, 1_000_000, batch):
             with store.transaction() as transaction:
-                transaction.append("agent-events", numbered(first, batch))
-                transaction.set_watermark("sink", "agent-events", first + batch)
+                transaction.append("agent-events", encode_events(start, batch))
+                transaction.set_watermark("sink", "agent-events", start + batch)
         with store.transaction() as transaction:
-            outcome = transaction.append("agent-events", numbered(990_000, batch), skip_known=True)
+            outcome = transaction.append("agent-events", encode_events(990_000, batch), skip_known=True)
         assert AppendResult({"agent_events": 10_000}, 10_000) == outcome
     with Store(path) as store:
         assert store.end_of("agent-events") == store.count("agent_events") == 1_010_000
-        position = 0
-        while frames := store.read("agent-events", position, 101_000):
+        offset = 0
+        while frames := store.read("agent-events", offset, 101_000):
             frame = frames["AgentEvent"]
             assert frame["_offset"].equals(
-                pl.int_range(position, position + 101_000, dtype=pl.Int64, eager=True), check_names=False
+                pl.int_range(offset, offset + 101_000, dtype=pl.Int64, eager=True), check_names=False
             )
             ids = frame["event_id"].cast(pl.Int64)
             assert ids.equals(frame["_offset"], check_names=False)
-            position += 101_000
-        assert position == 1_010_000
+            offset += 101_000
+        assert offset == 1_010_000
 
 
 def test_no_table_has_the_name_of_a_registered_batch() -> None:
@@ -663,7 +665,7 @@ def test_no_table_has_the_name_of_a_registered_batch() -> None:
     assert BATCH not in {schema.table for schema in current_schemas().values()}
 
 
-def test_times_are_recognised_to_the_microsecond(store: Store) -> None:
+def test_times_are_recognized_to_the_microsecond(store: Store) -> None:
     """A heartbeat's identity is its time, so a rounding error would make each delivery a new one."""
     times = [NOON + timedelta(microseconds=step) for step in (0, 1, 999_999)]
     records = [Heartbeat(connection="c", project="p", session_id="s", occurred_at=at, ingested_at=NOON) for at in times]
@@ -675,19 +677,19 @@ def test_a_file_can_be_closed_while_others_request_cursors(tmp_path: Path) -> No
     """Pages and periodic tasks may do so at any moment, and stopping a server must not fail."""
     for number in range(3):
         store = Store(tmp_path / f"{number}.duckdb")
-        asking = threading.Barrier(5)
+        all_ready = threading.Barrier(5)
 
-        def ask(store: Store = store, asking: threading.Barrier = asking) -> type[BaseException]:
+        def request_cursors(store: Store = store, all_ready: threading.Barrier = all_ready) -> type[BaseException]:
             store.cursor()
-            asking.wait()
+            all_ready.wait()
             try:
                 while True:
                     store.cursor()
-            except Exception as error:  # noqa: BLE001 - which one it is, is what is tested
+            except Exception as error:  # noqa: BLE001 - the test asserts the type
                 return type(error)
 
         with ThreadPoolExecutor(4) as threads:
-            ended = [threads.submit(ask) for _ in range(4)]
-            asking.wait()
+            requests = [threads.submit(request_cursors) for _ in range(4)]
+            all_ready.wait()
             store.close()
-            assert {one.result() for one in ended} == {duckdb.ConnectionException}
+            assert {one.result() for one in requests} == {duckdb.ConnectionException}

@@ -30,7 +30,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 
 def columns(store: Store, schema: str, table: str) -> dict[str, tuple[str, str | None]]:
-    """Type and comment of each column of a table or view, in order."""
+    """Return type and comment of each column of a table or view, in order."""
     statement = (
         "SELECT column_name, data_type, comment FROM duckdb_columns() "
         "WHERE schema_name = $schema AND table_name = $table ORDER BY column_index"
@@ -39,21 +39,21 @@ def columns(store: Store, schema: str, table: str) -> dict[str, tuple[str, str |
     return {name: (kind.replace('"', ""), comment) for name, kind, comment in rows}
 
 
-def expected_type(avro_type: Any, named: dict[str, str]) -> str:
-    """The type of a column, said once more in other words."""
+def expected_type(avro_type: Any, named_types: dict[str, str]) -> str:
+    """Return the SQL type of an Avro type, derived independently of the code under test."""
     match avro_type:
         case str():
-            return named.get(avro_type) or TYPES[avro_type]
+            return named_types.get(avro_type) or TYPES[avro_type]
         case ["null", inner]:
-            return expected_type(inner, named)
+            return expected_type(inner, named_types)
         case {"logicalType": "timestamp-micros"}:
             return "TIMESTAMP"
         case {"type": "array", "items": items}:
-            return f"{expected_type(items, named)}[]"
+            return f"{expected_type(items, named_types)}[]"
         case {"type": "record", "name": name, "fields": fields}:
-            inner = ", ".join(f"{field['name']} {expected_type(field['type'], named)}" for field in fields)
-            named[f"driftline.{name}"] = f"STRUCT({inner})"
-            return named[f"driftline.{name}"]
+            inner = ", ".join(f"{field['name']} {expected_type(field['type'], named_types)}" for field in fields)
+            named_types[f"driftline.{name}"] = f"STRUCT({inner})"
+            return named_types[f"driftline.{name}"]
     raise AssertionError(avro_type)
 
 
@@ -92,7 +92,7 @@ def append(store: Store, topic: str, *records: Record) -> None:
 
 
 def incident(identity: str, revision: int, status: str) -> Incident:
-    """A revision of an incident."""
+    """Return a revision of an incident."""
     return Incident(
         incident_id=identity, revision=revision, project="ops", type="drift", status=status, severity="warning", title="t",
         description="d", metadata="{}", detected_at=NOON,
@@ -147,13 +147,13 @@ def test_an_older_file_gains_new_columns_and_keeps_its_rows(path: Path, add_fiel
     events = [build.event("s1", number, event="tool_call", tool="exec") for number in range(5)]
     with Store(path) as store:
         append(store, "agent-events", *events)
-        before = store.cursor().execute("SELECT * FROM agent_events ORDER BY seq").fetchall()
+        original_rows = store.cursor().execute("SELECT * FROM agent_events ORDER BY seq").fetchall()
     add_fields("AgentEvent", *({**field, "doc": f"It's {field['name']}."} for field, _ in ADDED))
     defaults = tuple(default for _, default in ADDED)
     for _ in range(2):  # the second time there is nothing left to do
         with Store(path) as store:
             rows = store.cursor().execute("SELECT * FROM agent_events ORDER BY seq").fetchall()
-            assert rows == [(*row, *defaults) for row in before]
+            assert rows == [(*row, *defaults) for row in original_rows]
             assert store.end_of("agent-events") == 5
     with Store(path) as store:
         append(store, "agent-events", build.event("s1", 9, event="tool_call"))
@@ -178,10 +178,10 @@ def test_dimension_columns_of_an_older_file_are_read_into_the_list(path: Path) -
             assert {name: [one["dimension"] for one in dimensions] for name, dimensions in rows} == expected
             assert [one["score"] for one in rows[0][1]] == [80, 100, 0, None, None, None]
             assert [one["score"] for one in rows[1][1]] == [None] * 6
-            (first, _) = rows_as_records("Diagnosis", store.read("diagnoses", 0, 10)["Diagnosis"])
-            assert isinstance(first, Diagnosis)
-            assert first.scores == scores
-            assert first.dimensions[0].score == 80
+            (first_diagnosis, _) = rows_as_records("Diagnosis", store.read("diagnoses", 0, 10)["Diagnosis"])
+            assert isinstance(first_diagnosis, Diagnosis)
+            assert first_diagnosis.scores == scores
+            assert first_diagnosis.dimensions[0].score == 80
     new = DiagnosedDimension(dimension="retry_discipline", score=75)
     with Store(path) as store:
         append(store, "diagnoses", diagnosed("c", dimensions=(new,)))
@@ -201,7 +201,7 @@ def test_a_missing_table_is_created(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "column"),
     [
         ("ADD COLUMN mood VARCHAR", "mood"),
         ('ADD COLUMN "odd ""name""" INTEGER', 'odd "name"'),
@@ -209,7 +209,7 @@ def test_a_missing_table_is_created(path: Path) -> None:
         ("ALTER COLUMN _offset SET DATA TYPE INTEGER", "_offset"),
     ],
 )
-def test_a_file_of_a_newer_version_is_refused(path: Path, change: str, named: str) -> None:
+def test_a_file_of_a_newer_version_is_refused(path: Path, change: str, column: str) -> None:
     """Writing into it would lose data that only the newer version knows."""
     with Store(path) as store:
         append(store, "agent-events", build.event("s1", 0, event="tool_call"))
@@ -218,9 +218,9 @@ def test_a_file_of_a_newer_version_is_refused(path: Path, change: str, named: st
     with pytest.raises(StoreError) as caught:
         Store(path)
     assert "agent_events" in str(caught.value)
-    assert str(caught.value).endswith(f": {named}")
+    assert str(caught.value).endswith(f": {column}")
     assert "Upgrade" in caught.value.hint
-    # The file is let go and unchanged.
+    # The file is released and unchanged.
     with duckdb.connect(str(path)) as raw:
         assert raw.execute("SELECT count(*) FROM log.agent_events").fetchall() == [(1,)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from support.builders import exchange as heard_at
+from support.builders import exchange as build_exchange
 from support.builders import judgement
 
 from analytics.identity.duplicate_matching import KnownIdentities
@@ -36,7 +36,7 @@ NAIVE = """
     GROUP BY ALL
     ORDER BY ALL
 """
-"""The same added up from the current judgements, one by one."""
+"""The same sums from the current judgements, without stored sums."""
 KEPT = """
     SELECT
         project, hour, connection, session_id, model, max(agent), sum(judgements), sum(calls), sum(input_tokens), sum(cache_read_tokens),
@@ -52,81 +52,88 @@ COUNTED = """
     GROUP BY ALL
     ORDER BY ALL
 """
-"""Exchanges by day, one by one."""
+"""Exchanges by day, without stored sums."""
 KEPT_COUNTS = "SELECT project, day, exchanges, last_at FROM log.exchange_days($project) ORDER BY ALL"
-Asked = tuple[str | None, datetime, datetime]
-Landed = Exchange | Judgement
+Window = tuple[str | None, datetime, datetime]
+Observation = Exchange | Judgement
 
 
 def exchange(session: str, number: int, occurred_at: datetime = NOON, **fields: Any) -> Exchange:
-    """The exchange `number` of a session, taken in as it happened."""
-    return heard_at(session, number, occurred_at=occurred_at, ingested_at=occurred_at, **fields)
+    """Return exchange `number` of a session, ingested when it occurred."""
+    return build_exchange(session, number, occurred_at=occurred_at, ingested_at=occurred_at, **fields)
 
 
-def said(store: Store, statement: str, asked: Asked) -> list[tuple[Any, ...]]:
-    """The rows of a statement about a project and a time."""
-    values = dict(zip(("project", "first", "until"), asked, strict=True))
+def fetch_window(store: Store, statement: str, window: Window) -> list[tuple[Any, ...]]:
+    """Return the rows of a statement for a project and a period."""
+    values = dict(zip(("project", "first", "until"), window, strict=True))
     return store.cursor().execute(statement, {name: one for name, one in values.items() if f"${name}" in statement}).fetchall()
 
 
-def require_same(store: Store, *asked: Asked) -> None:
-    """The sums are those of the single records."""
-    for query_window in asked or ((None, *ALWAYS),):
-        assert said(store, NAIVE, query_window) == said(store, KEPT, query_window)
-        assert said(store, COUNTED, query_window) == said(store, KEPT_COUNTS, query_window)
+def assert_sums_match(store: Store, *window: Window) -> None:
+    """Assert that the stored sums equal those of the single records."""
+    for query_window in window or ((None, *ALWAYS),):
+        assert fetch_window(store, NAIVE, query_window) == fetch_window(store, KEPT, query_window)
+        assert fetch_window(store, COUNTED, query_window) == fetch_window(store, KEPT_COUNTS, query_window)
 
 
-def publish(store: Store, *records: Landed) -> None:
+def publish(store: Store, *records: Observation) -> None:
     """Append exchanges and judgements to the log."""
     with store.transaction() as transaction:
         for topic, kind in (("exchanges", Exchange), ("judgements", Judgement)):
             transaction.append(topic, [encode(one) for one in records if isinstance(one, kind)], skip_known=True)
 
 
-def land(store: Store, topic: str, partition: int, first_offset: int, records: Sequence[Landed]) -> None:
-    """Land records where they stand in a topic of several partitions."""
+def append_at_offset(store: Store, topic: str, partition: int, first_offset: int, records: Sequence[Observation]) -> None:
+    """Flush records at an offset of a partition, as a consumer of several partitions does."""
     ((name, frame),) = decode_batch([encode(one) for one in records]).frames.items()
-    places = [pl.lit(partition, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset")]
+    positions = [
+        pl.lit(partition, pl.Int32).alias("_partition"),
+        (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset"),
+    ]
     with store.transaction() as transaction:
         identities = KnownIdentities()
         transaction.read_identities(topic, identities)
-        transaction.flush(topic, {name: frame.with_columns(places)}, identities)
+        transaction.flush(topic, {name: frame.with_columns(positions)}, identities)
 
 
 def remove(store: Store, name: str, table: str, where: str) -> None:
     """Delete records, as retention and an erasure do."""
-    places = pl.DataFrame(store.cursor().sql(f"SELECT {', '.join(POSITION)} FROM log.{table} WHERE {where}"))
+    positions = pl.DataFrame(store.cursor().sql(f"SELECT {', '.join(POSITION)} FROM log.{table} WHERE {where}"))
     with store.transaction() as transaction:
-        transaction.delete_at(name, places)
+        transaction.delete_at(name, positions)
 
 
-def by_chance(number: int) -> tuple[Exchange, list[Judgement]]:
-    """An exchange of that number and its judgements, of the same moment, hours or weeks later; some are about nothing that was said."""
+def random_exchange(number: int) -> tuple[Exchange, list[Judgement]]:
+    """Return exchange `number` and its judgements, made at once, hours or weeks later; some have no known exchange."""
     chance = random.Random(number)
     session, project = f"s{number % 7}", chance.choice(["ops", "web"])
-    at = NOON + timedelta(hours=chance.randrange(-96, 96), minutes=chance.choice([0, 0, 30]))
-    heard = exchange(session, number, project=project, occurred_at=at, agent=chance.choice([None, "scout"]))
+    occurred_at = NOON + timedelta(hours=chance.randrange(-96, 96), minutes=chance.choice([0, 0, 30]))
+    exchange_record = exchange(session, number, project=project, occurred_at=occurred_at, agent=chance.choice([None, "scout"]))
     answers = [
         judgement(
-            session, number, purpose, project=project, judged_at=at + timedelta(hours=chance.choice([0, 0, 1, 30, 24 * 40])),
+            session, number, purpose, project=project, judged_at=occurred_at + timedelta(hours=chance.choice([0, 0, 1, 30, 24 * 40])),
             requested_model=chance.choice(["small", "large"]), cost_usd=chance.choice([None, 0.0, 0.00123]),
             attempts=chance.randrange(1, 4), input_tokens=chance.choice([None, 7]), simulated=chance.random() < 0.2,
-            subject_id=chance.choice([heard.exchange_id] * 5 + ["gone"]),
+            subject_id=chance.choice([exchange_record.exchange_id] * 5 + ["gone"]),
         )
         for purpose in ("tier2", "tier3")
     ]  # fmt: skip
-    return heard, answers[: chance.randrange(3)]
+    return exchange_record, answers[: chance.randrange(3)]
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_sums_equal_those_of_the_single_judgements(store: Store, seed: int) -> None:
     """This holds for late answers, exchanges stored after their answers, deletions and partial hours, before and after a refresh."""
     chance = random.Random(seed)
-    waiting: list[Landed] = []
+    waiting: list[Observation] = []
     known_count = 0
     for _ in range(6):
-        first, known_count = known_count, known_count + chance.randrange(1, 40)
-        waiting += [one for number in range(first, known_count) for one in (by_chance(number)[0], *by_chance(number)[1])]
+        first_number, known_count = known_count, known_count + chance.randrange(1, 40)
+        waiting += [
+            one
+            for number in range(first_number, known_count)
+            for one in (random_exchange(number)[0], *random_exchange(number)[1])
+        ]
         chance.shuffle(waiting)
         part = [waiting.pop() for _ in range(chance.randrange(len(waiting) + 1))]
         publish(store, *part)
@@ -135,12 +142,12 @@ def test_sums_equal_those_of_the_single_judgements(store: Store, seed: int) -> N
         if chance.random() < 0.3:
             remove(store, "Judgement", "judgements", f"session_id = 's{chance.randrange(7)}' AND judged_at < '{NOON:%Y-%m-%d}'")
         if chance.random() < 0.3:
-            theirs = f"session_id = 's{chance.randrange(7)}'"
-            remove(store, "Judgement", "judgements", theirs)
-            remove(store, "Exchange", "exchanges", theirs)
+            of_session = f"session_id = 's{chance.randrange(7)}'"
+            remove(store, "Judgement", "judgements", of_session)
+            remove(store, "Exchange", "exchanges", of_session)
         cuts = sorted(NOON + timedelta(minutes=chance.randrange(-6000, 6000)) for _ in range(2))
         hours = [one.replace(minute=0) for one in cuts]
-        require_same(store, (None, *ALWAYS), ("ops", cuts[0], cuts[1]), ("web", *hours), (None, hours[0], cuts[1]))
+        assert_sums_match(store, (None, *ALWAYS), ("ops", cuts[0], cuts[1]), ("web", *hours), (None, hours[0], cuts[1]))
 
 
 def test_after_a_refresh_no_single_judgement_is_read(store: Store) -> None:
@@ -157,18 +164,18 @@ def test_after_a_refresh_no_single_judgement_is_read(store: Store) -> None:
 def test_an_exchange_stored_after_its_answer_includes_the_answer(store: Store) -> None:
     """On Kafka, topics and partitions are stored in any order."""
     early, late = NOON - timedelta(days=3), NOON
-    land(store, "judgements", 1, 50, [judgement("a", 1, judged_at=late), judgement("b", 1, judged_at=late)])
+    append_at_offset(store, "judgements", 1, 50, [judgement("a", 1, judged_at=late), judgement("b", 1, judged_at=late)])
     refresh_daily(store)
-    assert [row[1].replace(tzinfo=UTC) for row in said(store, KEPT, (None, *ALWAYS))] == [late, late]
+    assert [row[1].replace(tzinfo=UTC) for row in fetch_window(store, KEPT, (None, *ALWAYS))] == [late, late]
 
-    land(store, "exchanges", 2, 7, [exchange("a", 1, occurred_at=early)])
-    require_same(store)
+    append_at_offset(store, "exchanges", 2, 7, [exchange("a", 1, occurred_at=early)])
+    assert_sums_match(store)
     refresh_daily(store)
 
-    require_same(store)
-    assert [row[1].replace(tzinfo=UTC) for row in said(store, KEPT, (None, *ALWAYS))] == [early, late]
-    land(store, "exchanges", 0, 0, [exchange("b", 1, occurred_at=early)])
-    require_same(store)
+    assert_sums_match(store)
+    assert [row[1].replace(tzinfo=UTC) for row in fetch_window(store, KEPT, (None, *ALWAYS))] == [early, late]
+    append_at_offset(store, "exchanges", 0, 0, [exchange("b", 1, occurred_at=early)])
+    assert_sums_match(store)
     refresh_daily(store)
     assert store.cursor().execute("SELECT DISTINCT is_placed FROM log.session_costs").fetchall() == [(True,)]
 
@@ -180,11 +187,11 @@ def test_rebuilt_records_are_summed_again(store: Store) -> None:
     for topic, record in (("judgements", judgement("a", 1, cost_usd=0.5)), ("exchanges", exchange("a", 1, occurred_at=NOON))):
         with store.transaction() as transaction:
             transaction.delete_from(topic, {0: 0})
-        require_same(store)
-        land(store, topic, 0, 0, [record])
-        require_same(store)
+        assert_sums_match(store)
+        append_at_offset(store, topic, 0, 0, [record])
+        assert_sums_match(store)
         refresh_daily(store)
-        require_same(store)
+        assert_sums_match(store)
 
 
 def test_deleted_judgements_are_not_counted_and_leave_no_name(store: Store) -> None:
@@ -196,21 +203,21 @@ def test_deleted_judgements_are_not_counted_and_leave_no_name(store: Store) -> N
 
     assert store.cursor().execute("SELECT exchanges FROM log.daily_exchanges").fetchall() == [(1,)]
     assert store.cursor().execute("SELECT session_id, judgements FROM log.session_costs").fetchall() == [("b", 1)]
-    require_same(store)
+    assert_sums_match(store)
 
 
 def test_stored_sums_do_not_depend_on_the_order(store: Store, tmp_path: Any) -> None:
     """A rebuilt database must have the same bytes."""
-    records = [one for number in range(60) for one in (by_chance(number)[0], *by_chance(number)[1])]
+    records = [one for number in range(60) for one in (random_exchange(number)[0], *random_exchange(number)[1])]
     publish(store, *records)
     refresh_daily(store)
-    with Store(tmp_path / "other.duckdb") as other:
+    with Store(tmp_path / "other.duckdb") as other_store:
         for start in range(0, len(records), 7):
-            publish(other, *records[::-1][start : start + 7])
-            refresh_daily(other)
+            publish(other_store, *records[::-1][start : start + 7])
+            refresh_daily(other_store)
         for table in ("session_costs", "daily_exchanges"):
             query = f"SELECT * FROM log.{table} ORDER BY ALL"
-            assert store.cursor().execute(query).fetchall() == other.cursor().execute(query).fetchall()
+            assert store.cursor().execute(query).fetchall() == other_store.cursor().execute(query).fetchall()
 
 
 def test_a_refresh_records_its_progress(store: Store) -> None:
@@ -229,13 +236,13 @@ def test_the_next_refresh_sums_an_older_file(tmp_path: Any) -> None:
     """Databases of earlier versions have judgements without sums."""
     path = tmp_path / "fleet.duckdb"
     with Store(path) as store:
-        publish(store, *(one for number in range(20) for one in (by_chance(number)[0], *by_chance(number)[1])))
+        publish(store, *(one for number in range(20) for one in (random_exchange(number)[0], *random_exchange(number)[1])))
         with store.transaction() as transaction:
             transaction.connection.execute("DROP TABLE log.session_costs")
             transaction.connection.execute("DROP TABLE log.daily_exchanges")
     with Store(path) as store:
-        require_same(store)
+        assert_sums_match(store)
         refresh_daily(store)
-        require_same(store)
+        assert_sums_match(store)
         for table in ("session_costs", "daily_exchanges"):
             assert store.cursor().execute(f"SELECT count(*) > 0 FROM log.{table}").fetchall()[0][0]

@@ -50,35 +50,38 @@ NAIVE = """
     GROUP BY ALL
     ORDER BY ALL
 """
-"""The same added up from the current scores, one by one."""
-Asked = tuple[str | None, datetime, datetime]
+"""The same sums from the current scores, without stored sums."""
+Window = tuple[str | None, datetime, datetime]
 
 
-def kept(store: Store, asked: Asked) -> list[tuple[Any, ...]]:
-    """What the queries read."""
-    values = dict(zip(("project", "first", "until"), asked, strict=True))
+def stored_sums(store: Store, window: Window) -> list[tuple[Any, ...]]:
+    """Return the sums that queries read."""
+    values = dict(zip(("project", "first", "until"), window, strict=True))
     calls = "log.score_days($project, $first::TIMESTAMP, $until::TIMESTAMP)"
     return store.cursor().execute(f"{SUMMED} FROM {calls} ORDER BY ALL", values).fetchall()
 
 
-def naive(store: Store, asked: Asked) -> list[tuple[Any, ...]]:
-    """What the scores say."""
-    values = dict(zip(("project", "first", "until"), asked, strict=True))
+def naive_sums(store: Store, window: Window) -> list[tuple[Any, ...]]:
+    """Return the sums of the single scores."""
+    values = dict(zip(("project", "first", "until"), window, strict=True))
     return store.cursor().execute(NAIVE, values).fetchall()
 
 
-def land(store: Store, partition: int, first_offset: int, scores: Sequence[Score]) -> None:
-    """Land scores where they stand in a topic of several partitions."""
+def append_at_offset(store: Store, partition: int, first_offset: int, scores: Sequence[Score]) -> None:
+    """Flush scores at an offset of a partition, as a consumer of several partitions does."""
     frame = decode_batch([encode(one) for one in scores]).frames["Score"]
-    places = [pl.lit(partition, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset")]
+    positions = [
+        pl.lit(partition, pl.Int32).alias("_partition"),
+        (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset"),
+    ]
     with store.transaction() as transaction:
         identities = KnownIdentities()
         transaction.read_identities("scores", identities)
-        transaction.flush("scores", {"Score": frame.with_columns(places)}, identities)
+        transaction.flush("scores", {"Score": frame.with_columns(positions)}, identities)
 
 
-def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
-    """A score of the exchange of that number, whose project and time go by it alone."""
+def random_score(chance: random.Random, number: int, revision: int = 0) -> Score:
+    """Return a random score of exchange `number`; its project and time depend only on the number."""
     exchange = random.Random(number)
     return score_by_chance(
         chance, number,
@@ -96,11 +99,11 @@ def test_daily_sums_equal_those_of_the_current_scores(store: Store, seed: int) -
     chance = random.Random(seed)
     known_count = 0
     for _ in range(6):
-        known_count = publish_by_chance(store, chance, known_count, a_score, most=40, refreshed=0.6)
+        known_count = publish_by_chance(store, chance, known_count, random_score, most=40, refreshed=0.6)
         cuts = sorted(NOON + timedelta(hours=chance.randrange(-100, 100)) for _ in range(2))
         midnight = cuts[0].replace(hour=0)
         for query_window in ((None, *ALWAYS), ("ops", cuts[0], cuts[1]), (None, midnight, cuts[1]), ("web", cuts[0], cuts[0])):
-            assert naive(store, query_window) == kept(store, query_window)
+            assert naive_sums(store, query_window) == stored_sums(store, query_window)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -109,14 +112,14 @@ def test_a_refresh_does_not_change_the_fleet(store: Store, seed: int) -> None:
     chance = random.Random(seed)
     known_count = 0
     for _ in range(4):
-        known_count = publish_by_chance(store, chance, known_count, a_score, most=40, refreshed=0.3)
+        known_count = publish_by_chance(store, chance, known_count, random_score, most=40, refreshed=0.3)
         end = NOON.replace(hour=0) + timedelta(days=2)
         period = {"as_of": NOON + timedelta(days=1), "from": end - timedelta(days=3), "to": end}
         windows = [{"project": project, **period} for project in (None, "ops", "web")]
-        before = [query_rows(store.cursor(), "projects", one) for one in windows]
+        rows_before = [query_rows(store.cursor(), "projects", one) for one in windows]
         refresh_daily(store)
-        assert [query_rows(store.cursor(), "projects", one) for one in windows] == before
-        assert {"ops", "web"} >= {row["project"] for row in before[0]}
+        assert [query_rows(store.cursor(), "projects", one) for one in windows] == rows_before
+        assert {"ops", "web"} >= {row["project"] for row in rows_before[0]}
 
 
 def test_a_refresh_returns_the_changed_days_only(store: Store) -> None:
@@ -128,7 +131,7 @@ def test_a_refresh_returns_the_changed_days_only(store: Store) -> None:
     publish(store, score("b", 1, revision=1, exchange_at=NOON - timedelta(days=3), project="web", tier1_score=0.5))
 
     assert refresh_daily(store) == {("web", date(2026, 10, 7))}
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
 
 
 def test_after_a_refresh_no_single_score_is_read(store: Store) -> None:
@@ -138,26 +141,26 @@ def test_after_a_refresh_no_single_score_is_read(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.connection.execute("UPDATE log.daily_scores SET exchanges = 7")
 
-    assert [row["exchange_count"] for row in query_rows(store.cursor(), "baseline", asked_of("ops"))] == [7]
+    assert [row["exchange_count"] for row in query_rows(store.cursor(), "baseline", baseline_parameters("ops"))] == [7]
 
 
-def asked_of(project: str) -> dict[str, Any]:
-    """The parameters of a query over the days around noon."""
+def baseline_parameters(project: str) -> dict[str, Any]:
+    """Return the parameters of a query over the days around noon."""
     return {"project": project, "as_of": NOON + timedelta(days=2), "days": 7}
 
 
 def test_each_partition_of_a_topic_has_its_own_position(store: Store) -> None:
     """A new or slow partition has scores that were not summed yet."""
-    land(store, 0, 100, [score("a", number, exchange_at=NOON) for number in range(3)])
+    append_at_offset(store, 0, 100, [score("a", number, exchange_at=NOON) for number in range(3)])
     refresh_daily(store)
-    land(store, 1, 0, [score("b", number, exchange_at=NOON) for number in range(2)])
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    append_at_offset(store, 1, 0, [score("b", number, exchange_at=NOON) for number in range(2)])
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
     refresh_daily(store)
-    land(store, 1, 2, [score("c", 1, exchange_at=NOON, tier1_score=0.5)])
+    append_at_offset(store, 1, 2, [score("c", 1, exchange_at=NOON, tier1_score=0.5)])
 
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
     assert refresh_daily(store) == {("ops", NOON.date())}
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
 
 
 def test_rebuilt_records_are_summed_again(store: Store) -> None:
@@ -168,9 +171,9 @@ def test_rebuilt_records_are_summed_again(store: Store) -> None:
         transaction.clear_tables(["scores"])
     publish(store, score("a", 1, exchange_at=NOON, tier1_score=0.25))
 
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
     refresh_daily(store)
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
 
 
 def test_a_rebuild_during_a_refresh_is_not_taken_for_done(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +192,9 @@ def test_a_rebuild_during_a_refresh_is_not_taken_for_done(store: Store, monkeypa
     refresh_daily(store)
     monkeypatch.undo()
 
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
     refresh_daily(store)
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
 
 
 def test_an_interrupted_refresh_starts_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +217,7 @@ def test_an_interrupted_refresh_starts_again(store: Store, monkeypatch: pytest.M
         refresh_daily(store)
     monkeypatch.undo()
 
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
     assert len(refresh_daily(store)) == 3
 
 
@@ -236,24 +239,24 @@ def test_a_transaction_sums_a_bounded_number_of_scores(store: Store, monkeypatch
 
     # Once for the sums by day and hour, once for those by session.
     assert summed_counts == [2, 1, 1, 1] * 2
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
 
 
-@pytest.mark.parametrize("most", [1, 3, 1_000])
-def test_sums_do_not_depend_on_the_days_per_statement(store: Store, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+@pytest.mark.parametrize("max_rows", [1, 3, 1_000])
+def test_sums_do_not_depend_on_the_days_per_statement(store: Store, monkeypatch: pytest.MonkeyPatch, max_rows: int) -> None:
     """Months with few records share a statement, and a busy day has its own."""
-    monkeypatch.setattr(kept_sums, "MAX_ROWS", most)
+    monkeypatch.setattr(kept_sums, "MAX_ROWS", max_rows)
     chance = random.Random(11)
-    publish(store, *(a_score(chance, number) for number in range(60)))
+    publish(store, *(random_score(chance, number) for number in range(60)))
     refresh_daily(store)
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
 
 
 def test_consecutive_days_share_a_statement_up_to_a_number_of_records() -> None:
     """Planning a statement takes longer than summing months of a small project, but a large project must not be delayed."""
-    first = NOON.date()
-    days = [(project, first + timedelta(days=number)) for number in (0, 1, 2, 4) for project in ("ops", "web")]
-    sizes = {first: 90_000, first + timedelta(days=1): 110_000, first + timedelta(days=2): 1}
+    first_day = NOON.date()
+    days = [(project, first_day + timedelta(days=number)) for number in (0, 1, 2, 4) for project in ("ops", "web")]
+    sizes = {first_day: 90_000, first_day + timedelta(days=1): 110_000, first_day + timedelta(days=2): 1}
     assert list(kept_sums._split_consecutive(days, sizes)) == [days[:4], days[4:6], days[6:]]
 
 
@@ -270,7 +273,7 @@ def test_days_are_summed_again_after_a_deletion(store: Store) -> None:
         transaction.connection.execute("DELETE FROM log.scores WHERE session_id IN ('b', 'c')")
         recompute_days(transaction, [("ops", NOON.date()), ("ops", NOON.date() - timedelta(days=1))])
 
-    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+    assert naive_sums(store, (None, *ALWAYS)) == stored_sums(store, (None, *ALWAYS))
     assert [count for (count,) in store.cursor().execute("SELECT exchanges FROM log.daily_scores").fetchall()] == [1]
 
 
@@ -279,19 +282,19 @@ def test_sums_do_not_depend_on_the_order_of_the_scores(store: Store) -> None:
     scores = [score("a", number, exchange_at=NOON, tier1_score=random.Random(number).random()) for number in range(300)]
     publish(store, *scores)
     refresh_daily(store)
-    once = kept(store, (None, *ALWAYS))
+    expected = stored_sums(store, (None, *ALWAYS))
     with store.transaction() as transaction:
         transaction.clear_tables(["scores"])
     publish(store, *reversed(scores))
     refresh_daily(store)
 
-    assert once == kept(store, (None, *ALWAYS))
+    assert expected == stored_sums(store, (None, *ALWAYS))
 
 
 def test_an_empty_log_has_no_sums(store: Store) -> None:
     """This is the state at the first start."""
     assert refresh_daily(store) == set()
-    assert kept(store, (None, *ALWAYS)) == []
+    assert stored_sums(store, (None, *ALWAYS)) == []
     with store.transaction() as transaction:
         assert transaction.watermarks(SCORE_SUMS) == {}
 

@@ -31,26 +31,26 @@ PROJECTS = ["ops", "web"]
 Row = Mapping[str, Any]
 
 
-def asked(until: datetime, since: datetime = SINCE, projects: Sequence[str] = PROJECTS) -> dict[str, Any]:
-    """The parameters of the query, the last two days finely."""
+def window_parameters(until: datetime, since: datetime = SINCE, projects: Sequence[str] = PROJECTS) -> dict[str, Any]:
+    """Return the parameters of the query, with hourly rows for the last two days."""
     coarse = until.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2)
     return {"projects": list(projects), "since": since, "until": until, "coarse_until": coarse}
 
 
-def watched(store: Store, values: Mapping[str, Any]) -> list[Row]:
-    """What the watch reads."""
+def watched_hours(store: Store, values: Mapping[str, Any]) -> list[Row]:
+    """Return the rows that the watch reads."""
     return run_query(store.cursor(), "watched_hours", values).to_dicts()
 
 
-def read(store: Store, values: Mapping[str, Any]) -> pl.DataFrame:
-    """What a check reads."""
+def read_all_hours(store: Store, values: Mapping[str, Any]) -> pl.DataFrame:
+    """Return the hours that a check reads."""
     hours = read_hours(store.cursor(), values["projects"], values["since"].date(), values["until"])
     assert hours is not None
     return hours
 
 
-def added_up(hours: pl.DataFrame, values: Mapping[str, Any]) -> list[Row]:
-    """What a check reads, as the query `watched_hours` adds it up."""
+def aggregate_hours(hours: pl.DataFrame, values: Mapping[str, Any]) -> list[Row]:
+    """Return the hours of a check, aggregated like the query `watched_hours`."""
     naive = {name: values[name].replace(tzinfo=None) for name in ("until", "coarse_until")}
     rows = hours.with_columns(
         pl.col("hour").dt.date().alias("day"), (pl.col("hour").dt.hour() >= naive["until"].hour).alias("later"),
@@ -64,13 +64,13 @@ def added_up(hours: pl.DataFrame, values: Mapping[str, Any]) -> list[Row]:
     return rows.group_by(key).agg(pl.col("last_at").max(), *added).sort(key, nulls_last=True).to_dicts()
 
 
-def one_by_one(store: Store, values: Mapping[str, Any]) -> list[Row]:
-    """The same of the single scores."""
+def naive_hours(store: Store, values: Mapping[str, Any]) -> list[Row]:
+    """Return the same rows, computed from the single scores."""
     return fetch(store.cursor(), ONE_BY_ONE, values).to_dicts()
 
 
-def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
-    """A score of the exchange of that number, whose project, session and time go by it alone."""
+def random_score(chance: random.Random, number: int, revision: int = 0) -> Score:
+    """Return a random score of exchange `number`; its project, session and time depend only on the number."""
     exchange = random.Random(number)
     return score_by_chance(
         chance, number,
@@ -82,8 +82,8 @@ def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
 
 
 @contextmanager
-def a_store() -> Iterator[Store]:
-    """A store in memory."""
+def open_store() -> Iterator[Store]:
+    """Open a store in memory."""
     with Store(None) as store:
         yield store
 
@@ -94,38 +94,38 @@ def test_hourly_sums_equal_those_of_the_current_scores(store: Store, seed: int) 
     chance = random.Random(seed)
     known_count = 0
     for _ in range(4):
-        known_count = publish_by_chance(store, chance, known_count, a_score, most=60, refreshed=0.7)
+        known_count = publish_by_chance(store, chance, known_count, random_score, most=60, refreshed=0.7)
         for until in (
             NOON + timedelta(days=2),
             NOON + timedelta(hours=chance.randrange(-40, 24), minutes=chance.choice([0, 7])),
         ):
             for since in (SINCE, NOON - timedelta(hours=50)):
-                values = asked(until, since)
-                assert same(one_by_one(store, values), watched(store, values)), values
+                values = window_parameters(until, since)
+                assert same(naive_hours(store, values), watched_hours(store, values)), values
                 if since == SINCE:
-                    assert same(watched(store, values), added_up(read(store, values), values)), values
+                    assert same(watched_hours(store, values), aggregate_hours(read_all_hours(store, values), values)), values
 
 
 @settings(max_examples=8, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 40), st.integers(0, 5))
 def test_hourly_sums_do_not_depend_on_order_or_batches(chance: random.Random, count: int, refreshes: int) -> None:
     """They are equal to the last bit, because other evidence would make another incident."""
-    scores = [a_score(chance, number) for number in range(count)]
-    # Of one exchange the highest revision counts, whenever it comes.
-    scores += [a_score(chance, number, 1) for number in range(0, count, 3)]
-    values = asked(NOON + timedelta(hours=chance.randrange(-40, 30)))
-    with a_store() as single_batch:
+    scores = [random_score(chance, number) for number in range(count)]
+    # The highest revision of an exchange counts, whenever it arrives.
+    scores += [random_score(chance, number, 1) for number in range(0, count, 3)]
+    values = window_parameters(NOON + timedelta(hours=chance.randrange(-40, 30)))
+    with open_store() as single_batch:
         publish(single_batch, *scores)
-        watched_rows, read_rows = watched(single_batch, values), read(single_batch, values)
+        watched_rows, read_rows = watched_hours(single_batch, values), read_all_hours(single_batch, values)
     chance.shuffle(scores)
     cuts = sorted(chance.randrange(len(scores) + 1) for _ in range(refreshes))
-    with a_store() as parts:
+    with open_store() as parts:
         for start, end in zip([0, *cuts], [*cuts, len(scores)], strict=True):
             publish(parts, *scores[start:end])
             refresh_daily(parts)
             assert not parts.cursor().execute("SELECT * FROM log.changed_scores()").fetchall()
-        assert watched_rows == watched(parts, values)
-        assert read_rows.equals(read(parts, values))
+        assert watched_rows == watched_hours(parts, values)
+        assert read_rows.equals(read_all_hours(parts, values))
 
 
 def test_after_a_refresh_no_single_score_is_read_even_of_today(store: Store) -> None:
@@ -135,9 +135,9 @@ def test_after_a_refresh_no_single_score_is_read_even_of_today(store: Store) -> 
     with store.transaction() as transaction:
         transaction.connection.execute("UPDATE log.hourly_scores SET exchanges = 7")
 
-    assert [row["exchanges"] for row in watched(store, asked(NOON))] == [7]
-    assert read(store, asked(NOON))["exchanges"].to_list() == [7]
-    assert watched(store, asked(NOON - timedelta(hours=2))) == []
+    assert [row["exchanges"] for row in watched_hours(store, window_parameters(NOON))] == [7]
+    assert read_all_hours(store, window_parameters(NOON))["exchanges"].to_list() == [7]
+    assert watched_hours(store, window_parameters(NOON - timedelta(hours=2))) == []
 
 
 def test_without_scores_there_are_no_hours(store: Store) -> None:
@@ -154,11 +154,11 @@ def test_a_partial_day_is_summed_up_to_its_end(store: Store) -> None:
     publish(store, *(score("a", turn, exchange_at=NOON + timedelta(hours=turn)) for turn in (1, 2, 3)))
     refresh_daily(store)
 
-    ((cell,),) = ([row] for row in watched(store, asked(NOON + timedelta(hours=2, minutes=30))))
+    ((cell,),) = ([row] for row in watched_hours(store, window_parameters(NOON + timedelta(hours=2, minutes=30))))
     assert cell["exchanges"] == 2
     assert cell["tier1_units"] == 1
     assert cell["last_at"] == (NOON + timedelta(hours=2)).replace(tzinfo=None)
-    assert read(store, asked(NOON + timedelta(hours=2, minutes=30)))["exchanges"].to_list() == [2]
+    assert read_all_hours(store, window_parameters(NOON + timedelta(hours=2, minutes=30)))["exchanges"].to_list() == [2]
 
 
 def test_selected_columns_equal_those_of_all_columns(store: Store) -> None:
@@ -180,7 +180,7 @@ def test_a_weight_beyond_any_policy_breaks_no_sums(store: Store) -> None:
     publish(store, *(score("a", turn, sampling_probability=share, **judged) for turn, share in ((1, 0.0), (2, 1e-300))))
     refresh_daily(store)
 
-    assert [row["tier2_weight"] for row in watched(store, asked(NOON + timedelta(days=1)))] == [2e4]
+    assert [row["tier2_weight"] for row in watched_hours(store, window_parameters(NOON + timedelta(days=1)))] == [2e4]
 
 
 def test_a_database_of_the_previous_version_is_filled(tmp_path: Path) -> None:
@@ -189,16 +189,16 @@ def test_a_database_of_the_previous_version_is_filled(tmp_path: Path) -> None:
     with Store(path) as store:
         publish(store, *(score("a", turn, exchange_at=NOON + timedelta(hours=turn)) for turn in range(20)))
         refresh_daily(store)
-        expected = watched(store, asked(NOON + timedelta(days=2)))
+        expected = watched_hours(store, window_parameters(NOON + timedelta(days=2)))
         store.checkpoint()
     with duckdb.connect(str(path)) as connection:
         connection.execute("DROP TABLE log.hourly_scores")
         connection.execute("UPDATE log.watermarks SET consumer = 'daily scores' WHERE consumer = $now", {"now": SCORE_SUMS})
 
     with Store(path) as store:
-        assert watched(store, asked(NOON + timedelta(days=2))) == expected
+        assert watched_hours(store, window_parameters(NOON + timedelta(days=2))) == expected
         assert len(refresh_daily(store)) == 2
         assert refresh_daily(store) == set()
         assert store.cursor().execute("SELECT sum(exchanges)::INTEGER FROM log.hourly_scores").fetchall() == [(20,)]
         assert store.cursor().execute("SELECT sum(exchanges)::INTEGER FROM log.daily_scores").fetchall() == [(20,)]
-        assert watched(store, asked(NOON + timedelta(days=2))) == expected
+        assert watched_hours(store, window_parameters(NOON + timedelta(days=2))) == expected

@@ -19,8 +19,8 @@ MOVED = [{"from": 0.9, "to": 0.4, "agent": "scout", "leads": True}]
 RULES = {"sequential": {"since": "2026-10-01", "sigma": None}}
 
 
-def told(incident_id: str, revision: int = 0, **evidence: object) -> Incident:
-    """Make an incident of Tier 2 with this evidence."""
+def build_incident(incident_id: str, revision: int = 0, **evidence: object) -> Incident:
+    """Return an incident of Tier 2 with this evidence."""
     return incident(
         incident_id=incident_id,
         revision=revision,
@@ -30,25 +30,28 @@ def told(incident_id: str, revision: int = 0, **evidence: object) -> Incident:
     )
 
 
-def land(store: Store, *incidents: Incident) -> None:
+def append(store: Store, *incidents: Incident) -> None:
     """Write incidents in one transaction."""
     with store.transaction() as transaction:
         transaction.append("incidents", [encode(one) for one in incidents])
 
 
 def outlines(store: Store, columns: str = "incident_id, version, size, agents, evidence") -> list[tuple[object, ...]]:
-    """All outlines, by incident and revision."""
+    """Return all outlines, by incident and revision."""
     return rows(store, "incident_outlines", columns)
 
 
-def of(session: str) -> dict[str, str]:
-    """The parameters by which the incidents of a session are asked for."""
-    return {"project": told("a").project, "connection": "local", "session": session}
+def session_parameters(session: str) -> dict[str, str]:
+    """Return the query parameters for the incidents of a session."""
+    return {"project": build_incident("a").project, "connection": "local", "session": session}
 
 
 def test_an_outline_has_exactly_changed_series_rules_and_agents(store: Store) -> None:
     """A list must show what the evidence says, including null values."""
-    land(store, told("a", moved=MOVED, rules=RULES, queries=["SELECT"], exchanges=[{"agent": "bot"}, {"agent": "scout"}, {}]))
+    append(
+        store,
+        build_incident("a", moved=MOVED, rules=RULES, queries=["SELECT"], exchanges=[{"agent": "bot"}, {"agent": "scout"}, {}]),
+    )
     ((identity, version, size, agents, evidence),) = outlines(store)
     assert identity == "a"
     assert version == 0
@@ -59,19 +62,21 @@ def test_an_outline_has_exactly_changed_series_rules_and_agents(store: Store) ->
 
 def test_every_revision_has_its_own_outline(store: Store) -> None:
     """The newest revision counts, and removed names must not be found."""
-    land(store, told("a", moved=MOVED), told("b"))
-    land(store, told("a", 1, runs=[{"agent": "other"}]))
+    append(store, build_incident("a", moved=MOVED), build_incident("b"))
+    append(store, build_incident("a", 1, runs=[{"agent": "other"}]))
     assert outlines(store, "incident_id, version, agents") == [("a", 0, ["scout"]), ("a", 1, ["other"]), ("b", 0, [])]
 
 
 def test_a_session_finds_the_incidents_that_name_it(store: Store) -> None:
     """The evidence of an open incident is gathered again, and may no longer contain a session."""
-    named_first, other, third = ({"connection": "local", "sessionId": name} for name in ("one", "other", "third"))
-    land(
+    first_session, second_session, third_session = (
+        {"connection": "local", "sessionId": name} for name in ("one", "other", "third")
+    )
+    append(
         store,
-        told("a", exchanges=[named_first, other, named_first], runs=[other]),
-        told("b", runs=[named_first]),
-        told("a", 1, exchanges=[third]),
+        build_incident("a", exchanges=[first_session, second_session, first_session], runs=[second_session]),
+        build_incident("b", runs=[first_session]),
+        build_incident("a", 1, exchanges=[third_session]),
     )
     assert outlines(store, "incident_id, version, sessions") == [
         ("a", 0, ["local/one", "local/other"]),
@@ -79,7 +84,7 @@ def test_a_session_finds_the_incidents_that_name_it(store: Store) -> None:
         ("b", 0, ["local/one"]),
     ]
     assert {
-        name: [row["incident_id"] for row in query_rows(store.cursor(), "session_incidents", of(name))]
+        name: [row["incident_id"] for row in query_rows(store.cursor(), "session_incidents", session_parameters(name))]
         for name in ("one", "other", "third")
     } == {"one": ["b"], "other": [], "third": ["a"]}
 
@@ -87,8 +92,8 @@ def test_a_session_finds_the_incidents_that_name_it(store: Store) -> None:
 def test_unreadable_evidence_has_an_empty_outline(store: Store) -> None:
     """A record of another program must not break a list."""
     unreadable = incident(incident_id="a", metadata="no json")
-    other = incident(incident_id="b", metadata='{"moved": "erased", "runs": {"agent": "x"}}')
-    land(store, unreadable, other)
+    malformed = incident(incident_id="b", metadata='{"moved": "erased", "runs": {"agent": "x"}}')
+    append(store, unreadable, malformed)
     assert outlines(store, "incident_id, size, agents, evidence") == [
         ("a", None, [], "{}"),
         ("b", None, [], '{"moved":"erased"}'),
@@ -97,9 +102,9 @@ def test_unreadable_evidence_has_an_empty_outline(store: Store) -> None:
 
 def test_an_erasure_deletes_the_outline(store: Store) -> None:
     """A list must not show what the incident no longer contains."""
-    erased, other = ({"connection": "local", "session_id": name, "agent": f"agent of {name}"} for name in ("gone", "kept"))
-    erased["sessionId"], other["sessionId"] = "gone", "kept"
-    land(store, told("a", exchanges=[erased, other]), told("b", exchanges=[other]))
+    erased, kept = ({"connection": "local", "session_id": name, "agent": f"agent of {name}"} for name in ("gone", "kept"))
+    erased["sessionId"], kept["sessionId"] = "gone", "kept"
+    append(store, build_incident("a", exchanges=[erased, kept]), build_incident("b", exchanges=[kept]))
     ErasureRun(store, ErasureScope.from_pairs([("local", "gone")])).run()
     assert outlines(store, "incident_id, agents, sessions") == [
         ("a", ["agent of kept"], ["local/kept"]),
@@ -109,7 +114,7 @@ def test_an_erasure_deletes_the_outline(store: Store) -> None:
 
 def test_a_deleted_incident_leaves_no_outline(store: Store) -> None:
     """The incident may be stored again with other content."""
-    land(store, told("a", moved=MOVED), told("b", moved=MOVED))
+    append(store, build_incident("a", moved=MOVED), build_incident("b", moved=MOVED))
     with store.transaction() as transaction:
         transaction.delete_from("incidents", {0: 1})
     assert outlines(store, "incident_id") == [("a",)]
@@ -123,17 +128,17 @@ def test_a_deleted_incident_leaves_no_outline(store: Store) -> None:
 )
 def test_an_older_file_gets_the_same_outlines(store: Store, older: str) -> None:
     """Lists must show the same after an upgrade."""
-    land(
+    append(
         store,
-        told("a", moved=MOVED, rules=RULES),
-        told("a", 1, moved=MOVED),
-        told("b", runs=[{"agent": "bot", "connection": "local", "sessionId": "s"}]),
+        build_incident("a", moved=MOVED, rules=RULES),
+        build_incident("a", 1, moved=MOVED),
+        build_incident("b", runs=[{"agent": "bot", "connection": "local", "sessionId": "s"}]),
     )
     columns = "incident_id, version, size, agents, evidence, sessions"
-    before = outlines(store, columns)
+    outlines_before = outlines(store, columns)
     assert store.path is not None
     path = store.path
     store.cursor().execute(older)
     store.close()
     with Store(path) as opened:
-        assert outlines(opened, columns) == before
+        assert outlines(opened, columns) == outlines_before

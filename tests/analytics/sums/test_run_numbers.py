@@ -1,4 +1,4 @@
-"""Numbers of runs: given once, whatever is deleted, erased or made again."""
+"""Run numbers are assigned once and survive retention, erasure and rebuilds."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ POLICY = Policy()
 
 @pytest.fixture
 def runner(store: Store) -> EmbeddedRunner:
-    """What runs the stages over the store."""
+    """A runner of all stages over the store."""
     return EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), TickingClock(NOW))
 
 
-def finish(runner: EmbeddedRunner, at: datetime, *sessions: str, project: str = "ops", first: int = 0) -> None:
-    """Take in sessions that end at a time, one after another, each with events from number `first` on."""
+def finish(runner: EmbeddedRunner, ended_at: datetime, *sessions: str, project: str = "ops", first_number: int = 0) -> None:
+    """Ingest sessions that end at a time, each with events numbered from `first_number`."""
     accepted = EncodedRecords()
     for session in sessions:
-        for number, kind in enumerate(("tool_call", "session_end"), start=first):
+        for number, kind in enumerate(("tool_call", "session_end"), start=first_number):
             session_event = event(session, number, type=kind, name="exec")
             accepted.add(
-                "agent-events", encode(msgspec.structs.replace(session_event, project=project, occurred_at=at, ingested_at=at))
+                "agent-events",
+                encode(msgspec.structs.replace(session_event, project=project, occurred_at=ended_at, ingested_at=ended_at)),
             )
     runner.publish(accepted)
     runner.run()
 
 
 def numbers(store: Store, project: str = "ops") -> dict[object, object]:
-    """Number by session."""
+    """Return the run numbers of a project by session."""
     return {
         session: number
-        for named, session, number in rows(store, "run_numbers", "project, session_id, number")
-        if named == project
+        for run_project, session, number in rows(store, "run_numbers", "project, session_id, number")
+        if run_project == project
     }
 
 
@@ -65,7 +66,7 @@ def test_each_project_numbers_its_runs_in_the_order_of_the_log(store: Store, run
 def test_a_rediagnosed_run_keeps_its_number(store: Store, runner: EmbeddedRunner) -> None:
     """Late events make another revision of the same run, even if they name another project."""
     finish(runner, NEW, "a", "b")
-    finish(runner, NEW, "a", first=2, project="web")
+    finish(runner, NEW, "a", first_number=2, project="web")
     assert rows(store, "diagnoses", "session_id, revision") == [("a", 0), ("a", 1), ("b", 0)]
     assert numbers(store) == {"a": 1, "b": 2}
     assert numbers(store, "web") == {}
@@ -97,10 +98,10 @@ def test_a_rebuild_keeps_the_numbers(store: Store, runner: EmbeddedRunner) -> No
     finish(runner, OLD, "a")
     finish(runner, NEW, "b", "c")
     purge(store, POLICY, NOW)
-    before = numbers(store)
-    assert before == {"b": 2, "c": 3}
+    numbers_before = numbers(store)
+    assert numbers_before == {"b": 2, "c": 3}
     runner.rebuild()
-    assert numbers(store) == before
+    assert numbers(store) == numbers_before
 
 
 def test_an_older_file_keeps_the_numbers_that_it_showed(store: Store, runner: EmbeddedRunner) -> None:

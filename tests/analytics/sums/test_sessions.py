@@ -40,31 +40,31 @@ NAIVE = """
     GROUP BY ALL
     ORDER BY ALL
 """
-"""The same added up from the current scores, one by one."""
-Asked = tuple[str | None, datetime, datetime]
+"""The same sums from the current scores, without stored sums."""
+Window = tuple[str | None, datetime, datetime]
 
 
-def said(store: Store, statement: str, asked: Asked) -> list[tuple[Any, ...]]:
-    """The rows of a statement about a project and a time."""
-    return store.cursor().execute(statement, dict(zip(("project", "first", "until"), asked, strict=True))).fetchall()
+def fetch_window(store: Store, statement: str, window: Window) -> list[tuple[Any, ...]]:
+    """Return the rows of a statement for a project and a period."""
+    return store.cursor().execute(statement, dict(zip(("project", "first", "until"), window, strict=True))).fetchall()
 
 
-def require_same(store: Store, *asked: Asked) -> None:
-    """The sums are those of the single scores."""
-    for query_window in asked or ((None, *ALWAYS),):
-        assert said(store, NAIVE, query_window) == said(store, KEPT, query_window)
+def assert_sums_match(store: Store, *window: Window) -> None:
+    """Assert that the stored sums equal those of the single scores."""
+    for query_window in window or ((None, *ALWAYS),):
+        assert fetch_window(store, NAIVE, query_window) == fetch_window(store, KEPT, query_window)
 
 
 def remove(store: Store, where: str) -> None:
     """Delete scores, as retention and an erasure do."""
-    places = pl.DataFrame(store.cursor().sql(f"SELECT {', '.join(POSITION)} FROM log.scores WHERE {where}"))
-    if places.height:
+    positions = pl.DataFrame(store.cursor().sql(f"SELECT {', '.join(POSITION)} FROM log.scores WHERE {where}"))
+    if positions.height:
         with store.transaction() as transaction:
-            transaction.delete_at("Score", places)
+            transaction.delete_at("Score", positions)
 
 
-def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
-    """A score of the exchange of that number, whose project, session and time go by it alone."""
+def random_score(chance: random.Random, number: int, revision: int = 0) -> Score:
+    """Return a random score of exchange `number`; its project, session and time depend only on the number."""
     exchange = random.Random(number)
     return score_by_chance(
         chance, number, session_id=f"s{exchange.randrange(7)}", revision=revision, project=exchange.choice(["ops", "web"]),
@@ -80,14 +80,16 @@ def test_sums_equal_those_of_the_current_scores(store: Store, seed: int) -> None
     chance = random.Random(seed)
     known_count = 0
     for _ in range(6):
-        known_count = publish_by_chance(store, chance, known_count, a_score, most=40, refreshed=0.6)
+        known_count = publish_by_chance(store, chance, known_count, random_score, most=40, refreshed=0.6)
         if chance.random() < 0.3:
             remove(store, f"exchange_at < '{NOON - timedelta(hours=chance.randrange(96)):%Y-%m-%d %H:%M}'")
         if chance.random() < 0.3:
             remove(store, f"session_id = 's{chance.randrange(7)}'")
         cuts = sorted(NOON + timedelta(minutes=chance.randrange(-6000, 6000)) for _ in range(2))
         midnight = cuts[0].replace(hour=0, minute=0)
-        require_same(store, (None, *ALWAYS), ("ops", cuts[0], cuts[1]), (None, midnight, cuts[1]), ("web", cuts[0], cuts[0]))
+        assert_sums_match(
+            store, (None, *ALWAYS), ("ops", cuts[0], cuts[1]), (None, midnight, cuts[1]), ("web", cuts[0], cuts[0])
+        )
 
 
 def test_after_a_refresh_no_single_score_is_read(store: Store) -> None:
@@ -97,7 +99,9 @@ def test_after_a_refresh_no_single_score_is_read(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.connection.execute("UPDATE log.session_scores SET exchanges = 7")
 
-    assert [row[7] for row in said(store, KEPT, ("ops", NOON - timedelta(hours=12), NOON + timedelta(minutes=1)))] == [7]
+    assert [row[7] for row in fetch_window(store, KEPT, ("ops", NOON - timedelta(hours=12), NOON + timedelta(minutes=1)))] == [
+        7
+    ]
     parameters: dict[str, Any] = dict.fromkeys(
         ("agent", "anomalies", "failure", "readiness", "least", "most", "last_number", "last_text", "last_id")
     )
@@ -125,26 +129,26 @@ def test_deleted_sessions_leave_no_name(store: Store) -> None:
 def test_stored_sums_do_not_depend_on_the_order(store: Store, tmp_path: Path) -> None:
     """A rebuilt database must have the same bytes."""
     chance = random.Random(1)
-    records = [a_score(chance, number) for number in range(60)]
+    records = [random_score(chance, number) for number in range(60)]
     publish(store, *records)
     refresh_daily(store)
-    with Store(tmp_path / "other.duckdb") as other:
+    with Store(tmp_path / "other.duckdb") as other_store:
         for start in range(0, len(records), 7):
-            publish(other, *records[::-1][start : start + 7])
-            refresh_daily(other)
+            publish(other_store, *records[::-1][start : start + 7])
+            refresh_daily(other_store)
         query = "SELECT * FROM log.session_scores ORDER BY ALL"
-        assert store.cursor().execute(query).fetchall() == other.cursor().execute(query).fetchall()
+        assert store.cursor().execute(query).fetchall() == other_store.cursor().execute(query).fetchall()
 
 
 def test_the_next_refresh_sums_an_older_file(tmp_path: Path) -> None:
     """Databases of earlier versions have scores without sums per session."""
     path, chance = tmp_path / "fleet.duckdb", random.Random(2)
     with Store(path) as store:
-        publish(store, *(a_score(chance, number) for number in range(20)))
+        publish(store, *(random_score(chance, number) for number in range(20)))
         with store.transaction() as transaction:
             transaction.connection.execute("DROP TABLE log.session_scores")
     with Store(path) as store:
-        require_same(store)
+        assert_sums_match(store)
         refresh_daily(store)
-        require_same(store)
+        assert_sums_match(store)
         assert store.cursor().execute("SELECT count(*) > 0 FROM log.session_scores").fetchall() == [(True,)]

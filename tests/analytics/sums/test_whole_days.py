@@ -23,43 +23,43 @@ MIDNIGHT, HOUR, DAY = NOON.replace(hour=0), timedelta(hours=1), timedelta(days=1
 ALL = {"score_days", "cost_hours", "exchange_days"}
 
 
-def put(store: Store, topic: str, *records: Record) -> None:
+def append(store: Store, topic: str, *records: Record) -> None:
     """Append records to the log."""
     with store.transaction() as transaction:
         transaction.append(topic, [encode(one) for one in records])
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """For each query the macros of which it reads kept sums alone."""
-    tables_read: list[set[str]] = []
+def stored_macros(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The macros that each query answers from stored sums alone, in order of the queries."""
+    macros_by_query: list[set[str]] = []
 
-    def noted(*asked: Any, kept: list[str]) -> list[dict[str, Any]]:
-        tables_read.append(set(kept))
-        return query_rows(*asked, kept=kept)
+    def record_macros(*arguments: Any, kept: list[str]) -> list[dict[str, Any]]:
+        macros_by_query.append(set(kept))
+        return query_rows(*arguments, kept=kept)
 
-    monkeypatch.setattr(daily, "query_rows", noted)
-    return tables_read
+    monkeypatch.setattr(daily, "query_rows", record_macros)
+    return macros_by_query
 
 
-def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
-    """A score of the exchange of that number, whose project and time go by it alone."""
-    at = NOON + timedelta(hours=random.Random(number).randrange(-96, 96))
+def random_score(chance: random.Random, number: int, revision: int = 0) -> Score:
+    """Return a random score of exchange `number`; its project and time depend only on the number."""
+    exchange_at = NOON + timedelta(hours=random.Random(number).randrange(-96, 96))
     project = random.Random(number).choice(["ops", "web"])
-    return score_by_chance(chance, number, session_id="s", revision=revision, project=project, exchange_at=at)
+    return score_by_chance(chance, number, session_id="s", revision=revision, project=project, exchange_at=exchange_at)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_stored_sums_give_the_same_answer(store: Store, read: list[set[str]], seed: int) -> None:
+def test_stored_sums_give_the_same_answer(store: Store, stored_macros: list[set[str]], seed: int) -> None:
     """This holds for late scores, revisions, partial days and any order of queries."""
     chance, known_count = random.Random(seed), 0
     for _ in range(6):
-        known_count = publish_by_chance(store, chance, known_count, a_score, most=40, refreshed=0.6)
-        first = NOON + HOUR * chance.choice([-132, -60, -36, -12, -7])
+        known_count = publish_by_chance(store, chance, known_count, random_score, most=40, refreshed=0.6)
+        start = NOON + HOUR * chance.choice([-132, -60, -36, -12, -7])
         parameters = {
             "project": chance.choice(["ops", "web", "none"]),
-            "from": first,
-            "to": first + HOUR * chance.choice([24, 48, 53]),
+            "from": start,
+            "to": start + HOUR * chance.choice([24, 48, 53]),
         }
         baseline_parameters = {"project": parameters["project"], "as_of": NOON + HOUR * chance.randrange(-100, 120), "days": 3}
         for name, values in (
@@ -69,7 +69,7 @@ def test_stored_sums_give_the_same_answer(store: Store, read: list[set[str]], se
         ):
             cursor = store.cursor()
             assert same(query_rows(cursor, name, values), query_days(cursor, name, values)), (name, values)
-    assert {"score_days"} in read
+    assert {"score_days"} in stored_macros
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_stored_sums_give_the_same_answer(store: Store, read: list[set[str]], se
     ],
 )
 def test_complete_days_are_answered_from_stored_sums(
-    store: Store, read: list[set[str]], name: str, bounds: Mapping[str, Any], kept: set[str]
+    store: Store, stored_macros: list[set[str]], name: str, bounds: Mapping[str, Any], kept: set[str]
 ) -> None:
     """A day that ends after its last score is complete, so the current day is as well."""
-    put(store, "exchanges", exchange("s", 1, project="ops", occurred_at=NOON, ingested_at=NOON))
-    put(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
+    append(store, "exchanges", exchange("s", 1, project="ops", occurred_at=NOON, ingested_at=NOON))
+    append(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
     refresh_daily(store)
     query_days(store.cursor(), name, {"project": "ops", **bounds})
-    assert read == [kept]
+    assert stored_macros == [kept]
 
 
 @pytest.mark.parametrize(
@@ -108,22 +108,24 @@ def test_complete_days_are_answered_from_stored_sums(
         ("scores", score("s", 2, project="web", exchange_at=NOON), ALL),
     ],
 )
-def test_new_scores_are_read_singly(store: Store, read: list[set[str]], topic: str, record: Record, kept: set[str]) -> None:
+def test_new_scores_are_read_singly(
+    store: Store, stored_macros: list[set[str]], topic: str, record: Record, kept: set[str]
+) -> None:
     """They are read until they are summed; new scores of another project do not matter."""
-    put(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
+    append(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
     refresh_daily(store)
-    put(store, topic, record)
+    append(store, topic, record)
     query_days(store.cursor(), "project_summary", {"project": "ops"})
     refresh_daily(store)
     query_days(store.cursor(), "project_summary", {"project": "ops"})
-    assert read == [kept, ALL]
+    assert stored_macros == [kept, ALL]
 
 
-def test_the_day_of_a_moment_needs_hourly_sums(store: Store, read: list[set[str]]) -> None:
+def test_the_day_of_a_moment_needs_hourly_sums(store: Store, stored_macros: list[set[str]]) -> None:
     """Hourly sums give the state of a day at a moment; without them, the scores are read."""
-    put(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
+    append(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
     refresh_daily(store)
     with store.transaction() as transaction:
         transaction.connection.execute("DELETE FROM log.hourly_scores")
     query_days(store.cursor(), "daily_averages", {"project": "ops", "as_of": NOON + HOUR, "days": 2})
-    assert read == [set()]
+    assert stored_macros == [set()]
