@@ -56,11 +56,11 @@ def test_kappa_is_that_of_the_textbook(pairs: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(st.tuples(SCORES, SCORES), min_size=MIN_EXCHANGES, max_size=60), st.integers(2, 4))
-def test_a_stratum_that_was_looked_at_less_counts_as_often_as_it_is_there(pairs: list[tuple[int, int]], times: int) -> None:
+def test_a_stratum_with_fewer_labels_counts_by_its_size(pairs: list[tuple[int, int]], times: int) -> None:
     """A label that represents several exchanges counts as if each of them had been scored."""
-    few = labels_of(pairs, stratum="routine")
-    many = labels_of(pairs[:10], stratum="anomaly")
-    weighted = agreement([*few, *many], {"routine": len(few) * times, "anomaly": len(many)}).overall
+    routine = labels_of(pairs, stratum="routine")
+    anomalies = labels_of(pairs[:10], stratum="anomaly")
+    weighted = agreement([*routine, *anomalies], {"routine": len(routine) * times, "anomaly": len(anomalies)}).overall
     repeated = textbook_kappa([*pairs * times, *pairs[:10]])
     assert (repeated is None) == (weighted.kappa is None)
     if repeated is not None:
@@ -70,17 +70,19 @@ def test_a_stratum_that_was_looked_at_less_counts_as_often_as_it_is_there(pairs:
 def test_an_exchange_that_two_people_scored_counts_once() -> None:
     """Otherwise the exchanges that everybody looks at would outweigh the others."""
     pairs = [(number % 5 + 1, (number * 7) % 5 + 1) for number in range(40)]
-    once = agreement(labels_of(pairs), {}).overall
-    twice = agreement([*labels_of(pairs), *labels_of(pairs, rater="bob")], {}).overall
-    assert (once.kappa, once.bias, once.exchanges) == pytest.approx((twice.kappa, twice.bias, twice.exchanges))
-    assert once.labels == 40
-    assert twice.labels == 80
+    one_rater = agreement(labels_of(pairs), {}).overall
+    two_raters = agreement([*labels_of(pairs), *labels_of(pairs, rater="bob")], {}).overall
+    assert two_raters.kappa == pytest.approx(one_rater.kappa)
+    assert two_raters.bias == pytest.approx(one_rater.bias)
+    assert two_raters.exchanges == one_rater.exchanges
+    assert one_rater.labels == 40
+    assert two_raters.labels == 80
 
 
 @pytest.mark.parametrize(
     ("number", "sessions"), [(0, 1), (MIN_EXCHANGES - 1, MIN_EXCHANGES), (MIN_EXCHANGES, MIN_SESSIONS - 1)]
 )
-def test_few_labels_or_few_sessions_are_a_state_and_no_number(number: int, sessions: int) -> None:
+def test_too_few_labels_or_sessions_give_no_kappa(number: int, sessions: int) -> None:
     """A kappa from a handful of labels would be quoted as if it meant something."""
     labels = [dataclasses.replace(label, session=n % sessions) for n, label in enumerate(labels_of([(3, 4.0)] * number))]
     estimate = agreement(labels, {"routine": 100}).overall

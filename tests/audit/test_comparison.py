@@ -27,7 +27,7 @@ def t_between(freedom: float, end: float, steps: int = 20_000) -> float:
     """Return the probability that Student's t is between 0 and `end`, by integrating its density with Simpson's rule."""
     constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
     width = end / steps
-    values = [(1 + (place * width) ** 2 / freedom) ** (-(freedom + 1) / 2) for place in range(steps + 1)]
+    values = [(1 + (step * width) ** 2 / freedom) ** (-(freedom + 1) / 2) for step in range(steps + 1)]
     return constant * width / 3 * (values[0] + values[-1] + 4 * sum(values[1:-1:2]) + 2 * sum(values[2:-1:2]))
 
 
@@ -57,7 +57,7 @@ def test_quantiles_are_where_the_density_says(probability: float, freedom: float
 
 
 @pytest.mark.parametrize(("probability", "freedom"), [(0.4, 3.0), (1.0, 3.0), (0.975, 0.0), (0.975, math.nan)])
-def test_a_quantile_that_is_not_there_is_refused(probability: float, freedom: float) -> None:
+def test_an_undefined_quantile_is_refused(probability: float, freedom: float) -> None:
     """A meaningless number would be shown as a result."""
     with pytest.raises(ValueError, match="must be"):
         t_quantile(probability, freedom)
@@ -71,23 +71,23 @@ def test_the_median_is_zero() -> None:
 @given(st.lists(st.floats(-4, 4), min_size=2, max_size=40))
 def test_one_exchange_a_session_is_the_textbook_s_paired_interval(differences: list[float]) -> None:
     """If exchanges are independent, clustering must not change anything."""
-    interval = interval_of([[one] for one in differences])
+    interval = interval_of([[difference] for difference in differences])
     error = statistics.stdev(differences) / math.sqrt(len(differences))
-    half = t_quantile(0.975, len(differences) - 1) * error
+    half_width = t_quantile(0.975, len(differences) - 1) * error
 
     assert interval.freedom == pytest.approx(len(differences) - 1)
-    assert (interval.high - interval.low) / 2 == pytest.approx(half, abs=1e-9)
+    assert (interval.high - interval.low) / 2 == pytest.approx(half_width, abs=1e-9)
     assert (interval.high + interval.low) / 2 == pytest.approx(statistics.fmean(differences), abs=1e-9)
 
 
 @given(st.lists(st.tuples(*[st.floats(-4, 4)] * 3), min_size=2, max_size=12))
 def test_sessions_of_one_size_count_as_their_means(sessions: list[tuple[float, ...]]) -> None:
     """A session of equal exchanges counts as one."""
-    whole, means = interval_of(sessions), interval_of([[statistics.fmean(one)] for one in sessions])
+    of_sessions, of_means = interval_of(sessions), interval_of([[statistics.fmean(one)] for one in sessions])
 
-    assert whole.low == pytest.approx(means.low, abs=1e-9)
-    assert whole.high == pytest.approx(means.high, abs=1e-9)
-    assert whole.freedom == pytest.approx(means.freedom)
+    assert of_sessions.low == pytest.approx(of_means.low, abs=1e-9)
+    assert of_sessions.high == pytest.approx(of_means.high, abs=1e-9)
+    assert of_sessions.freedom == pytest.approx(of_means.freedom)
 
 
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=12))
@@ -96,12 +96,12 @@ def test_degrees_of_freedom_are_those_of_the_quadratic_form(sizes: list[int]) ->
     total = sum(sizes)
     weights = [1 / (total**2 * (1 - size / total)) for size in sizes]
     covariances = [
-        [first * (row == column) - first * second / total for column, second in enumerate(sizes)]
-        for row, first in enumerate(sizes)
+        [row_size * (row == column) - row_size * column_size / total for column, column_size in enumerate(sizes)]
+        for row, row_size in enumerate(sizes)
     ]
-    places = range(len(sizes))
-    expected = sum(weights[place] * covariances[place][place] for place in places)
-    variance = sum(weights[row] * weights[column] * covariances[row][column] ** 2 for row in places for column in places)
+    indexes = range(len(sizes))
+    expected = sum(weights[index] * covariances[index][index] for index in indexes)
+    variance = sum(weights[row] * weights[column] * covariances[row][column] ** 2 for row in indexes for column in indexes)
 
     assert expected == pytest.approx(1 / total), "the variance is unbiased where exchanges are independent"
     assert interval_of([[0.0] * size for size in sizes]).freedom == pytest.approx(expected**2 / variance)
@@ -113,26 +113,28 @@ def skewed(chance: random.Random) -> list[list[float]]:
     return [[leaning + chance.gauss(0, 0.5) for _ in range(size)] for size in sizes for leaning in [chance.gauss(0, 1)]]
 
 
-def test_the_truth_lies_inside_as_often_as_is_said() -> None:
+def test_the_interval_has_its_nominal_coverage() -> None:
     """The coverage is 95 % over 1500 simulated fleets with sessions of very different size; without clusters it is not."""
     chance, rounds = random.Random(7), 1500
     fleets = [skewed(chance) for _ in range(rounds)]
-    held = sum(not interval_of(fleet).excludes_zero for fleet in fleets) / rounds
-    naive = sum(not interval_of([[one] for session in fleet for one in session]).excludes_zero for fleet in fleets) / rounds
+    coverage = sum(not interval_of(fleet).excludes_zero for fleet in fleets) / rounds
+    naive_coverage = (
+        sum(not interval_of([[one] for session in fleet for one in session]).excludes_zero for fleet in fleets) / rounds
+    )
 
-    assert 0.93 < held < 0.975
-    assert naive < 0.75
+    assert 0.93 < coverage < 0.975
+    assert naive_coverage < 0.75
 
 
 @given(DIFFERENCES, st.randoms(use_true_random=False))
 def test_neither_order_nor_direction_matters(sessions: list[list[float]], chance: random.Random) -> None:
     """Swapping both sides mirrors the interval."""
-    mixed = [[-one for one in session] for session in sessions]
-    chance.shuffle(mixed)
-    there, back = interval_of(sessions), interval_of(mixed)
+    negated = [[-one for one in session] for session in sessions]
+    chance.shuffle(negated)
+    interval, mirrored = interval_of(sessions), interval_of(negated)
 
-    assert there.low == pytest.approx(-back.high, abs=1e-9)
-    assert there.high == pytest.approx(-back.low, abs=1e-9)
+    assert interval.low == pytest.approx(-mirrored.high, abs=1e-9)
+    assert interval.high == pytest.approx(-mirrored.low, abs=1e-9)
 
 
 def test_one_session_has_no_interval() -> None:

@@ -33,23 +33,23 @@ def test_missed_intervals_call_for_a_status_and_a_level(
     elapsed: timedelta, missed: int, status: str, level: str | None
 ) -> None:
     """Green below one interval, yellow below three, red beyond; reported at one, two and three missed intervals."""
-    found = silence(NOW - elapsed, None, NOW, FIVE)
-    assert Silence(elapsed, missed) == found
-    assert found.status == status
-    assert found.level == level
+    current = silence(NOW - elapsed, None, NOW, FIVE)
+    assert current == Silence(elapsed, missed)
+    assert current.status == status
+    assert current.level == level
 
 
-def test_a_sign_from_the_future_is_one_of_now() -> None:
+def test_a_heartbeat_from_the_future_counts_as_now() -> None:
     """A sender's clock may be ahead of ours."""
     assert Silence(timedelta(0), 0) == silence(NOW + FIVE, None, NOW, FIVE)
 
 
 @given(last=spans, listened=spans)
-def test_what_was_before_anybody_listened_does_not_count(last: timedelta, listened: timedelta) -> None:
+def test_time_before_the_server_listened_does_not_count(last: timedelta, listened: timedelta) -> None:
     """After an hour of downtime, the server must not report that everybody has stopped."""
-    found = silence(NOW - last, NOW - listened, NOW, FIVE)
-    assert min(last, listened) == found.elapsed
-    assert (found.missed == 0) == (found.elapsed <= FIVE)
+    current = silence(NOW - last, NOW - listened, NOW, FIVE)
+    assert current.elapsed == min(last, listened)
+    assert (current.missed == 0) == (current.elapsed <= FIVE)
 
 
 @given(first=spans, second=spans)

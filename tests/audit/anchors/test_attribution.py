@@ -82,14 +82,14 @@ def test_a_judge_that_changed_before_the_first_day_explains_nothing() -> None:
 def test_rounds_within_the_interval_of_the_first_day_are_ignored() -> None:
     """Rounds within the interval of the first day may be on either side."""
     rows = verdicts(random.Random(5), shift=-0.1)
-    whole = attribute_change(rows, moved(first=CHANGE - 2, last=CHANGE + 1))
-    assert whole.rounds_before == CHANGE - 2
-    assert whole.rounds_since == 20 - CHANGE - 2
+    attribution = attribute_change(rows, moved(first=CHANGE - 2, last=CHANGE + 1))
+    assert attribution.rounds_before == CHANGE - 2
+    assert attribution.rounds_since == 20 - CHANGE - 2
     odd = [
         Verdict(verdict.anchor, verdict.at, 0.0 if day(CHANGE - 2) <= verdict.at.date() <= day(CHANGE + 1) else verdict.value)
         for verdict in rows
     ]
-    assert attribute_change(odd, moved(first=CHANGE - 2, last=CHANGE + 1)) == whole
+    assert attribute_change(odd, moved(first=CHANGE - 2, last=CHANGE + 1)) == attribution
 
 
 def test_rounds_after_the_evidence_of_the_incident_do_not_count() -> None:

@@ -53,7 +53,7 @@ def _rounded(value: float) -> float:
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, 0.2])
 def test_an_unchanged_judge_is_not_accused(noise: float) -> None:
-    """Over sixty rounds, the false alarm rate is one in a hundred, however often one looks."""
+    """Over sixty rounds, the false alarm rate is one in a hundred, even with a check after every round."""
     rng = random.Random(1)
     wrong = sum(judge_change(verdicts(rng, rounds=60, noise=noise)).changed for _ in range(60))
     assert wrong <= 2
@@ -97,9 +97,11 @@ def test_the_interval_contains_the_size_and_is_never_a_point() -> None:
         # Verdicts near the ends of the scale cannot move by the full shift.
         covered += result.low <= -0.1 <= result.high or result.low <= -0.08 <= result.high
     assert covered >= 90
-    still = judge_change(verdicts(rng, noise=0.0))
-    assert still.size == 0.0
-    assert (still.low or 0) < 0 < (still.high or 0)
+    unchanged = judge_change(verdicts(rng, noise=0.0))
+    assert unchanged.low is not None
+    assert unchanged.high is not None
+    assert unchanged.size == 0.0
+    assert unchanged.low < 0 < unchanged.high
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.floats(0, 1)), max_size=30))

@@ -35,10 +35,10 @@ def test_a_prefix_below_the_models_minimum_is_paid_for_each_time() -> None:
 
 def test_a_longer_prefix_is_written_once_and_read_afterwards() -> None:
     """Bulk runs are cheap because they share the instructions."""
-    written = Estimate(input=50, output=OUTPUT, cache_read=0, cache_write=600, nano=50 * 100 + 600 * 125 + OUTPUT * 500)
-    read = Estimate(input=50, output=OUTPUT, cache_read=600, cache_write=0, nano=50 * 100 + 600 * 10 + OUTPUT * 500)
-    assert written == estimate(QUESTION, LONG, cached=False)
-    assert read == estimate(QUESTION, LONG, cached=True)
+    first_call = Estimate(input=50, output=OUTPUT, cache_read=0, cache_write=600, nano=50 * 100 + 600 * 125 + OUTPUT * 500)
+    later_call = Estimate(input=50, output=OUTPUT, cache_read=600, cache_write=0, nano=50 * 100 + 600 * 10 + OUTPUT * 500)
+    assert first_call == estimate(QUESTION, LONG, cached=False)
+    assert later_call == estimate(QUESTION, LONG, cached=True)
 
 
 def test_an_unknown_minimum_counts_as_no_cache() -> None:

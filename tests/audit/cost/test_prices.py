@@ -33,7 +33,7 @@ LONG = shipped_prices()["claude-haiku-5-5"]
 
 
 @dataclass
-class Asked:
+class QuestionSize:
     """The properties of a question that its cost depends on."""
 
     texts_size: int
@@ -41,7 +41,7 @@ class Asked:
 
 
 def price(**fields: Any) -> ModelPrice:
-    """Return a price with defaults for what a test does not give."""
+    """Return a price with defaults for the fields that are not given."""
     return ListedPrice(**{"source": "a test", "read_on": date(2026, 11, 21), "input": 3.0, "output": 15.0} | fields)
 
 
@@ -138,14 +138,18 @@ def test_an_invalid_amount_is_refused(amount: float) -> None:
 
 
 @settings(deadline=None)
-@given(usage=usages, asked=st.builds(Asked, st.integers(0, 500_000), st.integers(1, 400_000)), of=prices)
-def test_no_plausible_call_exceeds_its_worst_case(usage: Usage, asked: Asked, of: ModelPrice) -> None:
+@given(usage=usages, question=st.builds(QuestionSize, st.integers(0, 500_000), st.integers(1, 400_000)), model_price=prices)
+def test_no_plausible_call_exceeds_its_worst_case(usage: Usage, question: QuestionSize, model_price: ModelPrice) -> None:
     """The cap relies on it: a reservation bounds the settled amount."""
-    if is_plausible(usage, asked):
-        assert (of.cost(usage) or 0) <= max_cost(asked, of)
-        assert (of.cost(usage, batched=True) or 0) <= max_cost(asked, of, batched=True) <= max_cost(asked, of)
-        hour = of.max_cost(asked.texts_size, asked.max_tokens, cache_life="1h")
-        assert (of.cost(usage, cache_life="1h") or 0) <= hour
+    if is_plausible(usage, question):
+        assert (model_price.cost(usage) or 0) <= max_cost(question, model_price)
+        assert (
+            (model_price.cost(usage, batched=True) or 0)
+            <= max_cost(question, model_price, batched=True)
+            <= max_cost(question, model_price)
+        )
+        hour_bound = model_price.max_cost(question.texts_size, question.max_tokens, cache_life="1h")
+        assert (model_price.cost(usage, cache_life="1h") or 0) <= hour_bound
 
 
 @given(usd=st.floats(-1e6, 1e6) | st.integers(-(10**6), 10**6) | st.integers(-(10**9), 10**9).map(lambda n: n / 2**10))
@@ -154,36 +158,41 @@ def test_an_amount_is_rounded_to_the_nearest_nano_usd(usd: float) -> None:
     assert nano_of(usd) == round(Fraction(usd) * NANO)
 
 
-@given(texts_size=tokens, max_tokens=tokens, of=prices, batched=st.booleans())
-def test_the_worst_case_is_exact(texts_size: int, max_tokens: int, of: ModelPrice, *, batched: bool) -> None:
+@given(texts_size=tokens, max_tokens=tokens, model_price=prices, batched=st.booleans())
+def test_the_worst_case_is_exact(texts_size: int, max_tokens: int, model_price: ModelPrice, *, batched: bool) -> None:
     """A reservation that is too small by one would let a session exceed its cap."""
-    read = texts_size + OVERHEAD_TOKENS
-    dearest = max(Fraction(1), of.cache.exact_write_factor("5m"), Fraction(str(of.cache.read)))
-    steps = [of, *(step for step in of.steps if step.above < read)]
-    ways = [[pair for way in (True, False) if (pair := one.per_token(batched=way)) is not None] for one in steps]
-    known = [pair for pairs in ways for pair in (pairs[:1] if batched else pairs)]
-    expected = max(math.ceil(read * dearest * into + max_tokens * out) for into, out in known)
-    assert of.max_cost(texts_size, max_tokens, batched=batched) == expected
+    input_tokens = texts_size + OVERHEAD_TOKENS
+    max_factor = max(Fraction(1), model_price.cache.exact_write_factor("5m"), Fraction(str(model_price.cache.read)))
+    steps = [model_price, *(step for step in model_price.steps if step.above < input_tokens)]
+    costs = []
+    for step in steps:
+        batch_rates = step.per_token(batched=True)
+        live_rates = step.per_token(batched=False)
+        # A batch is reserved at its own price if that is known.
+        rates = [live_rates if batch_rates is None else batch_rates] if batched else [batch_rates, live_rates]
+        costs += [math.ceil(input_tokens * max_factor * pair[0] + max_tokens * pair[1]) for pair in rates if pair is not None]
+    expected = max(costs)
+    assert model_price.max_cost(texts_size, max_tokens, batched=batched) == expected
 
 
 def test_the_worst_case_writes_the_cache_and_uses_every_output_token() -> None:
     """One token per byte plus the overhead at 1.25 times the input price, and every token of output."""
-    assert max_cost(Asked(10_000, 500), HAIKU) == 11_000 * 1250 + 500 * 5000
+    assert max_cost(QuestionSize(10_000, 500), HAIKU) == 11_000 * 1250 + 500 * 5000
     assert HAIKU.max_cost(10_000, 500, cache_life="1h") == 11_000 * 2000 + 500 * 5000
-    assert max_cost(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG) == (100_001 * 625 + 10 * 2500)
-    assert max_cost(Asked(100_000 - OVERHEAD_TOKENS, 10), LONG) == (100_000 * 125 + 10 * 500)
+    assert max_cost(QuestionSize(100_001 - OVERHEAD_TOKENS, 10), LONG) == (100_001 * 625 + 10 * 2500)
+    assert max_cost(QuestionSize(100_000 - OVERHEAD_TOKENS, 10), LONG) == (100_000 * 125 + 10 * 500)
 
 
 def test_a_batch_is_reserved_at_its_own_price_if_known() -> None:
     """Half the price allows twice the questions under one cap; an unknown batch price is assumed to be the full one."""
-    assert max_cost(Asked(10_000, 500), HAIKU, batched=True) == 11_000 * 625 + 500 * 2500
-    assert max_cost(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG, batched=True) == (100_001 * 625 + 10 * 2500)
+    assert max_cost(QuestionSize(10_000, 500), HAIKU, batched=True) == 11_000 * 625 + 500 * 2500
+    assert max_cost(QuestionSize(100_001 - OVERHEAD_TOKENS, 10), LONG, batched=True) == (100_001 * 625 + 10 * 2500)
 
 
 def test_the_worst_case_ignores_a_discount_for_long_prompts() -> None:
     """A discount for long prompts may not apply: the number of tokens is unknown before the call."""
     discounted = price(input=10.0, output=10.0, steps=({"above": 1500, "input": 1.0, "output": 1.0},))
-    assert max_cost(Asked(1000, 10), discounted) == 2000 * 12_500 + 10 * 10_000
+    assert max_cost(QuestionSize(1000, 10), discounted) == 2000 * 12_500 + 10 * 10_000
 
 
 @pytest.mark.parametrize(
@@ -207,7 +216,7 @@ def test_the_worst_case_ignores_a_discount_for_long_prompts() -> None:
 )
 def test_implausible_usage_is_ignored(usage: Usage | None, expected: bool) -> None:
     """A server that reports zeros would judge for free, and one that reports nonsense would break the ledger."""
-    assert is_plausible(usage, Asked(100, 50)) == expected
+    assert is_plausible(usage, QuestionSize(100, 50)) == expected
 
 
 def test_a_custom_price_applies_to_every_name_of_the_model() -> None:

@@ -80,7 +80,7 @@ def test_the_description_of_alternation_names_rounds_and_tools_in_order() -> Non
 
 
 @pytest.mark.parametrize(
-    ("other", "is_near"),
+    ("arguments", "is_near"),
     [
         ({"q": QUESTION.upper()}, True),
         ({"q": f"  {QUESTION.replace(' ', '   ')}?!"}, True),
@@ -96,14 +96,14 @@ def test_the_description_of_alternation_names_rounds_and_tools_in_order() -> Non
         (None, False),
     ],
 )
-def test_nearly_equal_arguments_are_near_duplicates(other: Any, is_near: bool) -> None:
+def test_nearly_equal_arguments_are_near_duplicates(arguments: Any, is_near: bool) -> None:
     """Other words, order or case are not progress; another number, key or switch is. Equal calls are a loop instead."""
-    evidence = evidence_of([call("search", {"q": QUESTION}), call("search", other)])
+    evidence = evidence_of([call("search", {"q": QUESTION}), call("search", arguments)])
     assert evidence.patterns is not None
     assert int(is_near) == evidence.patterns.near_duplicates
-    elsewhere = evidence_of([call("search", {"q": QUESTION}), call("ask", other)])
-    assert elsewhere.patterns is not None
-    assert elsewhere.patterns.near_duplicates == 0
+    other_tool = evidence_of([call("search", {"q": QUESTION}), call("ask", arguments)])
+    assert other_tool.patterns is not None
+    assert other_tool.patterns.near_duplicates == 0
 
 
 def test_arguments_within_json_text_are_parsed() -> None:
@@ -224,9 +224,9 @@ def test_batches_stored_state_and_limits_change_only_references(
 
 @settings(deadline=None)
 @given(CALLS, CALLS)
-def test_another_event_removes_no_finding(raw_events: list[Raw], more: list[Raw]) -> None:
+def test_another_event_removes_no_finding(raw_events: list[Raw], added_events: list[Raw]) -> None:
     """An agent must not be able to make a finding smaller by doing more."""
-    before, after = find_causes(raw_events), find_causes([*raw_events, *more])
+    before, after = find_causes(raw_events), find_causes([*raw_events, *added_events])
     for name, cause in before.items():
         assert len(cause.evidence) == len(set(cause.evidence)) == cause.evidence_count
         assert cause.evidence_count <= after[name].evidence_count

@@ -29,12 +29,12 @@ def evidence_of(*raw_events: dict[str, Any]) -> SessionEvidence:
     return evidence
 
 
-def said(causes: list[Cause]) -> list[tuple[str, int, int]]:
+def summarize(causes: list[Cause]) -> list[tuple[str, int, int]]:
     """Return severity, impact and evidence count of each cause."""
     return [(cause.severity, cause.impact_score, cause.evidence_count) for cause in causes]
 
 
-def positions(cause: Cause) -> list[int]:
+def evidence_positions(cause: Cause) -> list[int]:
     """Return the positions of a cause's evidence."""
     return [seq for seq, _ in cause.evidence]
 
@@ -56,13 +56,13 @@ def positions(cause: Cause) -> list[int]:
 )
 def test_loops_by_calls_and_retries(calls: int, retries: int, expected: list[tuple[str, int, int]]) -> None:
     """Three identical calls are a loop; five calls or three retries make it critical; the penalty is capped at 30."""
-    assert said(infinite_tool_loop(evidence_of(*[CALL] * calls, *[RETRY] * retries), AS_EVENTS)) == expected
+    assert summarize(infinite_tool_loop(evidence_of(*[CALL] * calls, *[RETRY] * retries), AS_EVENTS)) == expected
 
 
 def test_a_loop_shows_its_calls_and_then_three_retries() -> None:
     """The evidence shows the repeated calls first, then the retries, wherever the events were."""
     (cause,) = infinite_tool_loop(evidence_of(RETRY, CALL, RETRY, CALL, RETRY, RETRY, CALL), AS_EVENTS)
-    assert positions(cause) == [1, 3, 6, 0, 2, 4]
+    assert evidence_positions(cause) == [1, 3, 6, 0, 2, 4]
     assert "repeated 3 times" in cause.description
     assert "Tool: search. 4 retry events" in cause.description
 
@@ -71,7 +71,7 @@ def test_every_looping_call_is_a_cause_in_order_of_first_occurrence() -> None:
     """Two loops in a session are two causes with two remedies."""
     other = {**CALL, "args": {"q": "y"}}
     causes = infinite_tool_loop(evidence_of(CALL, other, other, other, CALL, CALL, {**CALL, "args": 1}), AS_EVENTS)
-    assert [positions(cause) for cause in causes] == [[0, 4, 5], [1, 2, 3]]
+    assert [evidence_positions(cause) for cause in causes] == [[0, 4, 5], [1, 2, 3]]
 
 
 def test_calls_without_a_tool_never_loop() -> None:
@@ -88,14 +88,14 @@ def test_lost_memories(field: str, word: str, n: int, expected: list[tuple[str, 
     """Each word counts in either field and any case; three are severe."""
     events = [{"event": "memory_event", field: "stored"}, *[{"event": "memory_event", field: word}] * n]
     causes = memory_degradation(evidence_of(*events), AS_EVENTS)
-    assert said(causes) == expected
-    assert [list(range(1, n + 1))] * bool(n) == [positions(cause) for cause in causes]
+    assert summarize(causes) == expected
+    assert [list(range(1, n + 1))] * bool(n) == [evidence_positions(cause) for cause in causes]
 
 
 @pytest.mark.parametrize(("n", "impact"), [(3, -23), (4, -25), (9, -25)])
 def test_memory_penalty_stops_at_25(n: int, impact: int) -> None:
     """No single failure may dominate the score."""
-    assert said(memory_degradation(evidence_of(*[{"event": "memory_event", "action": "miss"}] * n), AS_EVENTS)) == [
+    assert summarize(memory_degradation(evidence_of(*[{"event": "memory_event", "action": "miss"}] * n), AS_EVENTS)) == [
         ("high", impact, n)
     ]
 
@@ -110,7 +110,7 @@ def test_memory_penalty_stops_at_25(n: int, impact: int) -> None:
 def test_unused_outputs(unused: dict[str, Any], n: int, expected: list[tuple[str, int, int]]) -> None:
     """Any sign that an output was dropped counts once per event; the penalty is capped at 30."""
     used = {"event": "tool_output", "used": True, "referenced": True, "status": "ok"}
-    assert said(ignoring_tool_outputs(evidence_of(used, *[{"event": "tool_output", **unused}] * n), AS_EVENTS)) == expected
+    assert summarize(ignoring_tool_outputs(evidence_of(used, *[{"event": "tool_output", **unused}] * n), AS_EVENTS)) == expected
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,10 @@ def test_unused_outputs(unused: dict[str, Any], n: int, expected: list[tuple[str
 )
 def test_polluted_contexts(contexts: list[dict[str, Any]], expected: list[tuple[str, int, int]]) -> None:
     """Saturation from 85 % or a compaction counts; 95 % is severe; the penalty is capped at 22."""
-    assert said(context_pollution(evidence_of(*[{"event": "context_event", **one} for one in contexts]), AS_EVENTS)) == expected
+    assert (
+        summarize(context_pollution(evidence_of(*[{"event": "context_event", **one} for one in contexts]), AS_EVENTS))
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,9 +172,9 @@ def test_calls_without_a_tool_are_duplicates_by_skill_or_type() -> None:
     assert evidence_of(*events).duplicate_calls == 3
 
 
-def usage(tokens: int, **more: Any) -> dict[str, Any]:
+def usage(tokens: int, **fields: Any) -> dict[str, Any]:
     """Return an event that reports this many tokens."""
-    return {"event": "token_usage", "usage": {"total": tokens}, **more}
+    return {"event": "token_usage", "usage": {"total": tokens}, **fields}
 
 
 @pytest.mark.parametrize(
@@ -202,32 +205,32 @@ def test_the_cost_evidence_shows_the_most_expensive_and_repeated_events(
 ) -> None:
     """The evidence must show the largest events, not the first ones, which may be harmless."""
     (cause,) = cost_explosion(evidence_of(*events), AS_EVENTS)
-    assert set(positions(cause)) == set(expected)
-    assert len(positions(cause)) == cause.evidence_count == len(expected)
+    assert set(evidence_positions(cause)) == set(expected)
+    assert len(evidence_positions(cause)) == cause.evidence_count == len(expected)
 
 
 def test_the_cost_of_a_transcript_is_that_of_its_most_expensive_exchange() -> None:
     """A session lasts for weeks, so only the expensive exchange is evidence."""
-    told = [
+    transcript = [
         {**event, "source": "codex", "exchange_id": exchange}
         for exchange, event in [
             ("cheap", usage(20_000)), ("cheap", CALL), ("cheap", CALL), ("dear", usage(30_000)), ("dear", usage(90)), ("dear", usage(40_000)),
             ("twice", CALL), ("twice", CALL), ("twice", CALL), ("twice", CALL),
         ]
     ]  # fmt: skip
-    (cause,) = cost_explosion(evidence_of(*told), TRANSCRIPTS)
-    assert positions(cause) == [3, 5, 6, 7, 8, 9]
+    (cause,) = cost_explosion(evidence_of(*transcript), TRANSCRIPTS)
+    assert evidence_positions(cause) == [3, 5, 6, 7, 8, 9]
     assert cause.evidence_count == 6
 
 
 def test_the_retries_of_a_transcripts_loop_are_of_one_exchange() -> None:
     """Retries of other weeks are not evidence of this loop."""
-    told = [
+    transcript = [
         {**event, "source": "codex", "exchange_id": exchange}
         for exchange, event in [("monday", RETRY), *[("tuesday", CALL)] * 3, ("tuesday", RETRY), ("tuesday", RETRY)]
     ]
-    (cause,) = infinite_tool_loop(evidence_of(*told), TRANSCRIPTS)
-    assert positions(cause) == [1, 2, 3, 4, 5]
+    (cause,) = infinite_tool_loop(evidence_of(*transcript), TRANSCRIPTS)
+    assert evidence_positions(cause) == [1, 2, 3, 4, 5]
     assert cause.evidence_count == 5
 
 
@@ -239,7 +242,7 @@ def test_the_retries_of_a_transcripts_loop_are_of_one_exchange() -> None:
 def test_failed_skills(failed: dict[str, Any], n: int, expected: list[tuple[str, int, int]]) -> None:
     """An available skill that was not used or failed counts; two are severe; the penalty is capped at 24."""
     events = [{"event": "skill_event", "invoked": True, "status": "ok"}, *[{"event": "skill_event", **failed}] * n]
-    assert said(skill_failure(evidence_of(*events), AS_EVENTS)) == expected
+    assert summarize(skill_failure(evidence_of(*events), AS_EVENTS)) == expected
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from schemas.errors import PolicyError
 Json = dict[str, Any]
 
 
-def said(*raw_events: Json, **changes: Any) -> SessionDiagnosis:
+def diagnose_transcript(*raw_events: Json, **changes: Any) -> SessionDiagnosis:
     """Return the diagnosis of a transcript's events under its profile with changes."""
     thresholds = Profile.of("transcripts", changes).thresholds
     events = normalise_session([{"source": "openclaw", "exchange_id": "e1", **raw} for raw in raw_events])
@@ -32,18 +32,18 @@ def said(*raw_events: Json, **changes: Any) -> SessionDiagnosis:
 
 def failures(*raw_events: Json, **changes: Any) -> list[tuple[str, str]]:
     """Return failure types and severities of a transcript."""
-    return [(cause.type, cause.severity) for cause in said(*raw_events, **changes).causes]
+    return [(cause.type, cause.severity) for cause in diagnose_transcript(*raw_events, **changes).causes]
 
 
-def call(command: str, **more: Any) -> Json:
+def call(command: str, **fields: Any) -> Json:
     """Return a call of the shell."""
-    return {"event": "tool_call", "tool": "exec", "arguments": {"command": command}, **more}
+    return {"event": "tool_call", "tool": "exec", "arguments": {"command": command}, **fields}
 
 
-def usage(plain: int, output: int, *, cached: int = 0, written: int = 0, **more: Any) -> Json:
+def usage(plain: int, output: int, *, cache_read: int = 0, cache_write: int = 0, **fields: Any) -> Json:
     """Return the token usage of one request to the model."""
-    counts = {"input": plain, "cache_read": cached, "cache_write": written, "output": output}
-    return {"event": "token_usage", "usage": {"total": sum(counts.values()), **counts}, **more}
+    counts = {"input": plain, "cache_read": cache_read, "cache_write": cache_write, "output": output}
+    return {"event": "token_usage", "usage": {"total": sum(counts.values()), **counts}, **fields}
 
 
 PROMPT = 12_000
@@ -51,17 +51,17 @@ PROMPT = 12_000
 
 
 @pytest.mark.parametrize("is_cached", [True, False])
-def test_a_prompt_that_every_request_repeats_is_no_expense(*, is_cached: bool) -> None:
+def test_a_repeated_prompt_is_not_counted_as_an_expense(*, is_cached: bool) -> None:
     """Real gateways send 12 000 tokens with every request, so by the sum every run would be unsafe for production."""
     requests = [
-        usage(0, 200, cached=PROMPT + 300 * n, written=300) if is_cached else usage(PROMPT + 300 * (n + 1), 200)
+        usage(0, 200, cache_read=PROMPT + 300 * n, cache_write=300) if is_cached else usage(PROMPT + 300 * (n + 1), 200)
         for n in range(40)
     ]
     assert failures(*requests) == []
 
 
-def test_the_same_events_without_a_source_are_held_to_the_published_rules() -> None:
-    """Delivered events get the diagnosis of the published rules, whatever they look like."""
+def test_events_without_a_source_are_diagnosed_by_the_published_rules() -> None:
+    """Delivered events are diagnosed by the published rules, even if they look like a transcript."""
     requests = [{**usage(PROMPT, 200), "source": None} for _ in range(3)]
     (cause,) = diagnose_events("s", requests)["failure_causes"]
     assert cause["type"] == "cost_explosion"
@@ -76,7 +76,7 @@ def test_a_flood_of_new_text_in_one_exchange_is_an_expense() -> None:
     assert failures(*({**one, "exchange_id": f"e{n}"} for n, one in enumerate(flood))) == []
 
 
-def test_a_command_that_is_given_again_after_another_is_no_loop() -> None:
+def test_a_command_repeated_after_another_is_no_loop() -> None:
     """Developers rightly run the same test after every change."""
     work = [step for n in range(6) for step in (call(f"sed -i s/{n}/x/ a.py"), call("pytest -q"))]
     assert failures(*work) == []
@@ -103,7 +103,7 @@ def test_polling_is_no_loop() -> None:
     assert failures(*[kill] * 3, polling_tools=("process",)) == []
 
 
-def test_delivered_events_are_not_looked_at_for_polling() -> None:
+def test_polling_is_not_recognized_in_delivered_events() -> None:
     """The published rules have no polling, so delivered events are diagnosed as before."""
     poll = {"event": "tool_call", "tool": "process", "arguments": {"action": "poll"}}
     assert [cause["type"] for cause in diagnose_events("s", [poll] * 3)["failure_causes"]] == ["infinite_tool_loop"]
@@ -116,7 +116,7 @@ def test_retries_of_other_exchanges_make_no_loop_critical() -> None:
     assert failures(*[{"event": "retry_event"}] * 3, *[call("deploy")] * 3) == [("infinite_tool_loop", "critical")]
 
 
-def test_an_output_of_which_nothing_came_is_an_ignored_one() -> None:
+def test_an_unused_output_is_an_ignored_one() -> None:
     """No program reports whether an output was used; values derived from the texts count like reported ones."""
     assert failures({"event": "output_use", "used": False}) == [("ignoring_tool_outputs", "medium")]
     assert failures(*[{"event": "output_use", "used": False}] * 2) == [("ignoring_tool_outputs", "high")]
@@ -164,11 +164,12 @@ EVENTS = st.builds(
 
 
 @given(st.lists(EVENTS, max_size=30), EVENTS)
-def test_another_event_of_a_transcript_never_lowers_a_penalty(events: list[Json], more: Json) -> None:
+def test_another_event_of_a_transcript_never_lowers_a_penalty(events: list[Json], added_event: Json) -> None:
     """More of the same evidence is never better, in a transcript as elsewhere."""
-    before, after = ({one.type: one.impact_score for one in said(*them).causes} for them in (events, [*events, more]))
-    assert all(after[failure] <= impact for failure, impact in before.items() if failure != "infinite_tool_loop")
+    before = {cause.type: cause.impact_score for cause in diagnose_transcript(*events).causes}
+    after = {cause.type: cause.impact_score for cause in diagnose_transcript(*events, added_event).causes}
     assert before.keys() <= after.keys()
+    assert all(after[failure] <= impact for failure, impact in before.items() if failure != "infinite_tool_loop")
 
 
 @given(st.lists(EVENTS, max_size=30), st.integers(0, 30))
@@ -177,11 +178,12 @@ def test_a_transcript_in_parts_is_the_same_transcript(events: list[Json], cut: i
     rows = [
         fold_row("s", event, seq) for seq, event in enumerate(normalise_session([{"source": "codex", **one} for one in events]))
     ]
-    whole, parts = SessionEvidence(), SessionEvidence()
-    fold_columns({"s": whole}, rows)
-    fold_columns({"s": parts}, rows[:cut])
-    fold_columns({"s": parts}, rows[cut:])
-    assert parts == whole
+    at_once = SessionEvidence()
+    in_parts = SessionEvidence()
+    fold_columns({"s": at_once}, rows)
+    fold_columns({"s": in_parts}, rows[:cut])
+    fold_columns({"s": in_parts}, rows[cut:])
+    assert in_parts == at_once
 
 
 def test_a_week_of_different_calls_leaves_a_small_state() -> None:
@@ -192,7 +194,7 @@ def test_a_week_of_different_calls_leaves_a_small_state() -> None:
     assert len(evidence.calls) == 1
 
 
-def test_agents_go_over_projects_and_projects_over_defaults() -> None:
+def test_agents_override_projects_and_projects_override_defaults() -> None:
     """One of many agents has long exchanges: only its own limit is raised."""
     policy = Policy.model_validate(
         {
@@ -213,7 +215,7 @@ def test_agents_go_over_projects_and_projects_over_defaults() -> None:
 PLACES = [("ops", "bob"), ("ops", "ann"), ("other", "bob")]
 
 
-def test_what_a_diagnosis_of_another_version_was_held_to_is_not_guessed() -> None:
+def test_the_thresholds_of_another_version_are_unknown() -> None:
     """The defaults of old versions are not kept."""
     assert recorded_profile("events-0", None) is None
     assert recorded_profile(None, None) is None
@@ -230,15 +232,17 @@ def test_thresholds_that_contradict_each_other_are_refused_by_line(tmp_path: Pat
     """A loop that is critical before it is a loop shows that two numbers were swapped."""
     path = tmp_path / "p.yaml"
     path.write_text("version: 1\ndefaults:\n  detectors:\n    events:\n      loopCalls: 9\n", "utf-8")
-    words = "p.yaml:5: defaults.detectors.events.loopCalls: 9 is above criticalLoopCalls, which is 5"
-    with pytest.raises(PolicyError, match=re.escape(words)):
+    message = "p.yaml:5: defaults.detectors.events.loopCalls: 9 is above criticalLoopCalls, which is 5"
+    with pytest.raises(PolicyError, match=re.escape(message)):
         load_policy(path)
 
 
 def test_every_threshold_belongs_to_a_detector() -> None:
     """A threshold that no detector reads would have no effect, so each one is tested above."""
-    tried = {name for mark in test_each_threshold_decides.pytestmark for _, changes, _ in mark.args[1] for name in changes}
-    findings = {"alternating_rounds", "near_duplicate_calls", "near_duplicate_similarity"}  # in test_call_patterns.py
-    assert tried | findings | {"critical_retries", "polling_tools"} == set(Thresholds.model_fields)
+    tested_thresholds = {
+        name for mark in test_each_threshold_decides.pytestmark for _, changes, _ in mark.args[1] for name in changes
+    }
+    pattern_thresholds = {"alternating_rounds", "near_duplicate_calls", "near_duplicate_similarity"}  # in test_call_patterns.py
+    assert tested_thresholds | pattern_thresholds | {"critical_retries", "polling_tools"} == set(Thresholds.model_fields)
     assert {one.threshold for one in (*DETECTORS, *FINDERS)} - {None} <= set(Thresholds.model_fields)
     assert Detectors().profile("events", None) is DEFAULTS["events"]

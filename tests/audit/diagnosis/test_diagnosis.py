@@ -129,8 +129,8 @@ def test_trust_is_the_weighted_mean_of_the_dimensions() -> None:
 
 def test_the_worst_cause_of_a_type_counts_wherever_it_comes() -> None:
     """A milder loop after a worse one must not hide the worse one."""
-    other = {**CALL, "tool": "fetch"}
-    for events in ([*[CALL] * 5, *[other] * 3], [*[other] * 3, *[CALL] * 5]):
+    other_call = {**CALL, "tool": "fetch"}
+    for events in ([*[CALL] * 5, *[other_call] * 3], [*[other_call] * 3, *[CALL] * 5]):
         assert result_of(*events).scores["loop_control"] == 72
 
 
@@ -190,8 +190,8 @@ def test_division_rounds_half_to_even(numerator: int, denominator: int) -> None:
 
 def test_cost_analysis_by_hand() -> None:
     """Six calls, four of them duplicates, 9 000 tokens: the penalty is 10 + 16 + 1 = 27, the waste min(9000, 4000 + 3240)."""
-    other = {**CALL, "args": {"q": "y"}}
-    cost = result_of(*[CALL] * 4, *[other] * 2, {"event": "token_usage", "usage": {"total": 9000}}).cost_analysis
+    other_call = {**CALL, "args": {"q": "y"}}
+    cost = result_of(*[CALL] * 4, *[other_call] * 2, {"event": "token_usage", "usage": {"total": 9000}}).cost_analysis
     assert msgspec.structs.asdict(cost) == {
         "total_tokens": 9000,
         "duplicate_calls": 4,
@@ -209,10 +209,12 @@ def test_event_counts_are_sorted_by_name() -> None:
 
 
 @settings(deadline=None)
-@given(raw_events=st.lists(EVENTS, min_size=1, max_size=30), more=EVENTS)
-def test_trust_is_bounded_and_never_rises_with_another_event(raw_events: list[dict[str, Any]], more: dict[str, Any]) -> None:
+@given(raw_events=st.lists(EVENTS, min_size=1, max_size=30), added_event=EVENTS)
+def test_trust_is_bounded_and_never_rises_with_another_event(
+    raw_events: list[dict[str, Any]], added_event: dict[str, Any]
+) -> None:
     """An agent must not gain trust by adding noise to a bad session."""
-    before, after = result_of(*raw_events), result_of(*raw_events, more)
+    before, after = result_of(*raw_events), result_of(*raw_events, added_event)
     assert before.trust_score is not None
     assert after.trust_score is not None
     assert 0 <= after.trust_score <= before.trust_score <= 100
@@ -228,12 +230,12 @@ def test_trust_is_bounded_and_never_rises_with_another_event(raw_events: list[di
 def test_the_order_of_events_changes_no_score(raw_events: list[dict[str, Any]], data: st.DataObject) -> None:
     """Counts decide, not timing; only the evidence and the order of equal causes may differ."""
     shuffled = data.draw(st.permutations(raw_events))
-    item, other = result_of(*raw_events), result_of(*shuffled)
-    assert item.trust_score == other.trust_score
-    assert item.readiness_level == other.readiness_level
-    assert item.scores == other.scores
-    assert item.cost_analysis == other.cost_analysis
-    assert item.evidence_summary == other.evidence_summary
+    original, reordered = result_of(*raw_events), result_of(*shuffled)
+    assert original.trust_score == reordered.trust_score
+    assert original.readiness_level == reordered.readiness_level
+    assert original.scores == reordered.scores
+    assert original.cost_analysis == reordered.cost_analysis
+    assert original.evidence_summary == reordered.evidence_summary
 
 
 @settings(deadline=None)
@@ -299,10 +301,10 @@ def test_the_evidence_digest_tells_evidence_apart() -> None:
 
 def test_the_rule_version_names_every_detector() -> None:
     """A changed detector must change the version in the scores."""
-    placed, *named = rule_version(AS_EVENTS).removeprefix("diagnosis-1:").split("+")
-    assert placed.split(".") == [str(item.version) for item in DETECTORS if item.order is not None]
-    assert named == [f"{item.failure_type}-{item.version}" for item in DETECTORS if item.order is None]
-    assert placed == "3.1.2.1.3.1"
+    ordered_versions, *named_versions = rule_version(AS_EVENTS).removeprefix("diagnosis-1:").split("+")
+    assert ordered_versions.split(".") == [str(item.version) for item in DETECTORS if item.order is not None]
+    assert named_versions == [f"{item.failure_type}-{item.version}" for item in DETECTORS if item.order is None]
+    assert ordered_versions == "3.1.2.1.3.1"
 
 
 def test_records_without_events_keep_null_scores() -> None:

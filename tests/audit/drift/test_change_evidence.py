@@ -22,15 +22,15 @@ START = datetime(2026, 8, 3, tzinfo=UTC)
 values = st.lists(st.floats(0, 1).map(lambda value: round(value, 3)), min_size=12, max_size=30)
 
 
-def compared(before: Sequence[float], after: Sequence[float], weight: float = 1.0) -> tuple[Contrast, float]:
+def compare(before: Sequence[float], after: Sequence[float], weight: float = 1.0) -> tuple[Contrast, float]:
     """Return the contrast and the log evidence of two stretches of scores, each within one day."""
-    units = [Unit(START + place * timedelta(minutes=20), 1, weight, weight * score) for place, score in enumerate(before)]
+    units = [Unit(START + number * timedelta(minutes=20), 1, weight, weight * score) for number, score in enumerate(before)]
     later = START + timedelta(days=1)
-    units += [Unit(later + place * timedelta(minutes=20), 1, weight, weight * score) for place, score in enumerate(after)]
-    return of(units, 1)
+    units += [Unit(later + number * timedelta(minutes=20), 1, weight, weight * score) for number, score in enumerate(after)]
+    return evidence_at(units, 1)
 
 
-def of(units: Sequence[Unit], day: int) -> tuple[Contrast, float]:
+def evidence_at(units: Sequence[Unit], day: int) -> tuple[Contrast, float]:
     """Return the contrast and the log evidence of the last look for a change on a day."""
     series = Series(cells_of(units), FIRST, FIRST + timedelta(days=90))
     contrasts, evidence = contrasts_at(series, len(series.day) - 1, series.starts[[day]])
@@ -43,7 +43,7 @@ def test_the_evidence_is_the_bayes_factor_of_the_t_test() -> None:
     before, after = [rng.gauss(0, 1) for _ in range(40)], [2.0, 0.0] * 6
     units = [Unit(START + timedelta(days=number), 1, 1.0, score) for number, score in enumerate(before)]
     units += [Unit(START + timedelta(days=40, hours=place), 1, 1.0, score) for place, score in enumerate(after)]
-    contrasts, evidence = of(units, 40)
+    contrasts, evidence = evidence_at(units, 40)
     variance, t2 = float(contrasts.variance[0]), float(contrasts.size[0] ** 2 / contrasts.variance[0])
     terms = []
     for spread, share in EFFECT_SIZES:
@@ -62,7 +62,7 @@ def test_without_a_change_it_is_at_most_one_on_average(before: int, after: int) 
     """The false alarm rate rests on this expectation, however often one looks."""
     rng = random.Random(7)
     samples = [
-        compared([rng.gauss(0.6, 0.1) for _ in range(before)], [rng.gauss(0.6, 0.1) for _ in range(after)])[1]
+        compare([rng.gauss(0.6, 0.1) for _ in range(before)], [rng.gauss(0.6, 0.1) for _ in range(after)])[1]
         for _ in range(600)
     ]
 
@@ -71,28 +71,28 @@ def test_without_a_change_it_is_at_most_one_on_average(before: int, after: int) 
 
 @given(values, values)
 def test_both_directions_have_the_same_evidence(before: list[float], after: list[float]) -> None:
-    """Both directions have the same evidence."""
-    mirrored = compared([1 - one for one in before], [1 - one for one in after])
+    """A rise is found as soon as a fall of the same size."""
+    mirrored = compare([1 - score for score in before], [1 - score for score in after])
 
-    assert compared(before, after)[1] == pytest.approx(mirrored[1], rel=1e-3, abs=1e-3)
+    assert compare(before, after)[1] == pytest.approx(mirrored[1], rel=1e-3, abs=1e-3)
 
 
 @given(values, values, st.sampled_from([0.25, 3.0, 40.0]))
 def test_the_scale_of_the_weights_does_not_matter(before: list[float], after: list[float], weight: float) -> None:
     """Weights of three on all scores change nothing."""
-    assert compared(before, after)[1] == pytest.approx(compared(before, after, weight)[1], rel=1e-6, abs=1e-6)
+    assert compare(before, after)[1] == pytest.approx(compare(before, after, weight)[1], rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 1 / 3])
 def test_constant_scores_are_no_evidence(value: float) -> None:
     """Constant scores have no evidence for a change, and no division by zero."""
-    assert compared([value] * 20, [value] * 5)[1] <= 0
+    assert compare([value] * 20, [value] * 5)[1] <= 0
 
 
 @pytest.mark.parametrize("before", [40, 70])
 def test_one_outlier_is_no_evidence(before: int) -> None:
     """A single session may be an outlier."""
-    assert compared([1.0] * before, [0.0, 1.0, 1.0])[1] < math.log(100)
+    assert compare([1.0] * before, [0.0, 1.0, 1.0])[1] < math.log(100)
 
 
 def test_varying_days_reduce_the_weight_of_each_session() -> None:
@@ -109,8 +109,8 @@ def test_varying_days_reduce_the_weight_of_each_session() -> None:
             ]
         return units
 
-    assert of(history(0.0), 29)[1] > 8
-    assert of(history(0.05), 29)[1] < 3
+    assert evidence_at(history(0.0), 29)[1] > 8
+    assert evidence_at(history(0.05), 29)[1] < 3
 
 
 def test_correlated_scores_of_a_session_count_less() -> None:
@@ -120,5 +120,5 @@ def test_correlated_scores_of_a_session_count_less() -> None:
     session_units = [Unit(START + timedelta(hours=12 * number), 1, 1.0, mean) for number, mean in enumerate(means)]
     tens = [Unit(one.at, 10, 10.0, 10 * one.total) for one in session_units]
 
-    assert of(session_units, 25)[1] == pytest.approx(of(tens, 25)[1])
-    assert np.allclose(of(session_units, 25)[0].variance, of(tens, 25)[0].variance)
+    assert evidence_at(session_units, 25)[1] == pytest.approx(evidence_at(tens, 25)[1])
+    assert np.allclose(evidence_at(session_units, 25)[0].variance, evidence_at(tens, 25)[0].variance)

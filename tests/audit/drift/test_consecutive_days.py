@@ -19,15 +19,15 @@ weeks = st.text("HhlL. _", min_size=0, max_size=12)
 
 def week(marks: str, mean: float = MEAN, sigma: float = SIGMA) -> list[DailyAverage]:
     """Return days up to the check: high and low ones, in capitals beyond two sigma, and `_` without scores."""
-    first = AS_OF - timedelta(days=len(marks) - 1)
+    first_day = AS_OF - timedelta(days=len(marks) - 1)
     offsets = [OFFSETS.get(mark) for mark in marks]
     return [
-        DailyAverage(first + timedelta(days=place), None if offset is None else mean + offset * sigma)
-        for place, offset in enumerate(offsets)
+        DailyAverage(first_day + timedelta(days=index), None if offset is None else mean + offset * sigma)
+        for index, offset in enumerate(offsets)
     ]
 
 
-def found(days: list[DailyAverage], mean: float = MEAN, stddev: float = SIGMA) -> list[tuple[str, str, int]]:
+def find_runs(days: list[DailyAverage], mean: float = MEAN, stddev: float = SIGMA) -> list[tuple[str, str, int]]:
     """Return direction, severity and number of days of each run."""
     return [(run.direction, run.severity, len(run.days)) for run in consecutive_days(days, mean, stddev, AS_OF)]
 
@@ -53,14 +53,14 @@ def found(days: list[DailyAverage], mean: float = MEAN, stddev: float = SIGMA) -
 )
 def test_a_run_is_three_days_with_scores_on_one_side(marks: str, expected: list[tuple[str, str, int]]) -> None:
     """A day without scores shows nothing, so it neither adds to a run nor ends it."""
-    assert found(week(marks)) == expected
+    assert find_runs(week(marks)) == expected
 
 
 def test_only_the_last_seven_days_count() -> None:
     """A drift that is over for a week is history."""
-    assert found(week("lllll.....")) == []
-    assert found(week("lllllllllll")) == [("down", "warning", 7)]
-    assert found([DailyAverage(one.day + timedelta(days=3), one.average) for one in week("lll")]) == []
+    assert find_runs(week("lllll.....")) == []
+    assert find_runs(week("lllllllllll")) == [("down", "warning", 7)]
+    assert find_runs([DailyAverage(one.day + timedelta(days=3), one.average) for one in week("lll")]) == []
 
 
 def test_a_run_keeps_all_its_days_and_the_largest_deviation() -> None:
@@ -77,7 +77,7 @@ def test_one_sigma_is_not_beyond_the_limit(offset: float, expected: list[tuple[s
     """More than one sigma is a run and more than two are critical, tested with numbers that floats represent exactly."""
     days = [DailyAverage(AS_OF - timedelta(days=number), 0.5 + offset) for number in range(3)]
 
-    assert found(days, 0.5, 0.25) == expected
+    assert find_runs(days, 0.5, 0.25) == expected
 
 
 def test_a_constant_baseline_has_a_minimum_sigma() -> None:
@@ -85,23 +85,23 @@ def test_a_constant_baseline_has_a_minimum_sigma() -> None:
     for drop, expected in ((0.009, []), (0.015, "warning"), (0.03, "critical")):
         days = [DailyAverage(AS_OF - timedelta(days=number), 1 - drop) for number in range(3)]
 
-        assert found(days, 1.0, 0.0) == (expected and [("down", expected, 3)])
+        assert find_runs(days, 1.0, 0.0) == (expected and [("down", expected, 3)])
 
 
 @given(weeks, st.randoms())
 def test_the_order_of_the_days_does_not_matter(marks: str, rng: object) -> None:
     """A query may return days in any order."""
     days = week(marks)
-    mixed = list(days)
-    rng.shuffle(mixed)  # type: ignore[attr-defined]
+    shuffled = list(days)
+    rng.shuffle(shuffled)  # type: ignore[attr-defined]
 
-    assert consecutive_days(days, MEAN, SIGMA, AS_OF) == consecutive_days(mixed, MEAN, SIGMA, AS_OF)
+    assert consecutive_days(days, MEAN, SIGMA, AS_OF) == consecutive_days(shuffled, MEAN, SIGMA, AS_OF)
 
 
 @given(weeks)
 def test_both_directions_are_treated_equally(marks: str) -> None:
-    """Both directions are treated equally."""
+    """A rise of scores is reported like a fall."""
     mirrored = marks.translate(str.maketrans("HhlL", "LlhH"))
-    swapped = [({"up": "down", "down": "up"}[side], bad, days) for side, bad, days in found(week(mirrored))]
+    swapped = [({"up": "down", "down": "up"}[side], bad, days) for side, bad, days in find_runs(week(mirrored))]
 
-    assert found(week(marks)) == swapped
+    assert find_runs(week(marks)) == swapped

@@ -40,9 +40,9 @@ def e_value(before: Pair, after: Pair) -> float:
     return math.exp(float(log_count_evidence(*(Counts(*(np.array([count]) for count in pair)) for pair in (before, after)))[0]))
 
 
-def binomial(having: int, of: int, share: float) -> float:
+def binomial(count: int, total: int, share: float) -> float:
     """Return the binomial probability of a count."""
-    return math.comb(of, having) * share**having * (1 - share) ** (of - having)
+    return math.comb(total, count) * share**count * (1 - share) ** (total - count)
 
 
 def count_off(units: Sequence[Unit], usual: float) -> DeviantUnits:
@@ -190,9 +190,9 @@ def test_the_levels_of_a_share_are_plain_proportions() -> None:
 
 
 @given(st.integers(0, 3), st.integers(6, 14), st.randoms(use_true_random=False))
-def test_the_interval_of_a_share_stays_on_its_scale(few: int, after: int, rng: random.Random) -> None:
+def test_the_interval_of_a_share_stays_on_its_scale(failures_before: int, after: int, rng: random.Random) -> None:
     """A share of 1.002 is impossible."""
-    before = [1] * few + [0] * (30 - few)
+    before = [1] * failures_before + [0] * (30 - failures_before)
     rng.shuffle(before)
     change = find_share_change(before, [1] * after)
     if change is not None:
@@ -234,9 +234,9 @@ def test_equal_deviations_are_counted_exactly() -> None:
 def test_constant_scores_do_not_predict_the_size_of_a_deviation() -> None:
     """Tier 1 is often 1 for weeks. Two sessions at 0.67 are two of two, which is not certain; six are a change."""
     units = [Unit(unit.at, 1, 1.0, 1.0 - unit.total / 3) for unit in run_units([0] * 30, [1] * 6)]
-    two, six = units[:32], units
-    assert find_change(two, two[-1].at.date()) is None
-    change = find_change(six, six[-1].at.date())
+    with_two, with_six = units[:32], units
+    assert find_change(with_two, with_two[-1].at.date()) is None
+    change = find_change(with_six, with_six[-1].at.date())
     assert change is not None
     assert change.log_evidence < math.log(DAYS_BETWEEN * e_value((0, 30), (8, 8)))
 

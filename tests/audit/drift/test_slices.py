@@ -132,23 +132,25 @@ def test_labels_with_equal_partitions_name_each_other() -> None:
     explanation = explain_labels(before, after)
 
     assert explanation is not None
-    first, second = explanation.slices[:2]
-    assert Key("tenant", VALUE, "2") == first.key
-    assert Key("version", VALUE, "2") == second.key
-    assert (second.key,) == first.same_as
-    assert (first.key,) == second.same_as
+    tenant_slice, version_slice = explanation.slices[:2]
+    assert Key("tenant", VALUE, "2") == tenant_slice.key
+    assert Key("version", VALUE, "2") == version_slice.key
+    assert (version_slice.key,) == tenant_slice.same_as
+    assert (tenant_slice.key,) == version_slice.same_as
     assert explanation.tried == 2
 
 
 def test_exchanges_without_a_label_are_a_slice() -> None:
     """Unlabelled exchanges may be the ones that changed."""
 
-    def bare(side: list[Scored]) -> list[Scored]:
+    def unlabelled(side: list[Scored]) -> list[Scored]:
         return [exchange._replace(labels={}) if exchange.labels["version"] == "2" else exchange for exchange in side]
 
     shares = {"1": 0.6, "2": 0.4}
     explanation = explain_labels(
-        bare(simulate_versions(1, 200, {}, shares)), bare(simulate_versions(2, 200, {"2": 0.2}, shares)), ("version",)
+        unlabelled(simulate_versions(1, 200, {}, shares)),
+        unlabelled(simulate_versions(2, 200, {"2": 0.2}, shares)),
+        ("version",),
     )
     assert explanation is not None
     assert Key("version", NOT_GIVEN, "") == explanation.slices[0].key

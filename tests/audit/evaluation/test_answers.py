@@ -21,31 +21,31 @@ ASSESSMENTS = st.builds(lambda evidence, score: {"evidence": evidence, "score": 
 
 def problems(text: str) -> tuple[str, ...]:
     """Return the problems of an answer about task and spark."""
-    read = read_evaluation(text, dimensions=("task", "spark"))
-    assert isinstance(read, Invalid), read
-    return read.problems
+    result = read_evaluation(text, dimensions=("task", "spark"))
+    assert isinstance(result, Invalid), result
+    return result.problems
 
 
-def changed(**overall: Any) -> str:
+def change_overall(**overall: Any) -> str:
     """Return an answer about task and spark with another overall verdict."""
     good = answer(7, ("task", "spark"))
     return answer_json(good | {"overall": good["overall"] | overall})
 
 
 @given(st.sets(st.sampled_from(DIMENSIONS), min_size=1), st.data())
-def test_what_the_judge_was_asked_is_read_as_it_stands(asked: set[str], data: st.DataObject) -> None:
+def test_the_requested_dimensions_are_read_unchanged(requested: set[str], data: st.DataObject) -> None:
     """The reader changes nothing: scores are used as given."""
-    dimensions = tuple(one for one in DIMENSIONS if one in asked)
+    dimensions = tuple(dimension for dimension in DIMENSIONS if dimension in requested)
     given_answer = {
-        "dimensions": {one: data.draw(ASSESSMENTS) for one in dimensions},
+        "dimensions": {dimension: data.draw(ASSESSMENTS) for dimension in dimensions},
         "overall": data.draw(ASSESSMENTS),
     }
-    read = read_evaluation(json.dumps(given_answer), dimensions=dimensions)
-    assert isinstance(read, EvaluationAnswer), read
-    assert list(dimensions) == list(read.dimensions)
-    for name, found in (*read.dimensions.items(), ("overall", read.overall)):
+    result = read_evaluation(json.dumps(given_answer), dimensions=dimensions)
+    assert isinstance(result, EvaluationAnswer), result
+    assert list(dimensions) == list(result.dimensions)
+    for name, assessment in (*result.dimensions.items(), ("overall", result.overall)):
         expected = given_answer["overall"] if name == "overall" else given_answer["dimensions"][name]
-        assert Assessment(tuple(expected["evidence"]), float(expected["score"])) == found
+        assert Assessment(tuple(expected["evidence"]), float(expected["score"])) == assessment
 
 
 @given(st.text())
@@ -78,21 +78,21 @@ def test_no_json_makes_the_reader_raise(value: Any) -> None:
         (answer_json(answer(7, ("task",))), "the field spark is missing in dimensions"),
         (answer_json(answer(7, ("task", "spark", "process"))), 'the field "process" is not in the schema in dimensions'),
         (answer_json(answer(7, ("task", "spark")) | {"verdict": 10}), 'the field "verdict" is not in the schema'),
-        (changed(score="9"), "overall.score "),
-        (changed(score=True), "overall.score "),
-        (changed(score=None), "overall.score "),
-        (changed(score=10.001), "overall.score "),
-        (changed(score=-0.1), "overall.score "),
-        (changed(score=1).replace('"score": 1}', '"score": 1e999}'), "overall.score "),
-        (changed(score=1).replace('"score": 1}', '"score": NaN}'), "NaN is not a JSON number"),
-        (changed(score=1).replace('"score": 1}', '"score": 1, "score": 9}'), '"score" occurs more than once'),
-        (changed(evidence="all good"), "overall.evidence "),
-        (changed(evidence=[]), "overall.evidence "),
-        (changed(evidence=["a"] * 9), "overall.evidence "),
-        (changed(evidence=["a", " \n"]), "overall.evidence[1] "),
-        (changed(evidence=[7]), "overall.evidence[0] "),
-        (changed(evidence=["\ud800"]), "lone surrogate"),
-        ("```json\n" + changed() + "\n```", "at character 0"),
+        (change_overall(score="9"), "overall.score "),
+        (change_overall(score=True), "overall.score "),
+        (change_overall(score=None), "overall.score "),
+        (change_overall(score=10.001), "overall.score "),
+        (change_overall(score=-0.1), "overall.score "),
+        (change_overall(score=1).replace('"score": 1}', '"score": 1e999}'), "overall.score "),
+        (change_overall(score=1).replace('"score": 1}', '"score": NaN}'), "NaN is not a JSON number"),
+        (change_overall(score=1).replace('"score": 1}', '"score": 1, "score": 9}'), '"score" occurs more than once'),
+        (change_overall(evidence="all good"), "overall.evidence "),
+        (change_overall(evidence=[]), "overall.evidence "),
+        (change_overall(evidence=["a"] * 9), "overall.evidence "),
+        (change_overall(evidence=["a", " \n"]), "overall.evidence[1] "),
+        (change_overall(evidence=[7]), "overall.evidence[0] "),
+        (change_overall(evidence=["\ud800"]), "lone surrogate"),
+        ("```json\n" + change_overall() + "\n```", "at character 0"),
     ],
 )
 def test_an_answer_of_another_shape_is_refused_with_the_reason(text: str, problem: str) -> None:
@@ -100,8 +100,8 @@ def test_an_answer_of_another_shape_is_refused_with_the_reason(text: str, proble
     assert any(problem in one for one in problems(text))
 
 
-def test_every_problem_is_told_at_once() -> None:
-    """The judge may correct its answer only once, so it must be told every problem."""
+def test_all_problems_are_reported_at_once() -> None:
+    """The judge may correct its answer only once, so it must see every problem."""
     broken = {"dimensions": {"task": {"evidence": [], "score": 11}}, "overall": {"score": "x"}}
     missing_part, evidence, score, missing_field, overall = problems(json.dumps(broken))
     assert "spark is missing in dimensions" in missing_part
@@ -113,20 +113,20 @@ def test_every_problem_is_told_at_once() -> None:
 
 def test_evidence_is_kept_on_one_line_and_cut_where_it_is_too_long() -> None:
     """Evidence is shown in tables, summaries and records, where line breaks or a megabyte of text would not fit."""
-    read = read_evaluation(changed(evidence=[" two\n lines ", "x" * 5_000]), dimensions=("task", "spark"))
-    assert isinstance(read, EvaluationAnswer)
-    assert read.overall.evidence == ("two lines", "x" * (MAX_FACT - 1) + "…")
+    result = read_evaluation(change_overall(evidence=[" two\n lines ", "x" * 5_000]), dimensions=("task", "spark"))
+    assert isinstance(result, EvaluationAnswer)
+    assert result.overall.evidence == ("two lines", "x" * (MAX_FACT - 1) + "…")
 
 
 def test_minus_zero_is_zero() -> None:
     """0 and -0 are equal, so the maximum of both would depend on the order of the iterations."""
-    read = read_evaluation(changed(score=-0.0), dimensions=("task", "spark"))
-    assert isinstance(read, EvaluationAnswer)
-    assert str(read.overall.score) == "0.0"
+    result = read_evaluation(change_overall(score=-0.0), dimensions=("task", "spark"))
+    assert isinstance(result, EvaluationAnswer)
+    assert str(result.overall.score) == "0.0"
 
 
 def _objects(schema: Any) -> list[dict[str, Any]]:
-    inner = [found for value in schema.values() if isinstance(value, dict) for found in _objects(value)]
+    inner = [nested for value in schema.values() if isinstance(value, dict) for nested in _objects(value)]
     return [schema, *inner] if schema.get("type") == "object" else inner
 
 
@@ -137,6 +137,6 @@ def test_the_schema_is_closed_and_has_the_evidence_first() -> None:
     assert schema["properties"]["dimensions"]["required"] == ["process", "spark"]
     assert list(schema["properties"]["overall"]["properties"]) == ["evidence", "score"]
     assert len(_objects(schema)) == 5
-    for one in _objects(schema):
-        assert one["additionalProperties"] is False
-        assert list(one["properties"]) == one["required"]
+    for object_schema in _objects(schema):
+        assert object_schema["additionalProperties"] is False
+        assert list(object_schema["properties"]) == object_schema["required"]

@@ -34,7 +34,7 @@ OWN = {"own": ListedPrice.model_validate({"input": 1.0, "output": 10.0, "source"
 Json = dict[str, Any]
 
 
-def a_session(*events: Json, exchanges: Sequence[Exchange] = (), **fields: Any) -> SessionRecords:
+def build_session(*events: Json, exchanges: Sequence[Exchange] = (), **fields: Any) -> SessionRecords:
     """Return the records of the session `s`, with events normalized as at ingestion."""
     payloads = [event.payload for event in normalise_session(events)]
     return SessionRecords(
@@ -42,24 +42,26 @@ def a_session(*events: Json, exchanges: Sequence[Exchange] = (), **fields: Any) 
     )
 
 
-def folded(*events: Json, exchanges: Sequence[Exchange] = (), **fields: Any) -> Run:
+def fold_run(*events: Json, exchanges: Sequence[Exchange] = (), **fields: Any) -> Run:
     """Return the run of such a session."""
-    return run_of(a_session(*events, exchanges=exchanges, **fields), OWN)
+    return run_of(build_session(*events, exchanges=exchanges, **fields), OWN)
 
 
-def said(number: int, response: str = "Done.", **fields: object) -> Exchange:
+def exchange_at_minute(number: int, response: str = "Done.", **fields: object) -> Exchange:
     """Return exchange `number`, at minute `number`."""
     return builders.exchange("s", number, response, **fields)
 
 
-def at(minutes: float) -> str:
+def timestamp(minutes: float) -> str:
     """Return the timestamp of an event."""
     return (builders.START + timedelta(minutes=minutes)).isoformat()
 
 
 def test_turns_are_the_exchanges_in_the_order_of_time() -> None:
-    """The final answer is that of the last exchange, in whatever order the records arrived."""
-    run = folded(exchanges=[said(2, "B", agent_model="own"), said(1, "A", agent="bot", agent_model="older")])
+    """The final answer is that of the last exchange, regardless of the order of arrival."""
+    run = fold_run(
+        exchanges=[exchange_at_minute(2, "B", agent_model="own"), exchange_at_minute(1, "A", agent="bot", agent_model="older")]
+    )
 
     assert tuple(turn.agent_response for turn in run.turns) == ("A", "B")
     assert run.final_response == "B"
@@ -73,13 +75,13 @@ def test_turns_are_the_exchanges_in_the_order_of_time() -> None:
 
 def test_an_abandoned_branch_is_no_part_of_the_run_but_was_paid_for() -> None:
     """If a user rewrote a message, only the second answer is part of the run, but both were billed."""
-    gone = said(2, "Old", tags=("abandoned",), agent_model="own", input_tokens=100, output_tokens=1)
-    kept = said(1, "New", agent_model="own", input_tokens=10, output_tokens=1)
-    run = folded(
+    abandoned = exchange_at_minute(2, "Old", tags=("abandoned",), agent_model="own", input_tokens=100, output_tokens=1)
+    current = exchange_at_minute(1, "New", agent_model="own", input_tokens=10, output_tokens=1)
+    run = fold_run(
         {"event": "tool_call", "tool": "rm", "exchange_id": "s:2"},
         {"event": "error_event", "message": "no", "exchange_id": "s:2"},
         {"event": "tool_call", "tool": "ls", "exchange_id": "s:1"},
-        exchanges=[gone, kept],
+        exchanges=[abandoned, current],
     )
 
     assert run.turns == (Turn("Is the backup healthy?", "New", "answered"),)
@@ -92,16 +94,16 @@ def test_an_abandoned_branch_is_no_part_of_the_run_but_was_paid_for() -> None:
 
 def test_a_heartbeat_does_not_end_a_run() -> None:
     """Heartbeats wake agents long after the task; HEARTBEAT_OK is not the answer to it, unless there is nothing else."""
-    beat = said(2, "HEARTBEAT_OK", tags=("heartbeat",))
+    heartbeat = exchange_at_minute(2, "HEARTBEAT_OK", tags=("heartbeat",))
 
-    assert folded(exchanges=[said(1), beat]).final_response == "Done."
-    assert folded(exchanges=[beat]).final_response == "HEARTBEAT_OK"
+    assert fold_run(exchanges=[exchange_at_minute(1), heartbeat]).final_response == "Done."
+    assert fold_run(exchanges=[heartbeat]).final_response == "HEARTBEAT_OK"
 
 
 @pytest.mark.parametrize("outcome", ["no_response", "error", "aborted"])
 def test_a_run_ends_as_its_last_exchange_did(outcome: str) -> None:
     """An earlier answer does not replace it."""
-    assert folded(exchanges=[said(1), said(2, "", outcome=outcome)]).status == outcome
+    assert fold_run(exchanges=[exchange_at_minute(1), exchange_at_minute(2, "", outcome=outcome)]).status == outcome
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_a_run_ends_as_its_last_exchange_did(outcome: str) -> None:
 )
 def test_a_run_without_exchanges_ends_as_its_events_say(events: list[Json], status: str, final: str) -> None:
     """Agents that only send events are evaluated as well."""
-    run = folded(*events)
+    run = fold_run(*events)
 
     assert run.status == status
     assert run.final_response == final
@@ -126,7 +128,7 @@ def test_a_run_without_exchanges_ends_as_its_events_say(events: list[Json], stat
 
 def test_calls_and_results_are_steps_in_the_order_of_the_log() -> None:
     """A result without a tool's name has the tool of its call."""
-    run = folded(
+    run = fold_run(
         {"event": "tool_call", "name": "exec", "params": {"cmd": "ls"}, "tool_call_id": "k"},
         {"event": "memory_event", "action": "miss"},
         {"event": "tool_output", "tool_call_id": "k", "result": "a\nb", "status": "ignored"},
@@ -153,7 +155,7 @@ def test_calls_and_results_are_steps_in_the_order_of_the_log() -> None:
 )
 def test_a_result_says_whether_it_failed(fields: Json, *, failed: bool) -> None:
     """A flag of the wrong type is ignored, and an unused output is not a failure."""
-    (result,) = folded({"event": "tool_output", "tool": "t", **fields}).steps
+    (result,) = fold_run({"event": "tool_output", "tool": "t", **fields}).steps
 
     assert isinstance(result, ToolResult)
     assert result.failed == failed
@@ -164,7 +166,7 @@ TOOL_ERROR: Json = {"event": "error_event", "tool": "exec", "error": {"message":
 
 
 @pytest.mark.parametrize(
-    ("events", "mended"),
+    ("events", "is_resolved"),
     [
         ([ERROR], False),
         ([ERROR, {"event": "retry_event"}], False),
@@ -180,40 +182,40 @@ TOOL_ERROR: Json = {"event": "error_event", "tool": "exec", "error": {"message":
         ([TOOL_ERROR, {"event": "tool_output", "tool": "exec", "result": "a"}], True),
     ],
 )
-def test_an_error_is_a_failure_until_the_run_went_on(events: list[Json], *, mended: bool) -> None:
+def test_an_error_is_a_failure_unless_the_run_recovers(events: list[Json], *, is_resolved: bool) -> None:
     """A resolved error blocked nothing; a tool that never worked again did."""
     expected = [Failure("error_event", "exec: no disk" if TOOL_ERROR in events else "overloaded")]
 
-    assert list(folded(*events).failures) == ([] if mended else expected)
+    assert list(fold_run(*events).failures) == ([] if is_resolved else expected)
 
 
 @pytest.mark.parametrize(
-    ("error", "outcomes", "mended"),
+    ("error", "outcomes", "is_resolved"),
     [
-        ({**ERROR, "timestamp": at(1.5)}, ["answered"], True),
-        ({**ERROR, "timestamp": at(1.5)}, ["answered", "no_response"], True),
-        ({**ERROR, "timestamp": at(2.5)}, ["answered", "no_response"], False),
-        ({**ERROR, "timestamp": at(1.5)}, ["no_response", "answered"], True),
-        ({**ERROR, "timestamp": at(2.5), "exchange_id": "s:1"}, ["answered", "no_response"], True),
+        ({**ERROR, "timestamp": timestamp(1.5)}, ["answered"], True),
+        ({**ERROR, "timestamp": timestamp(1.5)}, ["answered", "no_response"], True),
+        ({**ERROR, "timestamp": timestamp(2.5)}, ["answered", "no_response"], False),
+        ({**ERROR, "timestamp": timestamp(1.5)}, ["no_response", "answered"], True),
+        ({**ERROR, "timestamp": timestamp(2.5), "exchange_id": "s:1"}, ["answered", "no_response"], True),
         (ERROR, ["answered", "no_response"], False),
         (ERROR, ["no_response", "answered"], True),
-        ({**TOOL_ERROR, "timestamp": at(1.5)}, ["answered"], False),
+        ({**TOOL_ERROR, "timestamp": timestamp(1.5)}, ["answered"], False),
     ],
 )
-def test_an_answer_mends_the_error_before_it(error: Json, outcomes: list[str], *, mended: bool) -> None:
+def test_an_answer_resolves_the_error_before_it(error: Json, outcomes: list[str], *, is_resolved: bool) -> None:
     """A question that was answered on the second try was not blocked; the judge decides whether a missing tool matters."""
-    exchanges = [said(number, outcome=outcome) for number, outcome in enumerate(outcomes, start=1)]
+    exchanges = [exchange_at_minute(number, outcome=outcome) for number, outcome in enumerate(outcomes, start=1)]
 
-    assert (not folded(error, exchanges=exchanges).failures) == mended
+    assert (not fold_run(error, exchanges=exchanges).failures) == is_resolved
 
 
-def test_an_end_in_an_error_is_a_failure_without_words_of_its_own() -> None:
+def test_a_run_that_ends_in_an_error_has_one_failure() -> None:
     """The judge must learn of a bad end even without an event; with one, it is listed once."""
-    broken = said(1, "", outcome="error")
+    broken = exchange_at_minute(1, "", outcome="error")
 
-    assert folded(exchanges=[broken]).failures == (Failure("error", "The run ended in an error."),)
-    assert folded(ERROR, exchanges=[broken]).failures == (Failure("error_event", "overloaded"),)
-    assert folded({"event": "process_end", "exit_code": 3}).failures == (Failure("process_end", "ended with exit code 3"),)
+    assert fold_run(exchanges=[broken]).failures == (Failure("error", "The run ended in an error."),)
+    assert fold_run(ERROR, exchanges=[broken]).failures == (Failure("error_event", "overloaded"),)
+    assert fold_run({"event": "process_end", "exit_code": 3}).failures == (Failure("process_end", "ended with exit code 3"),)
 
 
 def test_causes_of_the_diagnosis_are_failures() -> None:
@@ -229,15 +231,15 @@ def test_causes_of_the_diagnosis_are_failures() -> None:
         remediation="Cap retries.",
     )
 
-    assert folded(ERROR, failure_causes=[cause]).failures == (
+    assert fold_run(ERROR, failure_causes=[cause]).failures == (
         Failure("error_event", "overloaded"),
         Failure("infinite_tool_loop", "Tool call repeated 3 times."),
     )
 
 
-def test_of_each_artifact_the_last_content_counts() -> None:
+def test_the_last_content_of_an_artifact_counts() -> None:
     """Paths are normalized; an event without content keeps the earlier one; a deletion removes the artifact."""
-    run = folded(
+    run = fold_run(
         {"event": "artifact", "path": "./a.md", "content": "one", "excerpt": "o"},
         {"event": "artifact", "path": "gone", "text": "x"},
         {"event": "artifact", "path": "b.json", "content": {"k": [1]}},
@@ -250,9 +252,9 @@ def test_of_each_artifact_the_last_content_counts() -> None:
     assert run.artifacts == (Artifact("b.json", '{"k":[1]}'), Artifact(".\\a.md", "two"))
 
 
-def usage(read: int, written: int, **fields: Any) -> Json:
+def usage(input_tokens: int, output_tokens: int, **fields: Any) -> Json:
     """Return a token_usage event."""
-    return {"event": "token_usage", "usage": {"input": read, "output": written, **fields}}
+    return {"event": "token_usage", "usage": {"input": input_tokens, "output": output_tokens, **fields}}
 
 
 KNOWN = {"agent_model": "own", "input_tokens": 1000, "output_tokens": 10}
@@ -277,20 +279,26 @@ KNOWN = {"agent_model": "own", "input_tokens": 1000, "output_tokens": 10}
         ([{**KNOWN, "agent_model": "unheard-of"}], [usage(9, 1, cost_usd=0.5), usage(991, 9)], (1000, 10, 1010, None)),
     ],
 )
-def test_what_a_run_took_is_known_in_full_or_not_at_all(
+def test_the_usage_of_a_run_is_complete_or_unknown(
     exchanges: list[Json], events: list[Json], expected: tuple[int | None, int | None, int | None, float | None]
 ) -> None:
     """A partial cost would make a run look cheap, and tokens from the prompt cache cost a tenth."""
-    given = [said(number, **{"response": "Done.", **_renamed(fields)}) for number, fields in enumerate(exchanges, start=1)]
-    run = folded(*events, exchanges=given)
+    numbered_exchanges = [
+        exchange_at_minute(number, **{"response": "Done.", **_renamed(fields)})
+        for number, fields in enumerate(exchanges, start=1)
+    ]
+    run = fold_run(*events, exchanges=numbered_exchanges)
 
-    assert (run.input_tokens, run.output_tokens, run.total_tokens) == expected[:3]
-    assert run.cost_usd == (None if expected[3] is None else pytest.approx(expected[3], abs=1e-12))
+    input_tokens, output_tokens, total_tokens, cost_usd = expected
+    assert run.input_tokens == input_tokens
+    assert run.output_tokens == output_tokens
+    assert run.total_tokens == total_tokens
+    assert run.cost_usd == (None if cost_usd is None else pytest.approx(cost_usd, abs=1e-12))
 
 
-def test_what_a_run_took_is_unknown_when_it_was_read_in_part() -> None:
-    """The rest was paid for as well."""
-    run = folded(exchanges=[said(1, **KNOWN)], is_whole=False)
+def test_the_usage_of_a_truncated_run_is_unknown() -> None:
+    """The unread part cost money as well."""
+    run = fold_run(exchanges=[exchange_at_minute(1, **KNOWN)], is_whole=False)
 
     assert run.total_tokens is None
     assert run.cost_usd is None
@@ -303,12 +311,12 @@ def _renamed(fields: Json) -> Json:
 
 def test_names_of_machines_are_collected_at_every_depth() -> None:
     """An identifier that is not collected here may reach the judge inside a text."""
-    run = folded(
+    run = fold_run(
         {"event": "session_start", "event_id": "ev-77", "hostname": "build-7.internal", "cwd": "/srv/agents/bot"},
         {"event": "x", "container": {"id": "3f2a9c", "name": "runner-1", "labels": {"team": "platform-team"}}},
         {"event": "x", "meta": [{"runId": "run_123", "Image-Name": "ghcr.io/a/b:1"}], "request_id": 1234567},
         {"event": "x", "trace_id": ["aaaa-1", "bbbb-2"], "pod": None, "span_id": 12, "host": "local"},
-        exchanges=[said(1, exchange_id="exchange:1")],
+        exchanges=[exchange_at_minute(1, exchange_id="exchange:1")],
     )
 
     assert run.identifiers == {
@@ -317,11 +325,16 @@ def test_names_of_machines_are_collected_at_every_depth() -> None:
     }  # fmt: skip
 
 
-def test_times_are_those_of_the_first_and_last_sign() -> None:
+def test_a_run_starts_and_ends_with_its_first_and_last_record() -> None:
     """An idle session is closed long after its end, so the closing time is not the run's. An invalid time is ignored."""
     late = datetime(2026, 12, 1, tzinfo=UTC)
-    run = folded({"event": "x", "timestamp": at(9)}, {"event": "x", "timestamp": "soon"}, exchanges=[said(1)], closed_at=late)
-    silent = folded({"event": "x"}, closed_at=late)
+    run = fold_run(
+        {"event": "x", "timestamp": timestamp(9)},
+        {"event": "x", "timestamp": "soon"},
+        exchanges=[exchange_at_minute(1)],
+        closed_at=late,
+    )
+    silent = fold_run({"event": "x"}, closed_at=late)
 
     assert builders.START + timedelta(minutes=1) == run.started_at
     assert builders.START + timedelta(minutes=9) == run.ended_at
@@ -329,13 +342,13 @@ def test_times_are_those_of_the_first_and_last_sign() -> None:
     assert silent.ended_at == late
 
 
-def test_many_errors_take_no_longer_each() -> None:
+def test_folding_is_linear_in_the_number_of_errors() -> None:
     """An agent whose calls all fail, ten thousand times, must not delay the evaluation of others."""
     broken = [{"event": "error_event", "tool": f"t{number}", "message": "no"} for number in range(10_000)]
     calls = [{"event": "tool_call", "tool": "ls"} for _ in range(10_000)]
     start = process_time()
 
-    run = folded(*broken, *calls, exchanges=[said(number) for number in range(1_000)])
+    run = fold_run(*broken, *calls, exchanges=[exchange_at_minute(number) for number in range(1_000)])
 
     assert len(run.failures) == 10_000
     assert process_time() - start < 10
@@ -356,7 +369,7 @@ events = st.lists(
 )  # fmt: skip
 exchanges = st.lists(
     st.builds(
-        lambda number, response, outcome, tags: said(number, response, outcome=outcome, tags=tags),
+        lambda number, response, outcome, tags: exchange_at_minute(number, response, outcome=outcome, tags=tags),
         st.integers(0, 9),
         words,
         st.sampled_from(["answered", "no_response", "error", "aborted", "something_new"]),
@@ -369,16 +382,16 @@ exchanges = st.lists(
 
 @settings(deadline=None)
 @given(events, exchanges, st.randoms(use_true_random=False))
-def test_no_session_makes_folding_raise_and_the_order_of_exchanges_is_that_of_time(
+def test_folding_never_raises_and_ignores_the_order_of_exchanges(
     given_events: list[Json], given_exchanges: list[Exchange], chance: Any
 ) -> None:
     """Events may have any fields, and tables return exchanges in any order."""
     shuffled = list(given_exchanges)
     chance.shuffle(shuffled)
 
-    run = folded(*given_events, exchanges=given_exchanges)
+    run = fold_run(*given_events, exchanges=given_exchanges)
 
-    assert run == folded(*given_events, exchanges=shuffled)
+    assert run == fold_run(*given_events, exchanges=shuffled)
     assert run.status == (run.turns[-1].status if run.turns else run.status)
     assert run.final_response == (run.turns[-1].agent_response if run.turns else "")
 
@@ -403,11 +416,11 @@ names = st.lists(st.sampled_from(["a", "b.md", "..a", "c d"]), min_size=1, max_s
 @given(names, st.sampled_from(["", "./", "x/../", ".//"]), st.sampled_from(["/", "\\", "/./"]))
 def test_a_path_is_the_same_however_it_is_written(parts: list[str], start: str, slash: str) -> None:
     """The case is written on one machine, the artifact recorded on another."""
-    wanted, written = "/".join(parts), start + slash.join(parts)
+    path, variant = "/".join(parts), start + slash.join(parts)
 
-    assert normalize_path(wanted) == normalize_path(written)
-    assert is_recorded_as(written, wanted)
-    assert is_recorded_as(written, f"/home/joe/{wanted}")
-    assert is_recorded_as(written, f"D:\\work\\{wanted}")
-    assert not is_recorded_as(written, f"other/{wanted}")
-    assert not is_recorded_as(f"/srv/{wanted}", wanted)
+    assert normalize_path(path) == normalize_path(variant)
+    assert is_recorded_as(variant, path)
+    assert is_recorded_as(variant, f"/home/joe/{path}")
+    assert is_recorded_as(variant, f"D:\\work\\{path}")
+    assert not is_recorded_as(variant, f"other/{path}")
+    assert not is_recorded_as(f"/srv/{path}", path)

@@ -126,12 +126,12 @@ def test_an_evaluation_is_identified_by_run_case_and_fingerprint() -> None:
 )
 def test_inputs_without_effect_on_scores_make_no_new_evaluation(changed: dict[str, Any]) -> None:
     """Names, the type of the judge, costs and times do not change a score, so the evaluation is reused and the judge is not called."""
-    before, after = make_request(), make_request(**changed)
-    assert before.fingerprint == after.fingerprint
-    assert before.evaluation_id == after.evaluation_id
-    assert before.yardstick == after.yardstick
-    assert [question.fingerprint for question in questions_of(before)] == [
-        question.fingerprint for question in questions_of(after)
+    original, changed_request = make_request(), make_request(**changed)
+    assert original.fingerprint == changed_request.fingerprint
+    assert original.evaluation_id == changed_request.evaluation_id
+    assert original.yardstick == changed_request.yardstick
+    assert [question.fingerprint for question in questions_of(original)] == [
+        question.fingerprint for question in questions_of(changed_request)
     ]
 
 
@@ -155,18 +155,18 @@ def test_inputs_without_effect_on_scores_make_no_new_evaluation(changed: dict[st
 )
 def test_another_case_judge_or_run_is_another_evaluation(changed: dict[str, Any], *, other_yardstick: bool) -> None:
     """A change of anything that is measured or shown is a new evaluation; its scores stay comparable unless the yardstick changed."""
-    before, after = make_request(), make_request(**changed)
-    assert before.fingerprint != after.fingerprint
-    assert before.evaluation_id != after.evaluation_id
-    assert (before.yardstick != after.yardstick) == other_yardstick
+    original, changed_request = make_request(), make_request(**changed)
+    assert original.fingerprint != changed_request.fingerprint
+    assert original.evaluation_id != changed_request.evaluation_id
+    assert (original.yardstick != changed_request.yardstick) == other_yardstick
 
 
 def test_the_same_run_of_another_session_is_another_evaluation() -> None:
     """Two sessions with the same text are two runs, which the judge may score differently."""
-    before, after = make_request(), make_request(evaluated_run=run(session_id="s2", identifiers=frozenset({"s2"})))
-    assert before.evaluation_id != after.evaluation_id
-    assert not {question.fingerprint for question in questions_of(before)} & {
-        question.fingerprint for question in questions_of(after)
+    original, other_session = make_request(), make_request(evaluated_run=run(session_id="s2", identifiers=frozenset({"s2"})))
+    assert original.evaluation_id != other_session.evaluation_id
+    assert not {question.fingerprint for question in questions_of(original)} & {
+        question.fingerprint for question in questions_of(other_session)
     }
 
 
@@ -191,18 +191,20 @@ def test_a_run_with_missing_figures_can_be_evaluated() -> None:
 
 def test_another_attempt_keeps_the_evaluation_and_its_answers() -> None:
     """Answers already paid for are kept; only questions that failed are asked again."""
-    first = make_request()
+    first_attempt = make_request()
     records = [
         judgement(question, None, number, outcome="timeout")
         if number == 2
         else judgement(question, answer_json(answer(8.0)), number, outcome="answered")
-        for number, question in enumerate(questions_of(first), 1)
+        for number, question in enumerate(questions_of(first_attempt), 1)
     ]
 
-    second_attempt = next_attempt(first, 1, records)
-    assert second_attempt.evaluation_id == first.evaluation_id
+    second_attempt = next_attempt(first_attempt, 1, records)
+    assert second_attempt.evaluation_id == first_attempt.evaluation_id
     assert second_attempt.attempt == 1
-    assert stable_id("evaluation-request", first.evaluation_id, 1) == second_attempt.request_id != first.request_id
+    assert (
+        stable_id("evaluation-request", first_attempt.evaluation_id, 1) == second_attempt.request_id != first_attempt.request_id
+    )
     assert records == [decode(record) for record in second_attempt.earlier_judgements]
     assert second_attempt == make_request(attempt=1, earlier=records)
 
@@ -220,11 +222,11 @@ def test_an_oversized_request_is_refused_with_a_hint() -> None:
 
 def test_without_room_failures_are_dropped_before_answers() -> None:
     """A record holds a megabyte. Dropping an answer means paying for it twice; dropping a failure costs nothing."""
-    first = make_request()
-    question = questions_of(first)[0]
+    first_attempt = make_request()
+    question = questions_of(first_attempt)[0]
     failed = judgement(question, None, 1, outcome="invalid", error="x" * 500_000)
     answers = [judgement(question, "y" * 300_000, number) for number in (2, 3)]
-    second_attempt = next_attempt(first, 1, [failed, *answers])
+    second_attempt = next_attempt(first_attempt, 1, [failed, *answers])
     assert answers == [decode(question) for question in second_attempt.earlier_judgements]
     assert decode(encode(second_attempt)) == second_attempt
 

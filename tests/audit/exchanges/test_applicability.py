@@ -13,13 +13,13 @@ from schemas.records import Exchange
 def circumstances(
     user: str = "hello", response: str = "hi", *, flagged: bool = False, multi_user: bool = False
 ) -> tuple[Exchange, bool]:
-    """An exchange to which only `always` applies by default, and whether it was flagged."""
+    """Return an exchange and whether it was flagged; by default only the filter `always` applies."""
     return build.exchange("s", 1, response, user_message=user, multi_user=multi_user), flagged
 
 
-def selected(given: tuple[Exchange, bool]) -> set[str]:
+def selected(flagged_exchange: tuple[Exchange, bool]) -> set[str]:
     """Return the filters that apply."""
-    subject, flagged = given
+    subject, flagged = flagged_exchange
     return {str(when) for when in When if applies(when, subject, flagged=flagged)}
 
 
@@ -31,7 +31,7 @@ def test_the_filter_always_matches_without_conditions() -> None:
 @pytest.mark.parametrize(
     "verb", ["Please", "can you", "Could  you", "do", "make", "write", "FIX", "add", "create", "update", "implement"]
 )
-def test_a_task_is_recognised_by_its_first_words(verb: str) -> None:
+def test_a_task_is_recognized_by_its_first_words(verb: str) -> None:
     """Scope is only judged if there is a task."""
     assert selected(circumstances(f" \n{verb} it")) == {"always", "execution_task", "implementation_task"}
 
@@ -67,7 +67,7 @@ def test_a_task_word_elsewhere_is_no_task(user: str) -> None:
         "func main() {",
     ],
 )
-def test_code_in_the_response_is_recognised(response: str) -> None:
+def test_code_in_the_response_is_recognized(response: str) -> None:
     """Dimensions about code changes need code."""
     assert selected(circumstances(response=response)) == {"always", "code_change"}
 

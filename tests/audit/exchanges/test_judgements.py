@@ -1,4 +1,4 @@
-"""Recorded judgements: a replay finds what the first run found, and nothing is paid or charged twice."""
+"""Recorded judgements: a replay reuses the answers of the first run, and no call is paid or charged twice."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_the_order_of_records_does_not_matter(history: list[Judgement], data: st
 @given(history=histories, revision=st.integers(0, 3))
 def test_later_judgements_are_ignored(history: list[Judgement], revision: int) -> None:
     """A replay of an old revision must not see later judgements."""
-    then = [one for one in history if one.subject_revision <= revision]
-    assert recorded_reply(then, revision) == recorded_reply(history, revision)
+    known_by_then = [judgement for judgement in history if judgement.subject_revision <= revision]
+    assert recorded_reply(known_by_then, revision) == recorded_reply(history, revision)
 
 
 @settings(deadline=None)

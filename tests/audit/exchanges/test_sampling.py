@@ -273,8 +273,8 @@ def test_the_last_turns_of_a_closed_session_stand_for_themselves(turns: int, pol
 
 def test_a_session_of_21_turns_weighs_21_on_average() -> None:
     """The 5 first and 3 last turns have weight 1; of the 13 between, 4 or 5 have weight 3."""
-    found = [weights_of([{}] * 21, DEFAULT, session_that_starts_at(start, 3), {21}) for start in range(3)]
-    assert [sum(weights.values()) for weights in found] == [23, 20, 20]
+    totals = [sum(weights_of([{}] * 21, DEFAULT, session_that_starts_at(start, 3), {21}).values()) for start in range(3)]
+    assert totals == [23, 20, 20]
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3, 5, 7, 10])
@@ -338,8 +338,8 @@ def test_a_request_that_crosses_the_close_leaves_the_turn_one_of_the_last() -> N
     decision, revision, state = decide_again(state, "e1", ASKED, 1)
     assert decision == Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
     assert revision == 2
-    known = Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
-    assert decide_again(state, "e1", known, 3)[:2] == (known, 3)
+    last_turn = Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
+    assert decide_again(state, "e1", last_turn, 3)[:2] == (last_turn, 3)
 
 
 def test_a_request_for_a_turn_that_the_state_does_not_know_is_taken_as_it_is() -> None:
@@ -375,7 +375,7 @@ def test_a_request_for_a_turn_that_the_state_does_not_know_is_taken_as_it_is() -
         "No, the tests",
     ],
 )
-def test_pushing_back_is_recognised(response: str) -> None:
+def test_pushing_back_is_recognized(response: str) -> None:
     """Disagreement shows the agent's judgement, so it is always sampled."""
     assert is_disagreement(f"Well. {response} because of x.")
 

@@ -160,7 +160,7 @@ projects:
     assert [price and price.input for price in prices] == [0.0, 0.9, 0.1, None]
 
 
-def test_the_digest_moves_with_the_price_and_not_with_where_it_was_read(tmp_path: Path) -> None:
+def test_the_digest_depends_on_the_price_but_not_on_its_source(tmp_path: Path) -> None:
     """Another price reaches the cap at another point, so other tiers are skipped; the date of a price changes nothing."""
     line = "version: 1\nprices: {claude-haiku-4-5: {source: %s, readOn: 2026-11-%d, input: 1, output: %s}}"
     digests = [
@@ -179,7 +179,7 @@ def test_false_stays_false(tmp_path: Path) -> None:
     assert policy.for_project("b").settings.enabled
 
 
-def test_a_project_overrides_only_what_it_says(tmp_path: Path) -> None:
+def test_a_project_overrides_only_its_own_fields(tmp_path: Path) -> None:
     """A project that repeats a shipped default overrides the file's own default."""
     text = "version: 1\ndefaults: {sampling: {alwaysScoreFirst: 9}, retentionDays: 7}\nprojects: {a: {sampling: {routineInterval: 2}}}"
     settings = load_policy(write(tmp_path, text)).for_project("a").settings
@@ -188,7 +188,7 @@ def test_a_project_overrides_only_what_it_says(tmp_path: Path) -> None:
     assert settings.retention_days == 7
 
 
-def test_json_is_taken_too(tmp_path: Path) -> None:
+def test_a_policy_may_be_json(tmp_path: Path) -> None:
     """Other systems write configuration as JSON."""
     text = json.dumps({"version": 1, "defaults": DEFAULTS}, indent=2)
     assert Policy().digest == load_policy(write(tmp_path, text, "p.json")).digest
@@ -202,7 +202,7 @@ def test_policies_cannot_be_changed() -> None:
         Policy().defaults.enabled = False  # type: ignore[misc]
 
 
-def test_the_digest_moves_with_every_effective_setting() -> None:
+def test_the_digest_depends_on_every_effective_setting() -> None:
     """Two scores have the same digest if and only if their rules were the same."""
     variants = [
         Policy(),
@@ -218,10 +218,10 @@ def test_the_digest_moves_with_every_effective_setting() -> None:
     assert all(len(policy.digest) == 16 for policy in variants)
 
 
-def test_saying_a_default_changes_no_digest() -> None:
+def test_an_explicit_default_does_not_change_the_digest() -> None:
     """The digest covers the resolved values, not their notation."""
-    said = Policy(projects={"a": ProjectSettings(retention_days=90, sampling=Sampling(routine_interval=3))})
-    assert Policy().for_project("a").digest == said.for_project("a").digest
+    explicit = Policy(projects={"a": ProjectSettings(retention_days=90, sampling=Sampling(routine_interval=3))})
+    assert Policy().for_project("a").digest == explicit.for_project("a").digest
 
 
 def test_projects_are_resolved_once() -> None:
@@ -239,9 +239,9 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
     assert policy.for_project("a").methodology.name == "house"
     assert policy.for_project("a").methodology.version == "7"
     assert policy.for_project("b").methodology.name == "tilt"
-    before = policy.for_project("a").digest
+    original_digest = policy.for_project("a").digest
     write(tmp_path, 'schemaVersion: "7"\ntier2: [{id: wit, description: wittier}]', "house.yaml")
-    assert before != load_policy(write(tmp_path, text)).for_project("a").digest
+    assert original_digest != load_policy(write(tmp_path, text)).for_project("a").digest
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,10 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
 )
 def test_a_bad_policy_is_refused_with_lines_and_fields(tmp_path: Path, text: str, problems: list[str]) -> None:
     """A setting that is misread or ignored would audit the fleet by rules that nobody chose."""
-    told = refusal(tmp_path, text)
-    assert len(told) == len(problems)
-    assert all(one.startswith(problem) for one, problem in zip(told, problems, strict=True)), told
+    reported = refusal(tmp_path, text)
+    assert len(reported) == len(problems)
+    for actual, expected_start in zip(reported, problems, strict=True):
+        assert actual.startswith(expected_start)
 
 
 @pytest.mark.parametrize(
@@ -369,36 +370,37 @@ def test_an_unknown_methodology_in_code_is_refused_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["ops", "x" * 63])
-def test_anchors_are_judged_as_their_project_is_and_all_of_them(name: str) -> None:
+def test_all_anchors_are_judged_by_the_settings_of_their_project(name: str) -> None:
     """A round that is thinned out by sampling or the gate would compare other exchanges each time."""
     own = ProjectSettings(judge_model="claude-sonnet-4-5", cost_cap_per_session=0.5)
     policy = Policy(projects={name: own}, defaults=ProjectSettings(thinking_block_analysis=False))
-    found, project = policy.for_project(anchor_project(name)), policy.for_project(name)
-    settings = found.settings
+    project = policy.for_project(name)
+    anchors = policy.for_project(anchor_project(name))
+    settings = anchors.settings
     assert settings.sampling.enabled is False
     assert settings.gate_cascade is False
     assert settings.judge_model == "claude-sonnet-4-5"
-    assert found.cap == project.cap
+    assert anchors.cap == project.cap
     assert settings.thinking_block_analysis is False
-    assert project.methodology == found.methodology
-    assert found.digest != project.digest
+    assert anchors.methodology == project.methodology
+    assert anchors.digest != project.digest
     assert re.fullmatch(NAME, anchor_project(name))
 
 
-def test_how_often_anchors_are_judged_changes_no_score() -> None:
-    """So it is not part of the digest in every score."""
+def test_the_anchor_interval_does_not_change_the_digest() -> None:
+    """It does not affect how an exchange is judged, and every score carries the digest."""
     often = Policy(defaults=ProjectSettings(anchors=Anchors(interval_hours=1)))
     assert Policy().digest == often.digest
 
 
-def test_what_makes_incidents_changes_no_score() -> None:
+def test_incident_rules_do_not_change_the_digest() -> None:
     """Switching off a rule must not make all scores look as if they were made under another policy."""
-    fewer = Policy(defaults=ProjectSettings(incident_rules=("sequential",)))
-    assert Policy().for_project("ops").digest == fewer.for_project("ops").digest
+    one_rule = Policy(defaults=ProjectSettings(incident_rules=("sequential",)))
+    assert Policy().for_project("ops").digest == one_rule.for_project("ops").digest
 
 
 @pytest.mark.parametrize("name", ["anchors", "anchors.ops"])
 def test_a_project_with_a_name_of_anchors_is_refused(tmp_path: Path, name: str) -> None:
     """Its exchanges would be taken for anchors and left out of every sum."""
-    (told,) = refusal(tmp_path, f"version: 1\nprojects:\n  {name}: {{enabled: true}}\n")
-    assert told.startswith(f"p.yaml:3: projects.{name}: is reserved for anchors")
+    (problem,) = refusal(tmp_path, f"version: 1\nprojects:\n  {name}: {{enabled: true}}\n")
+    assert problem.startswith(f"p.yaml:3: projects.{name}: is reserved for anchors")

@@ -32,14 +32,14 @@ WORDS = st.lists(
 )
 
 
-def quotable(*texts: str) -> QuotableTexts:
-    """Return a text as the judge was shown it."""
-    return QuotableTexts([Material(f"text{place}", literal(text).text) for place, text in enumerate(texts)])
+def build_quotable(*texts: str) -> QuotableTexts:
+    """Return the texts in the form in which the judge sees them."""
+    return QuotableTexts([Material(f"text{number}", literal(text).text) for number, text in enumerate(texts)])
 
 
-def retyped(text: str, data: st.DataObject) -> str:
+def retype(text: str, data: st.DataObject) -> str:
     """Return the text with each character replaced by one of its look-alikes."""
-    return "".join(data.draw(st.sampled_from(ALIKE[one])) if one in ALIKE else one for one in text)
+    return "".join(data.draw(st.sampled_from(ALIKE[character])) if character in ALIKE else character for character in text)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def retyped(text: str, data: st.DataObject) -> str:
         "are\u200b up",
     ],
 )
-def test_looks_and_elisions_are_no_difference(quote: str) -> None:
-    """Each of these once cost a whole tier, twice."""
-    assert quotable("Is it?", SOURCE).contains(quote)
+def test_a_quote_is_found_despite_look_alikes_and_elisions(quote: str) -> None:
+    """Each of these differences once made a tier fail twice."""
+    assert build_quotable("Is it?", SOURCE).contains(quote)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_looks_and_elisions_are_no_difference(quote: str) -> None:
         "done - he said",
     ],
 )
-def test_words_that_are_nowhere_or_in_another_order_are_not_found(quote: str) -> None:
+def test_absent_or_reordered_words_are_not_found(quote: str) -> None:
     """The parts of a quote must come from one text, in order."""
-    assert not quotable("Is it?", SOURCE).contains(quote)
+    assert not build_quotable("Is it?", SOURCE).contains(quote)
 
 
 @given(WORDS, st.data())
@@ -88,36 +88,36 @@ def test_any_part_of_a_text_is_found_however_it_is_retyped(words: list[str], dat
     """Differences that no reader would notice do not matter."""
     start = data.draw(st.integers(0, len(words) - 1))
     end = data.draw(st.integers(start + 1, len(words)))
-    quote = retyped(" ".join(words[start:end]), data)
-    assert quotable("something else", retyped(" ".join(words), data)).contains(quote)
+    quote = retype(" ".join(words[start:end]), data)
+    assert build_quotable("something else", retype(" ".join(words), data)).contains(quote)
 
 
 @given(WORDS, st.data())
 def test_words_may_be_left_out_at_an_elision(words: list[str], data: st.DataObject) -> None:
     """Parts in order are found, with any sign of elision. Adjacent dashes count as one."""
     assume(fold(" ".join(words)).count("-") == sum(fold(word).count("-") for word in words))
-    kept = sorted(data.draw(st.sets(st.integers(0, len(words) - 1), min_size=1)))
-    quote = words[kept[0]] + "".join(data.draw(st.sampled_from(ELISIONS)) + words[place] for place in kept[1:])
+    kept_indexes = sorted(data.draw(st.sets(st.integers(0, len(words) - 1), min_size=1)))
+    quote = words[kept_indexes[0]] + "".join(data.draw(st.sampled_from(ELISIONS)) + words[index] for index in kept_indexes[1:])
     quote += data.draw(st.sampled_from(["", *ELISIONS]))
-    assert quotable(" ".join(words)).contains(retyped(quote, data))
+    assert build_quotable(" ".join(words)).contains(retype(quote, data))
 
 
 @given(WORDS, st.text(string.ascii_letters + " -…'", max_size=20), st.text(string.ascii_letters + " -…'", max_size=20))
 def test_a_word_that_is_in_no_text_is_never_found(words: list[str], before: str, after: str) -> None:
     """Tolerance for looks must not become tolerance for content."""
-    assert not quotable(" ".join(words)).contains(f"{before}nowhere{after}")
+    assert not build_quotable(" ".join(words)).contains(f"{before}nowhere{after}")
 
 
 @given(st.text())
-def test_folding_is_done_at_once(text: str) -> None:
-    """A text and its folded form are equal."""
-    once = fold(text)
-    assert fold(once) == once
+def test_folding_is_idempotent(text: str) -> None:
+    """Quotes and texts may be folded again before they are compared."""
+    folded = fold(text)
+    assert fold(folded) == folded
 
 
 @given(st.text([*" -'\"`.\\\n\tAa1\x1c\x00"], min_size=1), st.data())
 def test_a_part_of_ascii_text_is_a_part_once_both_are_folded(text: str, data: st.DataObject) -> None:
-    """So a quote that was copied unchanged needs no folding."""
+    """A quote that was copied unchanged needs no folding."""
     start = data.draw(st.integers(0, len(text) - 1))
     part = text[start : data.draw(st.integers(start + 1, len(text)))]
     assert fold(part) in fold(text)

@@ -60,7 +60,7 @@ def refusal(tmp_path: Path, kind: str, text: str) -> list[str]:
     return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
 
 
-def test_a_case_is_what_its_file_says(tmp_path: Path) -> None:
+def test_a_case_has_the_fields_of_its_file(tmp_path: Path) -> None:
     """Missing fields have defaults: all six dimensions are judged, and a check counts for the task."""
     path = tmp_path / "case.yaml"
     path.write_text(CASE, "utf-8")
@@ -131,7 +131,7 @@ def test_a_prompt_that_cannot_be_used_is_refused_at_the_line_that_names_it(
     assert f"'own.md' {reason}" in problem
 
 
-def test_the_largest_prompt_is_taken(tmp_path: Path) -> None:
+def test_the_largest_prompt_is_accepted(tmp_path: Path) -> None:
     """The largest allowed size is accepted, one byte more is not."""
     (tmp_path / "own.md").write_bytes(b"x" * MAX_SYSTEM_PROMPT_BYTES)
     path = tmp_path / "profile.yaml"
@@ -164,23 +164,23 @@ def test_the_largest_prompt_is_taken(tmp_path: Path) -> None:
         ("profile", "repetitions: 3", "repetitions: 0", "7: judge_runs[1].repetitions: must be 1 or more (it is 0)"),
     ],
 )  # fmt: skip
-def test_a_problem_is_told_with_its_line_and_field(tmp_path: Path, kind: str, old: str, new: str, problem: str) -> None:
+def test_a_problem_is_reported_with_its_line_and_field(tmp_path: Path, kind: str, old: str, new: str, problem: str) -> None:
     """The author of a case sees only this message, so it must name the line and the fix."""
     text = FILES[kind][0]
     assert old in text
 
     problems = refusal(tmp_path, kind, text.replace(old, new))
-    assert any(one.startswith(f"{kind}.yaml:{problem}") for one in problems), problems
+    assert any(line.startswith(f"{kind}.yaml:{problem}") for line in problems), problems
 
 
 @pytest.mark.parametrize(("repetitions", "reason"), [("0", "must be 1 or more"), ("true", "must be a whole number")])
 def test_a_list_is_not_called_empty_because_of_a_problem_in_it(tmp_path: Path, repetitions: str, reason: str) -> None:
     """A second message about the same problem would send people looking for a problem that does not exist."""
-    (told,) = refusal(tmp_path, "profile", PROFILE.replace("repetitions: 3", f"repetitions: {repetitions}"))
-    assert "judge_runs[1].repetitions" in told
-    assert reason in told
-    (told,) = refusal(tmp_path, "profile", PROFILE.partition("judge_runs:")[0] + "judge_runs: []\n")
-    assert "judge_runs: must hold 1 or more" in told
+    (problem,) = refusal(tmp_path, "profile", PROFILE.replace("repetitions: 3", f"repetitions: {repetitions}"))
+    assert "judge_runs[1].repetitions" in problem
+    assert reason in problem
+    (problem,) = refusal(tmp_path, "profile", PROFILE.partition("judge_runs:")[0] + "judge_runs: []\n")
+    assert "judge_runs: must hold 1 or more" in problem
 
 
 def test_a_pattern_that_re2_refuses_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_pattern_that_re2_refuses_is_refused_with_the_reason(tmp_path: Path) -
     assert "no look-around" in problem
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     """One run of the command lists every problem."""
     text = (
         PROFILE.replace("nightly", "'not an id'")

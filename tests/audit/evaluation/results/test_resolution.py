@@ -19,33 +19,34 @@ OUTCOMES = st.lists(st.sampled_from(["pass", "fail", "error"]), max_size=20)
 WEIGHTED = DimensionPolicy(policy="weighted", judge_weight=3, deterministic_weight=1)
 
 
-def checks(*outcomes: str, dimension: str = "task") -> list[CheckOutcome]:
-    """Return a check of each outcome."""
+def build_checks(*outcomes: str, dimension: str = "task") -> list[CheckOutcome]:
+    """Return one check outcome per given outcome, all mapped to a dimension."""
     return [check(f"check-{number}", outcome, (dimension,)) for number, outcome in enumerate(outcomes, 1)]
 
 
 @given(OUTCOMES, OUTCOMES)
 def test_the_deterministic_score_is_ten_times_the_share_of_mapped_checks_that_passed(
-    mapped: list[str], others: list[str]
+    mapped: list[str], unmapped: list[str]
 ) -> None:
     """An error counts as not passed, and checks of other dimensions do not count."""
-    resolution = deterministic_score("task", [*checks(*others, dimension="spark"), *checks(*mapped)])
-    assert (10 * mapped.count("pass") / len(mapped) if mapped else None) == resolution
+    score = deterministic_score("task", [*build_checks(*unmapped, dimension="spark"), *build_checks(*mapped)])
+    expected = 10 * mapped.count("pass") / len(mapped) if mapped else None
+    assert score == expected
 
 
 @given(SCORES, SCORES, WEIGHTS, WEIGHTS)
-def test_weighted_is_the_mean_by_normalised_weights_and_lies_between_both_scores(
+def test_the_weighted_score_is_the_exact_mean_between_both_scores(
     judge: float, deterministic: float, judge_weight: float, deterministic_weight: float
 ) -> None:
     """Weights are normalized, and rounding must not move the score outside of its two parts."""
     assume(judge_weight + deterministic_weight > 0)
     policy = DimensionPolicy(policy="weighted", judge_weight=judge_weight, deterministic_weight=deterministic_weight)
-    resolution = weighted(judge, deterministic, policy)
-    shares = normalised(policy)
-    assert Fraction(1) == sum(shares)
-    exact = Fraction(judge_weight) * Fraction(judge) + Fraction(deterministic_weight) * Fraction(deterministic)
-    assert float(exact / (Fraction(judge_weight) + Fraction(deterministic_weight))) == resolution
-    assert min(judge, deterministic) <= resolution <= max(judge, deterministic)
+    score = weighted(judge, deterministic, policy)
+    weighted_sum = Fraction(judge_weight) * Fraction(judge) + Fraction(deterministic_weight) * Fraction(deterministic)
+    exact_mean = weighted_sum / (Fraction(judge_weight) + Fraction(deterministic_weight))
+    assert sum(normalised(policy)) == Fraction(1)
+    assert score == float(exact_mean)
+    assert min(judge, deterministic) <= score <= max(judge, deterministic)
 
 
 @given(SCORES, st.integers(1, 9))
@@ -72,20 +73,20 @@ def test_weights_count_by_their_proportion_only(judge: float, factor: int) -> No
         ("weighted", (), None, "missing", None),
     ],
 )
-def test_each_policy_takes_its_score_from_what_there_is(
+def test_each_policy_uses_the_scores_that_exist(
     policy: str, outcomes: tuple[str, ...], judge: float | None, source: str, final: float | None
 ) -> None:
     """A missing score never counts as 0, and the source of every score is stated."""
-    said = DimensionPolicy.model_validate({"policy": policy, "judge_weight": 3, "deterministic_weight": 1})
-    resolution = resolve("task", said, checks(*outcomes), judge)
+    dimension_policy = DimensionPolicy.model_validate({"policy": policy, "judge_weight": 3, "deterministic_weight": 1})
+    resolution = resolve("task", dimension_policy, build_checks(*outcomes), judge)
     assert resolution.source == source
     assert resolution.final == final
     assert resolution.judge == judge
-    assert resolution.deterministic == deterministic_score("task", checks(*outcomes))
+    assert resolution.deterministic == deterministic_score("task", build_checks(*outcomes))
 
 
 @pytest.mark.parametrize(
-    ("policy", "outcomes", "judge", "warnings"),
+    ("policy", "outcomes", "judge", "expected"),
     [
         ("judge_only", ("pass",), 8.0, []),
         ("judge_only", ("fail",), 8.0, ["Check check-1 failed"]),
@@ -102,25 +103,26 @@ def test_each_policy_takes_its_score_from_what_there_is(
         ),
     ],
 )
-def test_what_a_score_does_not_show_is_a_warning(
-    policy: str, outcomes: tuple[str, ...], judge: float | None, warnings: list[str]
+def test_facts_that_the_score_hides_are_warnings(
+    policy: str, outcomes: tuple[str, ...], judge: float | None, expected: list[str]
 ) -> None:
     """A failed check that changes no score, and a score without one of its parts, would be overlooked otherwise."""
-    resolution = checks(*outcomes)
-    resolved = resolve("task", DimensionPolicy.model_validate({"policy": policy}), resolution, judge)
-    told = list(resolution_warnings([resolved], resolution))
-    assert len(told) == len(warnings)
-    assert all(item.startswith(warning) for item, warning in zip(told, warnings, strict=True)), told
+    check_outcomes = build_checks(*outcomes)
+    resolution = resolve("task", DimensionPolicy.model_validate({"policy": policy}), check_outcomes, judge)
+    reported = list(resolution_warnings([resolution], check_outcomes))
+    assert len(reported) == len(expected)
+    for warning, start in zip(reported, expected, strict=True):
+        assert warning.startswith(start)
 
 
 def test_a_failed_check_of_another_dimension_is_no_warning() -> None:
-    """Only `task` says whether the run did its job."""
-    resolution = checks("fail", dimension="efficiency")
-    resolved = [resolve(item, DimensionPolicy(), resolution, 8.0) for item in ("task", "efficiency")]
-    assert list(resolution_warnings(resolved, resolution)) == []
+    """Only `task` measures whether the run did its job."""
+    check_outcomes = build_checks("fail", dimension="efficiency")
+    resolutions = [resolve(dimension, DimensionPolicy(), check_outcomes, 8.0) for dimension in ("task", "efficiency")]
+    assert list(resolution_warnings(resolutions, check_outcomes)) == []
 
 
 def test_a_failed_check_of_a_dimension_that_the_case_does_not_declare_is_no_warning() -> None:
     """Without a judge's score, nothing contradicts the check."""
-    resolved = [resolve("spark", DimensionPolicy(), checks("fail"), 8.0)]
-    assert list(resolution_warnings(resolved, checks("fail"))) == []
+    resolutions = [resolve("spark", DimensionPolicy(), build_checks("fail"), 8.0)]
+    assert list(resolution_warnings(resolutions, build_checks("fail"))) == []

@@ -27,30 +27,33 @@ from audit.exchanges.questions import Reply, outcome_state
 from schemas.records import EvaluationRequest
 
 
-def result(asked: EvaluationRequest, *, failing: bool = False) -> EvaluationResult:
+def result(request: EvaluationRequest, *, failing: bool = False) -> EvaluationResult:
     """Return the result of a request whose iterations all scored 7, or failed."""
-    first = judgement(questions_of(asked)[0], answer_json(answer(7.0)))
-    reply = Reply(state=outcome_state("timeout")) if failing else Reply(text=answer_json(answer(7.0)), judgements=(first,))
-    return EvaluationResult.model_validate_json(drive(evaluating(asked), lambda _question: reply).result)
+    iteration = judgement(questions_of(request)[0], answer_json(answer(7.0)))
+    reply = Reply(state=outcome_state("timeout")) if failing else Reply(text=answer_json(answer(7.0)), judgements=(iteration,))
+    return EvaluationResult.model_validate_json(drive(evaluating(request), lambda _question: reply).result)
 
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_both_documents_keep_their_published_schemas(*, failing: bool) -> None:
     """Programs are written against the schemas, so failed evaluations must match them too."""
     policies = {"task": {"policy": "weighted"}, "process": {"policy": "deterministic_only"}}
-    found = result(
+    evaluation_result = result(
         make_request(evaluation_plan=plan(dimension_policies=policies), checks=[check(), check("b", "error")]), failing=failing
     )
-    for name, document in (("evaluation-result", found.final_result), ("judge-result", found.judge_result)):
+    for name, document in (
+        ("evaluation-result", evaluation_result.final_result),
+        ("judge-result", evaluation_result.judge_result),
+    ):
         jsonschema_rs.validate(published_schema(name), document.model_dump(mode="json"))
 
 
 def test_a_document_that_lacks_a_field_or_has_another_breaks_its_schema() -> None:
     """A schema that accepts everything would pass the tests above."""
     document = result(make_request()).final_result.model_dump(mode="json")
-    without = {name: value for name, value in document.items() if name != "final_score"}
+    incomplete = {name: value for name, value in document.items() if name != "final_score"}
     for broken in (
-        without,
+        incomplete,
         document | {"verdict": 10},
         document | {"final_score": 11},
         document | {"final_dimensions": {"wit": 1}},
@@ -72,17 +75,17 @@ def test_cases_and_profiles_as_people_write_them_keep_their_published_schemas() 
 
 
 @pytest.mark.parametrize("name", ["case", "profile"])
-def test_every_field_of_a_file_says_what_it_is(name: str) -> None:
+def test_every_field_of_a_file_has_a_description(name: str) -> None:
     """Editors show the descriptions."""
     schema = published_schema(name)
     objects = {name: schema, **schema["$defs"]}
-    silent = [
-        (one, field)
-        for one, held in objects.items()
-        for field, is_a in held.get("properties", {}).items()
-        if not is_a.get("description")
+    undescribed = [
+        (object_name, field)
+        for object_name, object_schema in objects.items()
+        for field, definition in object_schema.get("properties", {}).items()
+        if not definition.get("description")
     ]
-    assert silent == []
+    assert undescribed == []
 
 
 @pytest.mark.parametrize("file", sorted(SCHEMAS.iterdir()), ids=lambda file: file.name)
@@ -100,6 +103,6 @@ def test_every_object_of_a_schema_is_closed_or_a_table_by_name(file: Path) -> No
 
 def test_a_result_reads_back_as_it_was_written() -> None:
     """Records keep the result as text, from which files and pages are made."""
-    found = result(make_request())
-    assert EvaluationResult.model_validate_json(found.as_json()) == found
-    assert found.as_json() == EvaluationResult.model_validate_json(found.as_json()).as_json()
+    evaluation_result = result(make_request())
+    assert EvaluationResult.model_validate_json(evaluation_result.as_json()) == evaluation_result
+    assert evaluation_result.as_json() == EvaluationResult.model_validate_json(evaluation_result.as_json()).as_json()

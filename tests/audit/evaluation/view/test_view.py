@@ -233,10 +233,10 @@ def test_the_rubric_is_shown_unchanged() -> None:
 
 def test_equal_content_gives_equal_bytes_and_other_content_another_mark() -> None:
     """Answers are found again by the exact prompt, but a constant mark could be copied."""
-    first, second = views.view(views.run()), views.view(views.run())
-    assert first == second
-    other = views.view(views.run_with("final answer", "The report is written!"))
-    assert len({next(iter(json.loads(item.text)["subject_response"]["final_output"])) for item in (first, other)}) == 2
+    view, repeated_view = views.view(views.run()), views.view(views.run())
+    assert view == repeated_view
+    other_view = views.view(views.run_with("final answer", "The report is written!"))
+    assert len({next(iter(json.loads(item.text)["subject_response"]["final_output"])) for item in (view, other_view)}) == 2
 
 
 def test_a_limit_that_is_too_small_is_refused() -> None:
