@@ -25,7 +25,7 @@ from audit.drift.watched_series import TIERS
 from schemas.lazy import duckdb
 from service.text.answers import Answer, Moment
 from service.text.formats import grouped_count, signed
-from streams.upkeep.annotations import MOST, VERSIONS, deployments
+from streams.upkeep.annotations import MAX_LISTED, VERSIONS, deployments
 
 
 class DeployedVersion(Answer, frozen=True):
@@ -66,7 +66,7 @@ def deployed_versions(
     project: str,
     since: datetime | None = None,
     until: datetime | None = None,
-    limit: int = MOST,
+    limit: int = MAX_LISTED,
 ) -> list[DeployedVersion]:
     """Return the deployments of a project, newest first; `since` is inclusive, `until` is not."""
     return [deployed_version(row) for row in deployments(cursor, project, since, until, limit)]

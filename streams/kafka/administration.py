@@ -19,17 +19,18 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import DEFAULT_PARTITIONS, GROUP, REFERENCE, REPLICATION, TOPICS, TopicSpec
 
 CONNECT_SECONDS = 10.0
-_THERE_ALREADY = 36
-_IN_SYNC = "min.insync.replicas"
+_TOPIC_ALREADY_EXISTS = 36
+"""Kafka's error code for a topic that exists."""
+_MIN_IN_SYNC_REPLICAS = "min.insync.replicas"
 _ADD_PARTITIONS = (
-    "A session's partition changes with the count. Stop producers and workers once all is read, then add partitions, or begin anew "
-    "under another prefix."
+    "Adding partitions moves sessions to other partitions. Stop the producers, let the workers read everything, stop them and add the "
+    "partitions, or start again under another prefix."
 )
 
 
 @dataclass(frozen=True)
 class TopicState:
-    """A topic as it is on the cluster; None for anything that it lacks. `name` is without the prefix."""
+    """A topic as it is on the cluster. `name` is without the prefix."""
 
     name: str
     partitions: int
@@ -52,9 +53,9 @@ class TopicAdministration:
     def __init__(self, connection: KafkaConnection, specs: Mapping[str, TopicSpec] = TOPICS) -> None:
         self._connection = connection
         self._specs = specs
-        with self._explained():
+        with self._broker_errors():
             # The library leaks its thread and its sockets when no broker answers, so look for a broker before it starts.
-            _find_a_broker(connection)
+            _require_broker(connection)
             self._client = KafkaAdminClient(bootstrap_timeout_ms=int(CONNECT_SECONDS * 1000), **connection.for_kafka_python())
 
     def __enter__(self) -> Self:
@@ -64,54 +65,56 @@ class TopicAdministration:
         self._client.close()
 
     def create(self, partitions: int | None = None, replication: int | None = None) -> list[str]:
-        """Create the missing topics; returns their names.
+        """Create the missing topics and return their names.
 
         `partitions` is for the topics keyed by session; None means the present number, or the default. `replication` None
-        means three copies, or one per broker if there are fewer. BrokerError names each topic that the cluster refused, and why.
+        means three copies, or one per broker if there are fewer. Raises BrokerError, which names each refused topic and the reason.
         """
-        there = self.describe()
-        missing = {self._connection.topic(name): spec for name, spec in self._specs.items() if name not in there}
+        existing = self.describe()
+        missing = {self._connection.topic(name): spec for name, spec in self._specs.items() if name not in existing}
         if not missing:
             return []
-        keyed = partitions or self._keyed(there)
-        with self._explained():
+        keyed_partitions = partitions or self._count_keyed_partitions(existing)
+        with self._broker_errors():
             copies = replication or min(REPLICATION, len(self._client.describe_cluster()["brokers"]))
-            wanted = {name: _wanted(spec, keyed, copies) for name, spec in missing.items()}
-            answer = self._client.create_topics(wanted, raise_errors=False)
-            made = [topic["name"] for topic in answer["topics"] if not topic["error_code"]]
-            self._client.wait_for_topics(made)
+            new_topics = {name: _topic_arguments(spec, keyed_partitions, copies) for name, spec in missing.items()}
+            answer = self._client.create_topics(new_topics, raise_errors=False)
+            created = [topic["name"] for topic in answer["topics"] if not topic["error_code"]]
+            self._client.wait_for_topics(created)
         # Another process may have created the topic since we looked.
-        refused = [topic for topic in answer["topics"] if topic["error_code"] not in {0, _THERE_ALREADY}]
+        refused = [topic for topic in answer["topics"] if topic["error_code"] not in {0, _TOPIC_ALREADY_EXISTS}]
         if refused:
             raise BrokerError(
-                _refusals(refused),
+                _describe_refusals(refused),
                 hint="Fix the problem that the cluster reports and run create again; existing topics are unchanged.",
             )
-        return sorted(missing[name].name for name in made)
+        return sorted(missing[name].name for name in created)
 
     def describe(self) -> dict[str, TopicState]:
         """Return our topics that exist on the cluster, by name."""
-        with self._explained():
-            named = {self._connection.topic(name): name for name in self._specs}
-            present = {topic["name"]: topic for topic in self._client.describe_topics() if topic["name"] in named}
-            configs = self._configs([*present])
-        return {named[name]: _state(named[name], present[name], configs[name]) for name in sorted(present)}
+        with self._broker_errors():
+            names = {self._connection.topic(name): name for name in self._specs}
+            topics = {topic["name"]: topic for topic in self._client.describe_topics() if topic["name"] in names}
+            configs = self._read_configs(list(topics))
+        states = [_topic_state(names[name], topics[name], configs[name]) for name in sorted(topics)]
+        return {state.name: state for state in states}
 
     def check(self, partitions: int | None = None) -> list[Mismatch]:
         """Return each difference from the table of topics.
 
         With `partitions` None, the topics keyed by session must agree with each other.
         """
-        there = self.describe()
-        keyed = partitions or self._keyed(there)
-        return [mismatch for spec in self._specs.values() for mismatch in _compare(spec, there.get(spec.name), keyed)]
+        existing = self.describe()
+        keyed_partitions = partitions or self._count_keyed_partitions(existing)
+        return [
+            mismatch for spec in self._specs.values() for mismatch in _compare(spec, existing.get(spec.name), keyed_partitions)
+        ]
 
     def foreign(self, names: Iterable[str]) -> dict[str, int]:
         """Return the topics of other programs that exist on the cluster, by their names there, with their numbers of partitions."""
-        wanted = set(names)
-        with self._explained():
+        with self._broker_errors():
             counts = {topic["name"]: len(topic["partitions"]) for topic in self._client.describe_topics()}
-        return {name: count for name, count in sorted(counts.items()) if name in wanted}
+        return {name: counts[name] for name in sorted(counts.keys() & set(names))}
 
     def unread(self, topics: Mapping[str, int]) -> dict[str, int | None]:
         """Return the number of messages that the workers have not read in topics of other programs; None for a topic that was never read.
@@ -120,21 +123,22 @@ class TopicAdministration:
         """
         tps = [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]
         group = self._connection.topic(GROUP)
-        with self._explained():
+        with self._broker_errors():
             try:
                 committed = self._client.list_group_offsets({group: tps})[group] if tps else {}
             except CoordinatorNotAvailableError:  # a cluster without any group so far answers like this
                 committed = {}
             ends = self._client.list_partition_offsets(dict.fromkeys(tps, OffsetSpec.LATEST)) if tps else {}
-        return {name: _left(name, committed, ends) for name in topics}
+        return {name: _count_unread(name, committed, ends) for name in topics}
 
-    def _keyed(self, there: Mapping[str, TopicState]) -> int:
-        """Return the number of partitions that the topics keyed by session have, or are to have."""
-        of_sessions = [state.partitions for name, state in there.items() if self._specs[name].is_keyed]
-        reference = there.get(REFERENCE)
-        return reference.partitions if reference else max(of_sessions, default=DEFAULT_PARTITIONS)
+    def _count_keyed_partitions(self, existing: Mapping[str, TopicState]) -> int:
+        """Return the number of partitions of the topics keyed by session, or the default if none exists yet."""
+        if REFERENCE in existing:
+            return existing[REFERENCE].partitions
+        counts = [state.partitions for name, state in existing.items() if self._specs[name].is_keyed]
+        return max(counts, default=DEFAULT_PARTITIONS)
 
-    def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    def _read_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         if not names:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name, None) for name in names]
@@ -142,8 +146,8 @@ class TopicAdministration:
         return {name: {key: str(entry["value"]) for key, entry in config.items()} for name, config in answer.items()}
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Raise the library's errors as ours."""
+    def _broker_errors(self) -> Iterator[None]:
+        """Raise the library's errors as BrokerError."""
         try:
             yield
         except KafkaError as error:
@@ -153,8 +157,8 @@ class TopicAdministration:
             ) from error
 
 
-def _find_a_broker(connection: KafkaConnection) -> None:
-    """Return when one of the addresses accepts a connection; KafkaConnectionError with the last reason if none does."""
+def _require_broker(connection: KafkaConnection) -> None:
+    """Raise KafkaConnectionError, with the last reason, if none of the addresses accepts a connection."""
     reason: OSError | None = None
     for address in connection.servers:
         host, _, port = address.rpartition(":")
@@ -167,68 +171,75 @@ def _find_a_broker(connection: KafkaConnection) -> None:
     raise KafkaConnectionError(reason.strerror or reason if reason else "no address")
 
 
-def _refusals(refused: Iterable[Mapping[str, Any]]) -> str:
+def _describe_refusals(refused: Iterable[Mapping[str, Any]]) -> str:
     """Describe the refusals of the cluster: each reason once, with its topics."""
-    named = defaultdict[str, list[str]](list)
+    topics_by_reason = defaultdict[str, list[str]](list)
     for topic in refused:
-        named[topic["error_message"] or for_code(topic["error_code"]).__name__].append(topic["name"])
-    return "; ".join(f"{', '.join(sorted(names))}: {reason}" for reason, names in named.items())
+        reason = topic["error_message"] or for_code(topic["error_code"]).__name__
+        topics_by_reason[reason].append(topic["name"])
+    return "; ".join(f"{', '.join(sorted(names))}: {reason}" for reason, names in topics_by_reason.items())
 
 
-def _wanted(spec: TopicSpec, keyed: int, copies: int) -> dict[str, Any]:
+def _topic_arguments(spec: TopicSpec, keyed_partitions: int, copies: int) -> dict[str, Any]:
     """Return the library's arguments for a new topic.
 
-    With three copies, a record is acknowledged when two have it, so one broker may be lost.
+    With three copies, a record is acknowledged when two brokers have it, so that one broker may be lost.
     """
-    config = {**spec.config, _IN_SYNC: "2" if copies >= REPLICATION else "1"}
-    return {"num_partitions": spec.partitions(keyed), "replication_factor": copies, "configs": config}
+    config = {**spec.config, _MIN_IN_SYNC_REPLICAS: "2" if copies >= REPLICATION else "1"}
+    return {"num_partitions": spec.partitions(keyed_partitions), "replication_factor": copies, "configs": config}
 
 
-def _state(name: str, topic: Mapping[str, Any], config: Mapping[str, str]) -> TopicState:
+def _topic_state(name: str, topic: Mapping[str, Any], config: Mapping[str, str]) -> TopicState:
     partitions = topic["partitions"]
     return TopicState(
-        name,
-        len(partitions),
-        min(len(partition["replica_nodes"]) for partition in partitions),
-        tuple(sorted(partition["partition_index"] for partition in partitions if partition["leader_id"] < 0)),
-        config,
+        name=name,
+        partitions=len(partitions),
+        replication=min(len(partition["replica_nodes"]) for partition in partitions),
+        without_leader=tuple(sorted(partition["partition_index"] for partition in partitions if partition["leader_id"] < 0)),
+        config=config,
     )
 
 
-def _left(name: str, committed: Mapping[Any, Any], ends: Mapping[Any, Any]) -> int | None:
-    """Return the number of unread messages of a topic; None if none was ever read."""
-    read = {tp: position.offset for tp, position in committed.items() if tp.topic == name and position.offset >= 0}
-    left = (end.offset - read.get(tp, 0) for tp, end in ends.items() if tp.topic == name)
-    return sum(max(0, count) for count in left) if read else None
+def _count_unread(name: str, committed: Mapping[Any, Any], ends: Mapping[Any, Any]) -> int | None:
+    """Return the number of unread messages of a topic; None if it was never read."""
+    next_offsets = {tp: int(position.offset) for tp, position in committed.items() if tp.topic == name and position.offset >= 0}
+    if not next_offsets:
+        return None
+    counts = [max(0, int(end.offset) - next_offsets.get(tp, 0)) for tp, end in ends.items() if tp.topic == name]
+    return sum(counts)
 
 
-def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[Mismatch]:
-    """Yield the differences of one topic."""
+def _compare(spec: TopicSpec, state: TopicState | None, keyed_partitions: int) -> Iterator[Mismatch]:
+    """Yield the differences between a topic and its specification."""
     name = spec.name
     if state is None:
         yield Mismatch(name, "is missing", "Run driftline topics create.")
         return
-    if spec.is_keyed and state.partitions != keyed:
-        yield Mismatch(name, f"has {state.partitions} partitions where topics keyed by session have {keyed}", _ADD_PARTITIONS)
+    if spec.is_keyed and state.partitions != keyed_partitions:
+        yield Mismatch(
+            name, f"has {state.partitions} partitions where topics keyed by session have {keyed_partitions}", _ADD_PARTITIONS
+        )
     if state.without_leader:
         numbers = ", ".join(map(str, state.without_leader))
-        yield Mismatch(name, f"has no leader for partition {numbers}", "Start the brokers that hold it.")
-    for key, wanted in spec.config.items():
-        if (value := state.config.get(key)) != wanted:
+        yield Mismatch(name, f"has no leader for partition {numbers}", "Start the brokers that have it.")
+    for key, expected in spec.config.items():
+        value = state.config.get(key)
+        if value != expected:
             advice = (
-                f"Set it with kafka-configs --alter --entity-type topics --entity-name … --add-config {key}={wanted}, "
-                "or keep it on purpose."
+                f"Set it with kafka-configs --alter --entity-type topics --entity-name … --add-config {key}={expected}, "
+                "or leave it if it is intended."
             )
-            yield Mismatch(name, f"has {key}={value} where {wanted} is meant", advice)
-    if state.replication >= REPLICATION and state.config.get(_IN_SYNC) == "1":
-        advice = f"Set {_IN_SYNC}=2, or what was accepted can be lost with one broker."
-        yield Mismatch(name, f"has {state.replication} copies and takes a record as soon as one has it", advice)
+            yield Mismatch(name, f"has {key}={value} instead of {expected}", advice)
+    if state.replication >= REPLICATION and state.config.get(_MIN_IN_SYNC_REPLICAS) == "1":
+        advice = f"Set {_MIN_IN_SYNC_REPLICAS}=2, so that the loss of one broker loses no accepted record."
+        yield Mismatch(name, f"has {state.replication} copies, but a record is accepted when only one broker has it", advice)
 
 
 def partitions_on(connection: KafkaConnection, names: Collection[str]) -> list[tuple[str, int]]:
     """Return every partition of these topics. Raises SettingsError, which names missing topics."""
     with TopicAdministration(connection) as administration:
-        there = administration.describe()
-    if missing := [connection.topic(name) for name in names if name not in there]:
+        topics = administration.describe()
+    missing = [connection.topic(name) for name in names if name not in topics]
+    if missing:
         raise SettingsError(f"topics are missing: {', '.join(missing)}", hint="Create them with `driftline topics create`.")
-    return [(name, number) for name in names for number in range(there[name].partitions)]
+    return [(name, number) for name in names for number in range(topics[name].partitions)]

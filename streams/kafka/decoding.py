@@ -1,11 +1,11 @@
-"""From broker records to new records of ours: decoding to columns, and deduplication within a session. Sink and workers share it.
+"""Decoding of broker records to columns, and deduplication within a session. The sink and the workers share it.
 
-1. A record is rejected if its value is not a record of ours, breaks a bound or the contract (`schemas.contract`), or has a type that
-   does not belong on its topic.
+1. A record is rejected if its value is not one of Driftline's records, breaks a bound or the contract (`schemas.contract`), or has a
+   type that does not belong on its topic.
 2. On a topic keyed by session, a record is also rejected if its key is not that of its session: it may be on another partition than the
    session's other records, where the worker does not know the session's spending.
-3. The dead letter, its time included, depends on the record alone: it is the same whichever process rejects the record, and however often.
-4. A repetition with the same content changes nothing; other content under the same identity becomes a dead letter. A session's state carries the
+3. The dead letter, including its time, depends only on the record. So every process that rejects the record writes the same one.
+4. A repetition with the same content changes nothing; other content under the same identity becomes a dead letter. A session's state has the
    hashes of the newest records' identities and contents. A record is identified by its session, its type, its identity and its
    revision, if it has one. `analytics.identity.duplicate_matching.CONTENT` names the field with a record's content.
 """
@@ -42,49 +42,49 @@ DECODING = "decoding"
 CONFLICT = Refusal(
     "admission",
     "conflicting_id",
-    "the log has a record of this identity with other content: give it an id of its own, and produce it again",
+    "the log has a record of this identity with other content: give this record its own id, and produce it again",
 )
-_CARRIED_ON = "exchanges"
+_FORWARDED_TOPIC = "exchanges"
 """The topic whose records a stage passes on unchanged: their bytes are kept beside the columns."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECONDS = int((LATEST - _EPOCH) / timedelta(milliseconds=1))
+_MAX_MILLISECONDS = int((LATEST - _EPOCH) / timedelta(milliseconds=1))
 """The latest time that a record may have, in milliseconds since 1970."""
 
 
 def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[bytes] | None = None) -> DecodedBatch:
-    """Decode records of a topic, named without prefix; misplaced records are rejected, too.
+    """Decode records of a topic, named without prefix. Records with a wrong key or of a wrong type are rejected.
 
     `values`, one per record, replaces the records' own values if those were reframed. Bad input never raises.
     """
     batch = decode_batch(values_of(records) if values is None else values)
     for name in batch.frames.keys() - set(topics()[topic]):
-        error = UnexpectedTypeError(f"{name}: does not travel on the topic {topic}")
+        error = UnexpectedTypeError(f"{name}: does not belong on the topic {topic}")
         batch.rejected += [Rejected(index, error) for index in batch.frames.pop(name)[INDEX].to_list()]
     keys = [record.key for record in records] if TOPICS[topic].is_keyed else None
-    taken_at = _taken_at(records)
-    lawful: dict[str, pl.DataFrame] = {}
+    received_at = _received_at(records)
+    valid_frames: dict[str, pl.DataFrame] = {}
     for name, frame in batch.frames.items():
-        kept, rejected = _by_contract(name, frame, taken_at)
+        valid, rejected = _split_by_contract(name, frame, received_at)
         batch.rejected += rejected
         if keys is not None:
-            kept, rejected = _by_key(kept, keys)
+            valid, rejected = _split_by_key(valid, keys)
             batch.rejected += rejected
-        if kept.height:
-            lawful[name] = kept
-    batch.frames = lawful
+        if valid.height:
+            valid_frames[name] = valid
+    batch.frames = valid_frames
     batch.rejected.sort(key=lambda rejected: rejected.index)
     return batch
 
 
-def _taken_at(records: Sequence[RawRecord]) -> pl.Series:
-    """Return the time when the broker received each record, where the broker says so."""
-    stamps = [min(record.timestamp, _MILLISECONDS) * 1_000 if record.timestamp > 0 else None for record in records]
-    return pl.Series(stamps, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
+def _received_at(records: Sequence[RawRecord]) -> pl.Series:
+    """Return the time when the broker received each record; null if the broker does not report it."""
+    microseconds = [min(record.timestamp, _MAX_MILLISECONDS) * 1_000 if record.timestamp > 0 else None for record in records]
+    return pl.Series(microseconds, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
 
 
-def _by_contract(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> tuple[pl.DataFrame, list[Rejected]]:
+def _split_by_contract(name: str, frame: pl.DataFrame, received_at: pl.Series) -> tuple[pl.DataFrame, list[Rejected]]:
     """Split rows into those that keep the contract, and the others."""
-    errors = breaches(name, frame, taken_at.gather(frame[INDEX]))
+    errors = breaches(name, frame, received_at.gather(frame[INDEX]))
     if not errors:
         return frame, []
     indexes = frame[INDEX]
@@ -92,36 +92,32 @@ def _by_contract(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> tuple[p
     return frame.filter(~indexes.is_in([each.index for each in rejected])), rejected
 
 
-def _by_key(frame: pl.DataFrame, keys: Sequence[bytes | None]) -> tuple[pl.DataFrame, list[Rejected]]:
+def _split_by_key(frame: pl.DataFrame, keys: Sequence[bytes | None]) -> tuple[pl.DataFrame, list[Rejected]]:
     """Split rows into those under the key of their session, and the others."""
-    right = (
-        pl.Series(keys, dtype=pl.Binary).gather(frame[INDEX]).eq_missing(frame.select(key_column().cast(pl.Binary)).to_series())
-    )
-    if right.all():
+    actual_keys = pl.Series(keys, dtype=pl.Binary).gather(frame[INDEX])
+    session_keys = frame.select(key_column().cast(pl.Binary)).to_series()
+    has_session_key = actual_keys.eq_missing(session_keys)
+    if has_session_key.all():
         return frame, []
-    others = frame.filter(~right).select(INDEX, key=key_column())
+    others = frame.filter(~has_session_key).select(INDEX, key=key_column())
     rejected = [
         Rejected(index, WrongKeyError(f"the key is not that of the session, which is {key}")) for index, key in others.rows()
     ]
-    return frame.filter(right), rejected
+    return frame.filter(has_session_key), rejected
 
 
-def _by_partition(frame: pl.DataFrame, partition: int, partitions: int) -> tuple[pl.DataFrame, list[Rejected]]:
+def _split_by_partition(frame: pl.DataFrame, partition: int, partitions: int) -> tuple[pl.DataFrame, list[Rejected]]:
     """Split rows into those whose sessions belong on the partition, and the others."""
     keys = frame.select(key_column()).to_series()
-    elsewhere = {
-        key: number for key in keys.unique().to_list() if (number := partition_of(key.encode(), partitions)) != partition
-    }
-    if not elsewhere:
+    numbers = {key: partition_of(key.encode(), partitions) for key in keys.unique().to_list()}
+    is_misplaced = keys.is_in([key for key, number in numbers.items() if number != partition])
+    if not is_misplaced.any():
         return frame, []
-    right = ~keys.is_in(list(elsewhere))
-    rejected = [
-        Rejected(
-            index, WrongPartitionError(f"partition: session {key} belongs on partition {elsewhere[key]}, not on {partition}")
-        )
-        for index, key in zip(frame.filter(~right)[INDEX].to_list(), keys.filter(~right).to_list(), strict=True)
-    ]
-    return frame.filter(right), rejected
+    rejected: list[Rejected] = []
+    for index, key in zip(frame.filter(is_misplaced)[INDEX].to_list(), keys.filter(is_misplaced).to_list(), strict=True):
+        reason = f"partition: session {key} belongs on partition {numbers[key]}, not on {partition}"
+        rejected.append(Rejected(index, WrongPartitionError(reason)))
+    return frame.filter(~is_misplaced), rejected
 
 
 def decode_chunk(
@@ -136,11 +132,11 @@ def decode_chunk(
     batch = decode_values(topic, records, values)
     if on is not None and on[1]:
         for name, frame in list(batch.frames.items()):
-            batch.frames[name], rejected = _by_partition(frame, *on)
+            batch.frames[name], rejected = _split_by_partition(frame, *on)
             batch.rejected += rejected
         batch.rejected.sort(key=lambda rejected: rejected.index)
     offsets = pl.Series(OFFSET, [record.offset for record in records], dtype=pl.Int64)
-    if topic == _CARRIED_ON:
+    if topic == _FORWARDED_TOPIC:
         messages = pl.Series(MESSAGE, values_of(records) if values is None else values, dtype=pl.Binary)
         batch.frames = {name: frame.with_columns(messages.gather(frame[INDEX])) for name, frame in batch.frames.items()}
     batch.frames = {name: frame.with_columns(offsets.gather(frame[INDEX])).drop(INDEX) for name, frame in batch.frames.items()}
@@ -150,11 +146,11 @@ def decode_chunk(
 def batch_of(chunk: Chunk, partitions: int, redactor: Redactor) -> tuple[StageBatch, list[bytes]]:
     """Return a chunk as the batch of a stage, and the dead letters of its rejected records, given the topic's number of partitions."""
     batch = decode_chunk(chunk.topic, chunk.records, chunk.values, on=(chunk.partition, partitions))
-    letters = [
+    dead_letters = [
         build_dead_letter(chunk.topic, chunk.partition, chunk.records[rejected.index], undecodable(rejected.error), redactor)
         for rejected in batch.rejected
     ]
-    return StageBatch.of(chunk.topic, batch.frames), letters
+    return StageBatch.of(chunk.topic, batch.frames), dead_letters
 
 
 def decodable(topic: str, records: Sequence[RawRecord]) -> list[bytes]:
@@ -170,17 +166,17 @@ def undecodable(error: RecordError) -> Refusal:
 
 
 def build_dead_letter(topic: str, partition: int, record: RawRecord, refusal: Refusal, redactor: Redactor) -> bytes:
-    """Return the dead letter of a record: its bytes without secrets, its origin and the reason. It is the same in every process."""
-    letters = EncodedRecords()
+    """Return the dead letter of a record: its bytes without secrets, its origin and the reason. Every process builds the same one."""
+    dead_letters = EncodedRecords()
     admission = Admission(redactor, time_of(record))
-    admission.add_dead_letter(letters, RecordOrigin(topic, record.offset, partition), refusal, record.value or b"")
-    (letter,) = letters.messages[DEAD_LETTERS]
-    return letter
+    admission.add_dead_letter(dead_letters, RecordOrigin(topic, record.offset, partition), refusal, record.value or b"")
+    (message,) = dead_letters.messages[DEAD_LETTERS]
+    return message
 
 
 def time_of(record: RawRecord) -> datetime:
     """Return the time when the broker received the record, within the range of times that a record may have."""
-    milliseconds = max(0, min(record.timestamp, _MILLISECONDS))
+    milliseconds = max(0, min(record.timestamp, _MAX_MILLISECONDS))
     return min(max(_EPOCH + timedelta(milliseconds=milliseconds), EARLIEST), LATEST)
 
 
@@ -201,11 +197,14 @@ class Window:
     def of(cls, entries: bytes) -> Self:
         """Return the window in a state."""
         hashes = array("Q", entries)
-        return cls(dict(zip(hashes[::2], hashes[1::2], strict=True)))
+        identities = hashes[::2]
+        contents = hashes[1::2]
+        return cls(dict(zip(identities, contents, strict=True)))
 
     def packed(self) -> bytes:
         """Return the entries for the state."""
-        return array("Q", chain.from_iterable([*self.contents.items()][-WINDOW:])).tobytes()
+        newest = list(self.contents.items())[-WINDOW:]
+        return array("Q", chain.from_iterable(newest)).tobytes()
 
 
 @dataclass
@@ -262,10 +261,15 @@ def _hash_frame(name: str, frame: pl.DataFrame) -> Iterable[_RecordHash]:
     """Hash the records of one type."""
     schema = schema_of(name)
     texts = [_identity_text(frame, column, name) for column in identity_of(schema)]
-    named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True).cast(pl.Binary))
-    content = CONTENT_COLUMNS.get(name)
-    contents = [b""] * frame.height if content is None else frame[content].cast(pl.Binary).fill_null(b"").to_list()
-    identities = hashes_of(named.to_series().to_list())
+    identity_texts = frame.select(
+        pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True).cast(pl.Binary)
+    )
+    content_column = CONTENT_COLUMNS.get(name)
+    if content_column is None:
+        contents = [b""] * frame.height
+    else:
+        contents = frame[content_column].cast(pl.Binary).fill_null(b"").to_list()
+    identities = hashes_of(identity_texts.to_series().to_list())
     return map(_RecordHash, frame[OFFSET].to_list(), frame[KEY].to_list(), identities, hashes_of(contents))
 
 
@@ -273,6 +277,8 @@ def _identity_text(frame: pl.DataFrame, column: str, name: str) -> pl.Expr:
     """Return a column of the identity as text; times in microseconds since 1970."""
     expression = pl.col(column)
     if column == "revision" and name == "Exchange":
-        # The first revision of an exchange has no revision in its identity: states written by versions without revisions have it that way.
+        # The identity of a first revision has no revision, as in the states of versions that had no revisions.
         expression = pl.when(expression > 0).then(expression)
-    return (expression.dt.epoch("us") if frame.schema[column].is_temporal() else expression).cast(pl.String)
+    if frame.schema[column].is_temporal():
+        expression = expression.dt.epoch("us")
+    return expression.cast(pl.String)

@@ -5,7 +5,7 @@
 3. The chunks of a revoked partition are dropped: their results no longer count, and the next owner reads them again.
 4. A finished chunk keeps no records, however long it waits for the chunk before it.
 5. A partition has room while fewer than AHEAD chunks wait or are being processed: memory is bounded, and no partition waits for another.
-6. An exception that escapes a stage ends the process: going on would lose the chunk, or silently stop its partition.
+6. An exception that escapes a stage ends the process: to continue would lose the chunk, or silently stop its partition.
 
 Ownership:
 
@@ -13,7 +13,7 @@ Ownership:
    frozen nor whether the broker was frozen instead. So the time that counts is when the last answered request was sent (`Membership`).
 8. If that time is too long ago, writes that only the owner may make wait until the next heartbeat is answered or the partitions are
    revoked (`OwnershipGuard`).
-9. A client can silently stop delivering the records of a partition. Then this process ends and another takes its place (`Watchdog`).
+9. A client can silently stop delivering the records of a partition. Then this process ends and another one replaces it (`Watchdog`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streams.kafka.reading import Chunk, RawRecord
 AHEAD = 2
 """Chunks of a partition at a time: one in progress and one waiting, so that no stage waits for the broker."""
 CHUNK_BYTES = 32 * 1024 * 1024
-"""In one chunk, uncompressed; a larger record is a chunk of its own."""
+"""Maximum bytes of a chunk, uncompressed. A larger record is a chunk of its own."""
 RELEASE_SECONDS = 10.0
 """Seconds to wait for work in progress on revoked partitions; their next owner waits as long."""
 FAULT = 70
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 def end_process(error: BaseException) -> None:
     """End the process at once: another one reads the uncommitted records again."""
-    log.critical("a stage cannot go on, so this worker ends: %s", error, exc_info=error)
+    log.critical("a stage cannot continue, so this worker ends: %s", error, exc_info=error)
     logging.shutdown()
     os._exit(FAULT)
 
@@ -64,7 +64,7 @@ class PartitionWork(Protocol):
         ...
 
     async def end(self, grace: float) -> None:
-        """End the work, as no further chunk comes: within `grace` seconds give up what still runs after `take` has returned.
+        """End the work: no further chunk follows. Work that still runs after `grace` seconds is abandoned.
 
         A running `take` gets the same grace and is then cancelled.
         """
@@ -107,11 +107,12 @@ class KafkaStage:
         if partition.is_closed or self._is_stopped:
             return
         # A separate task: Faust cancels the agent of a revoked partition, and restarts a cancelled agent.
-        partition.taking = asyncio.create_task(partition.work.take(chunk, chunk.done))
-        await asyncio.wait([partition.taking])
-        if partition.taking.cancelled():
+        partition.running_task = asyncio.create_task(partition.work.take(chunk, chunk.done))
+        await asyncio.wait([partition.running_task])
+        if partition.running_task.cancelled():
             return
-        if (error := partition.taking.exception()) is not None:
+        error = partition.running_task.exception()
+        if error is not None:
             partition.is_closed = True
             self._fail(error)
             return
@@ -127,7 +128,7 @@ class KafkaStage:
         await asyncio.gather(*(partition.end(grace) for partition in self.partitions.values()))
 
     async def stop(self, grace: float) -> None:
-        """Like `end`, but also refuse all work from now on, whatever is assigned."""
+        """Like `end`, but also refuse all work from now on, even in partitions that are assigned later."""
         self._is_stopped = True
         await self.end(grace)
 
@@ -151,13 +152,13 @@ class WorkedPartition:
         self.stage = stage
         self.number = number
         self.work = work
-        self.taking: asyncio.Task[None] | None = None
-        """The work on the current chunk."""
+        self.running_task: asyncio.Task[None] | None = None
+        """The asyncio task that processes the current chunk."""
         self.is_closed = False
         """Whether no further chunk is started."""
         self.waiting = 0
         """Chunks that wait or are being processed."""
-        self.moved_at = stage.now()
+        self.progressed_at = stage.now()
         """The time when a chunk was last delivered or finished."""
         self._fetched: deque[Sequence[RawRecord]] = deque()
         self._open: deque[DeliveredChunk] = deque()
@@ -173,8 +174,8 @@ class WorkedPartition:
         return sum(map(len, self._fetched))
 
     @property
-    def under_way(self) -> int:
-        """The number of delivered chunks that are not done."""
+    def unfinished(self) -> int:
+        """The number of delivered chunks that are unfinished."""
         return sum(not chunk.is_done for chunk in self._open)
 
     def fetch(self, records: Sequence[RawRecord]) -> None:
@@ -187,12 +188,12 @@ class WorkedPartition:
             chunk = DeliveredChunk(self, self._fetched.popleft())
             self._open.append(chunk)
             self.waiting += 1
-            self.note_move()
+            self.note_progress()
             yield chunk
 
-    def note_move(self) -> None:
-        """Note that the partition advanced."""
-        self.moved_at = self.stage.now()
+    def note_progress(self) -> None:
+        """Note the time of this progress."""
+        self.progressed_at = self.stage.now()
 
     def committable(self) -> int | None:
         """Return the offset that may be committed now, None if it is not new; the chunks before it are dropped."""
@@ -204,17 +205,17 @@ class WorkedPartition:
     async def end(self, grace: float) -> None:
         """See `KafkaStage.end`."""
         self.is_closed = True
-        await asyncio.gather(self.work.end(grace), self._await_taking(grace))
+        await asyncio.gather(self.work.end(grace), self._await_running_task(grace))
 
-    async def _await_taking(self, grace: float) -> None:
-        if self.taking is not None and not self.taking.done():
-            await asyncio.wait([self.taking], timeout=grace)
-            self.taking.cancel()
-            await asyncio.wait([self.taking])
+    async def _await_running_task(self, grace: float) -> None:
+        if self.running_task is not None and not self.running_task.done():
+            await asyncio.wait([self.running_task], timeout=grace)
+            self.running_task.cancel()
+            await asyncio.wait([self.running_task])
 
 
 class DeliveredChunk(Chunk):
-    """A chunk on its way through a stage."""
+    """A chunk that was delivered to a stage."""
 
     __slots__ = ("end_offset", "is_done", "owner")
 
@@ -229,17 +230,19 @@ class DeliveredChunk(Chunk):
         """Note that all of its results are durable."""
         self.is_done = True
         self.records = self.values = ()
-        self.owner.note_move()
+        self.owner.note_progress()
 
 
-def split(records: Sequence[RawRecord], most: int, most_bytes: int) -> Iterator[Sequence[RawRecord]]:
-    """Parts with a limited number of records and bytes; a single record may be larger."""
-    start = size = 0
+def split(records: Sequence[RawRecord], max_records: int, max_bytes: int) -> Iterator[Sequence[RawRecord]]:
+    """Yield parts with a limited number of records and bytes; a single record may be larger."""
+    start = 0
+    size = 0
     for index, record in enumerate(records):
         length = len(record.value or b"") + len(record.key or b"")
-        if index > start and (index - start >= most or size + length > most_bytes):
+        if index > start and (index - start >= max_records or size + length > max_bytes):
             yield records[start:index]
-            start, size = index, 0
+            start = index
+            size = 0
         size += length
     if records:
         yield records[start:]
@@ -267,13 +270,13 @@ def boot_time() -> float:
 
 def leave(reason: str) -> None:
     """End the process at once, so that it produces nothing more."""
-    log.critical("%s; this worker ends, and what it had not finished comes again", reason)
+    log.critical("%s; this worker ends, and another one reads the uncommitted records again", reason)
     logging.shutdown()
     os._exit(STUCK)
 
 
 class Membership:
-    """Whether this process is still a member of the group, as far as the broker's answers show.
+    """Whether this process is still a member of the group, judged by the broker's answers.
 
     `limit` is in seconds, and shorter than the session timeout, because a write takes a while to arrive.
     """
@@ -281,30 +284,32 @@ class Membership:
     def __init__(self, limit: float, now: Callable[[], float] = boot_time) -> None:
         self._limit = limit
         self._now = now
-        self._heard = float("-inf")
+        self._confirmed_at = float("-inf")
 
     def is_sure(self) -> bool:
         """Return True if no other worker can have our partitions. Safe to call from any thread."""
-        return self._now() - self._heard <= self._limit
+        return self._now() - self._confirmed_at <= self._limit
 
     def watch(self, coordinator: Any) -> None:
         """Take the times from the client's group coordinator, the only part of the client that has them."""
-        beat, join = coordinator._do_heartbeat, coordinator._do_rejoin_group  # noqa: SLF001
+        send_heartbeat = coordinator._do_heartbeat  # noqa: SLF001
+        join_group = coordinator._do_rejoin_group  # noqa: SLF001
 
         async def heartbeat() -> bool:
             sent = self._now()
-            answered = bool(await beat())
+            answered = bool(await send_heartbeat())
             if answered:
-                self._heard = sent
+                self._confirmed_at = sent
             return answered
 
         async def rejoin(subscription: Any) -> bool:
-            joined = bool(await join(subscription))
+            joined = bool(await join_group(subscription))
             if joined:
-                self._heard = self._now()
+                self._confirmed_at = self._now()
             return joined
 
-        coordinator._do_heartbeat, coordinator._do_rejoin_group = heartbeat, rejoin  # noqa: SLF001
+        coordinator._do_heartbeat = heartbeat  # noqa: SLF001
+        coordinator._do_rejoin_group = rejoin  # noqa: SLF001
 
 
 class OwnershipGuard:
@@ -317,24 +322,24 @@ class OwnershipGuard:
     def __init__(self, producer: Sender, is_sure: Callable[[], bool]) -> None:
         self._producer = producer
         self._is_sure = is_sure
-        self._given_up = False
-        self._under_way: set[asyncio.Task[object]] = set()
+        self._is_ended = False
+        self._running_calls: set[asyncio.Task[object]] = set()
 
     async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> None:
         """Produce; durable on return. Raises StoppedError once the partition is not ours."""
         if messages:
-            await self.insist(lambda: self._producer.send(topic, messages, partition=partition))
+            await self.repeat(lambda: self._producer.send(topic, messages, partition=partition))
 
-    async def insist(self, work: Callable[[], Awaitable[object]]) -> None:
+    async def repeat(self, work: Callable[[], Awaitable[object]]) -> None:
         """Repeat a call to the broker until it succeeds. Raises StoppedError once the partition is not ours.
 
-        A cancelled caller returns at once while the call goes on: the request may still arrive, and the client swallows a cancellation
-        that comes while it closes. `end` waits for the call.
+        A cancelled caller returns at once, but the call continues: the request may still arrive, and the client swallows a cancellation
+        while it closes. `end` waits for the call.
         """
         while True:
             await self._await_ownership()
             try:
-                await asyncio.shield(self._begin(work))
+                await asyncio.shield(self._start_call(work))
             except BrokerError as error:
                 log.warning("%s; trying again", error)
             else:
@@ -345,31 +350,31 @@ class OwnershipGuard:
 
     async def end(self) -> None:
         """Start no further calls."""
-        self._given_up = True
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=LAST_SECONDS)
+        self._is_ended = True
+        if self._running_calls:
+            await asyncio.wait(self._running_calls, timeout=LAST_SECONDS)
 
     async def _await_ownership(self) -> None:
-        """Wait until we certainly own the partition. Raises StoppedError if it is given up."""
-        while not self._given_up:
+        """Wait until we certainly own the partition. Raises StoppedError after `end`."""
+        while not self._is_ended:
             if self._is_sure():
                 return
             await asyncio.sleep(RETRY_SECONDS)
         raise StoppedError
 
-    def _begin(self, work: Callable[[], Awaitable[object]]) -> asyncio.Task[object]:
-        async def do() -> object:
+    def _start_call(self, work: Callable[[], Awaitable[object]]) -> asyncio.Task[object]:
+        async def call_broker() -> object:
             return await work()
 
-        begun = asyncio.create_task(do())
-        self._under_way.add(begun)
-        begun.add_done_callback(self._note_end)
-        return begun
+        call = asyncio.create_task(call_broker())
+        self._running_calls.add(call)
+        call.add_done_callback(self._note_end)
+        return call
 
-    def _note_end(self, begun: asyncio.Task[object]) -> None:
-        self._under_way.discard(begun)
-        if not begun.cancelled():
-            begun.exception()  # a waiting caller gets the error; without one, this avoids asyncio's warning
+    def _note_end(self, call: asyncio.Task[object]) -> None:
+        self._running_calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # a waiting caller gets the error; without one, this avoids asyncio's warning
 
 
 class Watchdog:
@@ -410,17 +415,22 @@ class Watchdog:
         partitions = {
             (stage.source, partition.number): partition for stage in self._stages for partition in stage.partitions.values()
         }
-        under_way = {key: partition.under_way for key, partition in partitions.items() if key[0] not in self._patient}
+        unfinished = {key: partition.unfinished for key, partition in partitions.items() if key[0] not in self._patient}
         waiting = {key: count for key, count in self._waiting().items() if count != 0}
-        busy = waiting.keys() | {key for key, count in under_way.items() if count}
+        busy = waiting.keys() | {key for key, count in unfinished.items() if count}
         self._since = {key: self._since.get(key, now) for key in busy}
-        still = {
-            key: now - max(since, partitions[key].moved_at if key in partitions else since)
-            for key, since in self._since.items()
-        }
-        if still and still[longest := max(still, key=lambda key: still[key])] > self._limit:
-            count = waiting.get(longest, 0)
-            self._end(
-                f"{longest[0]}, partition {longest[1]}: {'an unknown number of' if count is None else count} records wait, "
-                f"{under_way.get(longest, 0)} chunks are under way, and nothing has moved for {still[longest]:.0f} s"
-            )
+        idle_seconds: dict[tuple[str, int], float] = {}
+        for key, since in self._since.items():
+            last_progress = max(since, partitions[key].progressed_at) if key in partitions else since
+            idle_seconds[key] = now - last_progress
+        if not idle_seconds:
+            return
+        longest = max(idle_seconds, key=lambda key: idle_seconds[key])
+        if idle_seconds[longest] <= self._limit:
+            return
+        topic, number = longest
+        count = waiting.get(longest, 0)
+        self._end(
+            f"{topic}, partition {number}: {'an unknown number of' if count is None else count} records wait, "
+            f"{unfinished.get(longest, 0)} chunks are unfinished, and there was no progress for {idle_seconds[longest]:.0f} s"
+        )

@@ -1,4 +1,4 @@
-"""Producing records under the keys that determine their partitions: a call returns when the broker has all records, else it raises.
+"""Producing records under the keys that determine their partitions: a call returns when the broker has all records, or raises an error.
 
 1. No call waits indefinitely: a call has `time_limit` seconds in total, and a stop has `STOP_SECONDS`.
 2. After a failure the client is discarded and the next call makes a new one. aiokafka's idempotent producer retries indefinitely, and a single
@@ -82,49 +82,50 @@ class RecordProducer:
         self._time_limit = time_limit
         self._client: AIOKafkaProducer | None = None
         self._connections = Connections()
-        self._making = asyncio.Lock()
+        self._client_lock = asyncio.Lock()
 
     async def start(self) -> None:
         """Connect. Raises BrokerError if no broker answers in time."""
-        with self._failures("the topics"):
+        with self._broker_errors("the topics"):
             async with asyncio.timeout(self._time_limit):
                 await self._connected()
 
     async def stop(self) -> None:
-        """Disconnect. Waiting calls are given up."""
-        await self._give_up(self._client)
+        """Disconnect. Waiting calls fail."""
+        await self._discard(self._client)
 
     async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> list[Produced]:
-        """Produce to a topic, named without prefix; durable on return. Returns where the broker put each message, in their order.
+        """Produce to a topic, named without prefix; durable on return. Return the partition and offset of each message, in their order.
 
         A message goes to the partition that Kafka's default partitioner gives its key, or to `partition` if given. Messages of one
-        partition keep their order. Raises BrokerError if the time limit is over or the broker refuses a message: the broker may have some of
-        the messages, and all of them may be sent again.
+        partition keep their order. Raises BrokerError if the time limit is over or the broker refuses a message. The broker may
+        then have some of the messages; all of them may be sent again.
         """
         client: AIOKafkaProducer | None = None
         try:
-            with self._failures(f"topic {self._connection.topic(topic)}"):
+            with self._broker_errors(f"topic {self._connection.topic(topic)}"):
                 async with asyncio.timeout(self._time_limit):
                     client = await self._connected()
                     return await self._send(client, self._connection.topic(topic), messages, partition)
         except BrokerError:
-            await self._give_up(client)
+            await self._discard(client)
             raise
 
     async def _send(
         self, client: AIOKafkaProducer, topic: str, messages: Sequence[Message], partition: int | None
     ) -> list[Produced]:
-        count, sent = len(await client.partitions_for(topic)), []
+        count = len(await client.partitions_for(topic))
+        deliveries = []
         for key, value in messages:
             number = partition_of(key, count) if partition is None else partition
             future = await client.send(topic, value, key, partition=number)
             # If another send fails first, nobody awaits this one, and asyncio would report its unretrieved error.
-            future.add_done_callback(_hear)
-            sent.append(future)
-        return [Produced(metadata.partition, metadata.offset) for metadata in await asyncio.gather(*sent)]
+            future.add_done_callback(_retrieve_error)
+            deliveries.append(future)
+        return [Produced(metadata.partition, metadata.offset) for metadata in await asyncio.gather(*deliveries)]
 
     async def _connected(self) -> AIOKafkaProducer:
-        async with self._making:
+        async with self._client_lock:
             if self._client is None:
                 options: dict[str, Any] = {
                     "enable_idempotence": True,
@@ -144,17 +145,18 @@ class RecordProducer:
                 except BaseException:
                     await asyncio.shield(_close(client, connections))
                     raise
-                self._client, self._connections = client, connections
+                self._client = client
+                self._connections = connections
             return self._client
 
-    async def _give_up(self, client: AIOKafkaProducer | None) -> None:
+    async def _discard(self, client: AIOKafkaProducer | None) -> None:
         """Discard a client; callers that wait for its messages get an error."""
         if client is not None and client is self._client:
             self._client = None
             await asyncio.shield(_close(client, self._connections))
 
     @contextlib.contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
+    def _broker_errors(self, what: str) -> Iterator[None]:
         """Raise errors of producing as BrokerError."""
         try:
             yield
@@ -164,27 +166,29 @@ class RecordProducer:
             raise BrokerError(f"{what}: {words_of(error)}") from error
 
 
-def _hear(future: asyncio.Future[Any]) -> None:
+def _retrieve_error(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
 
 
 async def _close(client: AIOKafkaProducer, connections: Connections) -> None:
     """Close a client within STOP_SECONDS, even with unsent messages."""
-    error = KafkaError("the connection was given up")
+    error = KafkaError("the connection was closed")
     try:
         async with asyncio.timeout(STOP_SECONDS):
             # The client's own stop waits until everything is sent, which never happens without a broker. So fail its batches first.
             accumulator = client._message_accumulator  # noqa: SLF001
             queued = [batch for batches in accumulator._batches.values() for batch in batches]  # noqa: SLF001
-            under_way = list(accumulator._pending_batches)  # noqa: SLF001
+            in_flight = list(accumulator._pending_batches)  # noqa: SLF001
             accumulator.fail_all(error)
             # Nobody awaits these any more, and asyncio would report their unretrieved errors.
-            for future in [*(batch.future for batch in queued + under_way), *(batch._drain_waiter for batch in queued)]:  # noqa: SLF001
-                future.exception()
+            for batch in queued + in_flight:
+                batch.future.exception()
+            for batch in queued:
+                batch._drain_waiter.exception()  # noqa: SLF001
             await client.client.close()
             await client.stop()
     except Exception as failure:  # noqa: BLE001 - errors of aborted requests are irrelevant
-        log.debug("a producer was closed roughly: %s", words_of(failure))
+        log.debug("error while closing a producer: %s", words_of(failure))
     finally:
         connections.close()

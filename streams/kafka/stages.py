@@ -271,7 +271,7 @@ class JudgedPartition:
 
     async def _restore_calls(self, since: int) -> None:
         """Read the calls recorded since a time in milliseconds since 1970, and charge calls with an unknown outcome in full."""
-        await self._guard.insist(lambda: self._read_calls(since))
+        await self._guard.repeat(lambda: self._read_calls(since))
         interrupted = interrupted_judgements(self._calls.unsettled(), self._context.now())
         await self._send(JUDGEMENTS, [encode(judgement) for judgement in interrupted])
         for judgement in interrupted:
@@ -314,7 +314,7 @@ class JudgedPartition:
         await self._guard.send(topic, keyed(messages), partition=self.number if topic == JUDGEMENTS else None)
 
     async def _save(self, key: str, state: StoredState) -> None:
-        await self._guard.insist(lambda: self._context.states.save(self.number, {key: state}))
+        await self._guard.repeat(lambda: self._context.states.save(self.number, {key: state}))
 
 
 @dataclass

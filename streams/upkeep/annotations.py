@@ -4,10 +4,10 @@ Deployments are releases as recorded by people, pipelines and traces:
 
 1. A deployment with a time is identified by project, label, version, agent and time: sent again, it changes nothing.
 2. A deployment without a time gets the present time, unless the newest deployment of the label and agent already has that version: then it
-   repeats that one. So a rerun pipeline makes no second record, while a version that returns after another one does.
-3. A version that first appears in a trace becomes a deployment, at the time of its exchange (`SeenVersions`). The first version ever seen
-   of a label is not a change, and so not a deployment. Two versions that run side by side are deployed once each, however often they
-   alternate. Versions recorded by people or pipelines count as seen.
+   repeats that one. So a rerun pipeline creates no second record, but a version that returns after another one does.
+3. A version that first appears in a trace becomes a deployment, at the time of its exchange (`SeenVersions`). The first version of
+   a label is not a change, and so not a deployment. Two versions that run side by side are deployed once each, even if they alternate
+   often. Versions recorded by people or pipelines count as seen.
 
 A review is a person's score of an exchange, from 1 to 5.
 """
@@ -18,6 +18,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from analytics.queries import query_rows
@@ -35,8 +36,8 @@ from streams.sources.otlp.trace_exchanges import TracedRating
 
 TOPIC = "deployments"
 DEFAULT_LABEL = "agent_version"
-MOST = 1_000
-"""Deployments that are listed at once."""
+MAX_LISTED = 1_000
+"""Maximum number of deployments in a list."""
 MAX_DEPLOYMENT_COMMENT = 2_000
 MAX_URL = 2_000
 _URL = re.compile(r"https?://[^\s<>\"']+")
@@ -56,7 +57,7 @@ def deployment(
     comment: str | None = None,
     url: str | None = None,
 ) -> Deployment:
-    """Return the record of a deployment, without secrets; InputError names a field that is invalid."""
+    """Return the record of a deployment, without secrets. Raises InputError, which names the invalid field."""
     if not re.fullmatch(LABEL_NAME, label):
         raise InputError(
             f"label: {label[:64]!r} is not a valid label name", hint="Use a-z, 0-9, _ and ., such as agent_version."
@@ -69,37 +70,41 @@ def deployment(
         raise InputError(
             f"comment: has {len(comment)} characters; at most {MAX_DEPLOYMENT_COMMENT} are allowed", hint="Shorten it."
         )
-    version, by = _clean("version", version, redactor), _clean("by", by, redactor)
-    agent = None if agent is None else _clean("agent", agent, redactor)
-    when = at or now
+    version = _redact_name("version", version, redactor)
+    author = _redact_name("by", by, redactor)
+    agent = None if agent is None else _redact_name("agent", agent, redactor)
+    occurred_at = at or now
     return Deployment(
-        deployment_id=stable_id("deployment", project, label, version, agent or "", when.isoformat()),
+        deployment_id=stable_id("deployment", project, label, version, agent or "", occurred_at.isoformat()),
         project=project,
         label=label,
         version=version,
         agent=agent,
-        occurred_at=when,
+        occurred_at=occurred_at,
         ingested_at=now,
-        deployed_by=by,
+        deployed_by=author,
         comment=None if comment is None else redactor.redact(comment)[0],
         url=None if url is None else redactor.redact(url)[0],
     )
 
 
-def _clean(name: str, text: str, redactor: Redactor) -> str:
-    clean, _ = redactor.redact(text)
-    if fault := identifier_fault(clean, MAX_LABEL):
-        raise InputError(f"{name}: {fault}", hint=f"Send 1 to {MAX_LABEL} characters.")
-    return clean
+def _redact_name(field: str, name: str, redactor: Redactor) -> str:
+    """Return a name without secrets. Raises InputError, with the field, if it is not a valid name."""
+    redacted, _ = redactor.redact(name)
+    fault = identifier_fault(redacted, MAX_LABEL)
+    if fault:
+        raise InputError(f"{field}: {fault}", hint=f"Send 1 to {MAX_LABEL} characters.")
+    return redacted
 
 
-def known_already(store: Store, wanted: Deployment) -> Row | None:
-    """Return the deployment that a deployment without a time repeats; None if it is new."""
+def find_repeated_deployment(store: Store, deployment: Deployment) -> Row | None:
+    """Return the stored deployment that a deployment without a time repeats; None if it is new."""
     with contextlib.closing(store.cursor()) as cursor:
-        rows = deployments(cursor, wanted.project)
-    same = (row for row in rows if (row["label"], row["agent"]) == (wanted.label, wanted.agent))
-    newest = next(same, None)
-    return newest if newest is not None and newest["version"] == wanted.version else None
+        rows = deployments(cursor, deployment.project)
+    for row in rows:  # newest first
+        if row["label"] == deployment.label and row["agent"] == deployment.agent:
+            return row if row["version"] == deployment.version else None
+    return None
 
 
 def deployments(
@@ -107,7 +112,7 @@ def deployments(
     project: str,
     since: datetime | None = None,
     until: datetime | None = None,
-    limit: int = MOST,
+    limit: int = MAX_LISTED,
 ) -> list[dict[str, Any]]:
     """Return the deployments of a project within a time, newest first."""
     return query_rows(cursor, "deployments", {"project": project, "since": since, "until": until, "limit": limit})
@@ -118,7 +123,7 @@ VERSIONS = ("agent_version", "prompt_version", "tool_version")
 BY = "traces"
 """The author of deployments that were first seen in traces."""
 MAX_PROJECTS = 1_000
-"""Projects whose versions are cached."""
+"""Maximum number of projects whose versions are cached."""
 _Series = tuple[str | None, str]
 """Agent and label."""
 
@@ -129,17 +134,17 @@ class SeenVersions:
     def __init__(self, store: Store, redactor: Redactor) -> None:
         self._store = store
         self._redactor = redactor
-        self._seen: dict[str, dict[_Series, set[str]]] = {}
+        self._versions_by_project: dict[str, dict[_Series, set[str]]] = {}
 
     def deployments(self, exchanges: Iterable[Exchange], now: datetime) -> Iterator[Deployment]:
         """Yield the deployments that exchanges reveal, and store their versions."""
-        for exchange in sorted(exchanges, key=lambda one: one.occurred_at):
-            versions = self._versions(exchange.project)
+        for exchange in sorted(exchanges, key=attrgetter("occurred_at")):
+            versions_by_series = self._load_versions(exchange.project)
             for label in exchange.labels:
                 if label.name not in VERSIONS:
                     continue
-                known = versions.setdefault((exchange.agent, label.name), set())
-                if known and label.value not in known:
+                versions = versions_by_series.setdefault((exchange.agent, label.name), set())
+                if versions and label.value not in versions:
                     yield deployment(
                         project=exchange.project,
                         version=label.value,
@@ -150,18 +155,20 @@ class SeenVersions:
                         agent=exchange.agent,
                         at=exchange.occurred_at,
                     )
-                known.add(label.value)
+                versions.add(label.value)
 
-    def _versions(self, project: str) -> dict[_Series, set[str]]:
-        found = self._seen.get(project)
-        if found is None:
-            if len(self._seen) >= MAX_PROJECTS:
-                self._seen.clear()
-            found = self._seen[project] = {}
-            with contextlib.closing(self._store.cursor()) as cursor:
-                for row in query_rows(cursor, "seen_versions", {"project": project, "labels": list(VERSIONS)}):
-                    found.setdefault((row["agent"], row["label"]), set()).add(row["version"])
-        return found
+    def _load_versions(self, project: str) -> dict[_Series, set[str]]:
+        """Return the versions of a project by agent and label, from the cache or the tables."""
+        if project in self._versions_by_project:
+            return self._versions_by_project[project]
+        if len(self._versions_by_project) >= MAX_PROJECTS:
+            self._versions_by_project.clear()
+        versions: dict[_Series, set[str]] = {}
+        with contextlib.closing(self._store.cursor()) as cursor:
+            for row in query_rows(cursor, "seen_versions", {"project": project, "labels": list(VERSIONS)}):
+                versions.setdefault((row["agent"], row["label"]), set()).add(row["version"])
+        self._versions_by_project[project] = versions
+        return versions
 
 
 HUMAN_SCORE = "human_score"
@@ -175,7 +182,7 @@ MAX_COMMENT = 10_000
 def require_human_scores(policy: Policy, project: str) -> None:
     """Raise PolicyError if the project accepts no human scores."""
     if not policy.for_project(project).settings.bidirectional_scoring:
-        raise PolicyError(f"project {project} takes no human scores: bidirectionalScoring is off", hint=SWITCH_ON)
+        raise PolicyError(f"project {project} accepts no human scores: bidirectionalScoring is off", hint=SWITCH_ON)
 
 
 def evaluator_score(connection: str, project: str, traced: TracedRating, scale: RatingScale, now: datetime) -> Review | None:
@@ -188,15 +195,15 @@ def evaluator_score(connection: str, project: str, traced: TracedRating, scale: 
         return None
     share = (rating.score - scale.lowest) / (scale.highest - scale.lowest)
     subject = score_id(connection, traced.exchange_id)
-    said = ": ".join(filter(None, (rating.label, rating.explanation)))
+    comment = ": ".join(filter(None, (rating.label, rating.explanation)))
     return Review(
-        review_id=stable_id("evaluator_score", project, subject, rating.name, repr(rating.score), said, traced.span_id),
+        review_id=stable_id("evaluator_score", project, subject, rating.name, repr(rating.score), comment, traced.span_id),
         project=project,
         kind=HUMAN_SCORE,
         subject_id=subject,
         reviewer=rating.name,
         score=round(LOWEST + (HIGHEST - LOWEST) * share),
-        comment=said[:MAX_COMMENT] or None,
+        comment=comment[:MAX_COMMENT] or None,
         occurred_at=traced.at,
         ingested_at=now,
     )
@@ -211,15 +218,15 @@ def human_score(
     """
     if not LOWEST <= value <= HIGHEST:
         raise InputError(f"score: must be {LOWEST} to {HIGHEST}", hint="1 is worst and 5 is best, as in Tier 3.")
-    said = redactor.redact(comment)[0] if comment else None
+    redacted_comment = redactor.redact(comment)[0] if comment else None
     return Review(
-        review_id=stable_id("human_score", project, subject, rater, value, said or "", now.isoformat()),
+        review_id=stable_id("human_score", project, subject, rater, value, redacted_comment or "", now.isoformat()),
         project=project,
         kind=HUMAN_SCORE,
         subject_id=subject,
         reviewer=rater,
         score=value,
-        comment=said,
+        comment=redacted_comment,
         occurred_at=now,
         ingested_at=now,
     )

@@ -150,7 +150,7 @@ def test_another_configuration_is_reported_and_kept(
     (problem,) = administration.check()
 
     assert problem.topic == "exchanges"
-    assert problem.what == "has retention.ms=1000 where -1 is meant"
+    assert problem.what == "has retention.ms=1000 instead of -1"
     assert "--add-config retention.ms=-1" in problem.advice
     assert administration.describe()["exchanges"].config["retention.ms"] == "1000"
 

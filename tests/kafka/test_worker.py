@@ -153,8 +153,8 @@ RECORD = SimpleNamespace(offset=0, key=b"", value=b"")
 @pytest.mark.parametrize(
     ("waiting", "is_under_way", "patient", "said"),
     [
-        ({HERE: 5}, False, [], "5 records wait, 0 chunks are under way"),
-        ({HERE: 0}, True, [], "0 records wait, 1 chunks are under way"),
+        ({HERE: 5}, False, [], "5 records wait, 0 chunks are unfinished"),
+        ({HERE: 0}, True, [], "0 records wait, 1 chunks are unfinished"),
         ({HERE: 0}, True, [EVENTS.source], ""),
         ({HERE: 0}, False, [], ""),
         ({HERE: None}, False, [], "an unknown number of records wait"),
@@ -176,7 +176,7 @@ def test_a_stuck_partition_ends_the_worker(
         list(stage.partitions[0].deliver())
     for second in range(0, 122, 10):
         clock.time = float(second)
-        stage.partitions[1].note_move()
+        stage.partitions[1].note_progress()
         watchdog.check()
     assert ends == []
     clock.time = 121.0

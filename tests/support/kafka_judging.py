@@ -198,10 +198,10 @@ class Process:
         self.mortal.dead.set()
         running: list[asyncio.Task[Any]] = [
             *self._agents,
-            *(one.taking for one in self._stage.partitions.values() if one.taking is not None),
+            *(one.running_task for one in self._stage.partitions.values() if one.running_task is not None),
         ]
         for work in self.works.values():
-            running += [*work.tasks._runners.values(), *work._guard._under_way]
+            running += [*work.tasks._runners.values(), *work._guard._running_calls]
         for task in running:
             task.cancel()
         self._rig.failures += [

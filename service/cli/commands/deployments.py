@@ -33,7 +33,7 @@ from service.text.answers import document
 from service.text.formats import MISSING, plain
 from service.text.window import moment_of
 from streams.log.admission import EncodedRecords, encode_validated
-from streams.upkeep.annotations import DEFAULT_LABEL, TOPIC, deployment, known_already
+from streams.upkeep.annotations import DEFAULT_LABEL, TOPIC, deployment, find_repeated_deployment
 
 deployments_app = typer.Typer(no_args_is_help=True, help="Record and list deployments, which charts mark and incidents name.")
 
@@ -81,7 +81,7 @@ def add_deployment(
             comment=comment,
             url=url,
         )
-        before = None if moment else known_already(workspace.store, made)
+        before = None if moment else find_repeated_deployment(workspace.store, made)
         if before is None:
             accepted = EncodedRecords()
             accepted.add(TOPIC, encode_validated(made))

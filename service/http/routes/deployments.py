@@ -17,7 +17,14 @@ from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
 from service.web.json_routes import JsonRoute, answering
 from service.web.models import Id, Moment, OperatorBody, QueryMoment, Text
-from streams.upkeep.annotations import DEFAULT_LABEL, MAX_DEPLOYMENT_COMMENT, MAX_URL, TOPIC, deployment, known_already
+from streams.upkeep.annotations import (
+    DEFAULT_LABEL,
+    MAX_DEPLOYMENT_COMMENT,
+    MAX_URL,
+    TOPIC,
+    deployment,
+    find_repeated_deployment,
+)
 
 router = APIRouter(route_class=JsonRoute, tags=["deployments"])
 PATH = f"{API}/{{project}}/deployments"
@@ -62,7 +69,7 @@ async def add_deployment(
         comment=body.comment,
         url=body.url,
     )
-    recorded_before = None if body.at is not None else await asyncio.to_thread(known_already, engine.store, record)
+    recorded_before = None if body.at is not None else await asyncio.to_thread(find_repeated_deployment, engine.store, record)
     if recorded_before is not None:
         response.status_code = 200
         return RecordedDeployment(deployment=deployed_version(recorded_before), known=True)

@@ -17,7 +17,7 @@ from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
-from streams.upkeep.annotations import deployment, deployments, known_already
+from streams.upkeep.annotations import deployment, deployments, find_repeated_deployment
 from streams.watch.evidence import find_deployments
 from streams.watch.findings import Finding, Source
 
@@ -46,9 +46,12 @@ def test_a_repeated_deployment_is_one_record(store: Store) -> None:
 def test_without_a_time_the_current_version_is_known_and_a_rollback_is_new(store: Store) -> None:
     """A rollback is a deployment, too."""
     put(store, "deployments", [told("1", at=END - timedelta(days=2)), told("2", at=END - timedelta(days=1))])
-    assert [row and row["version"] for row in (known_already(store, told("1")), known_already(store, told("2")))] == [None, "2"]
-    assert known_already(store, told("2", agent="scout")) is None
-    assert known_already(store, told("2", label="prompt_version")) is None
+    assert [
+        row and row["version"]
+        for row in (find_repeated_deployment(store, told("1")), find_repeated_deployment(store, told("2")))
+    ] == [None, "2"]
+    assert find_repeated_deployment(store, told("2", agent="scout")) is None
+    assert find_repeated_deployment(store, told("2", label="prompt_version")) is None
 
 
 @pytest.mark.parametrize(
