@@ -1,4 +1,4 @@
-"""Access over HTTP: tokens of connections and operators, signing in to the pages and out again, sign-ins, and the audit log.
+"""Access over HTTP: tokens of connections and operators, sign-ins to the pages, and the audit log.
 
 Admins of every project can list, add, rotate and revoke tokens, and end sign-ins.
 """
@@ -48,9 +48,9 @@ def audit_log(
     """List the changes by operators, including refused ones, newest first, without request bodies."""
     before = None if cursor is None else cursor.number
     lines = services.access.audit_log.lines(limit + 1, before, name=name, project=project)
-    shown, following = page_of(lines, limit, lambda line: Place(line.at, "", line.id))
+    page, next_cursor = page_of(lines, limit, lambda line: Place(line.at, "", line.id))
     response.headers["Cache-Control"] = "no-store"
-    return AuditLines(lines=shown, count=len(shown), next_cursor=following)
+    return AuditLines(lines=page, count=len(page), next_cursor=next_cursor)
 
 
 @router.post(f"{API}/sign-in", status_code=204, responses=documented(408, 413, 415))
@@ -80,8 +80,9 @@ async def sign_out(request: Request, _: Reader, services: Services) -> Response:
         await anyio.to_thread.run_sync(services.access.sign_ins.end, cookie)
     response = Response(status_code=204)
     hosts = services.settings.encrypted_hosts
-    name, secure = cookie_name_of(request.scope, hosts), is_encrypted(request.scope, hosts)
-    response.delete_cookie(name, httponly=True, samesite="lax", secure=secure)
+    response.delete_cookie(
+        cookie_name_of(request.scope, hosts), httponly=True, samesite="lax", secure=is_encrypted(request.scope, hosts)
+    )
     return response
 
 
@@ -103,7 +104,7 @@ def end_sign_ins(_: FleetAdmin, services: Services, name: Name) -> EndedSignIns:
     return EndedSignIns(name=name, ended=services.access.sign_ins.end_all(name))
 
 
-Lasts = Annotated[
+ExpiryDays = Annotated[
     Annotated[int, Field(ge=1, le=3650)] | None,
     Field(alias="expiresInDays", description="Days after which the token expires; null: never.", examples=[30]),
 ]
@@ -125,7 +126,7 @@ class NewOperator(OperatorBody):
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(SCOPES))] = Field(
         ["read"], description="Scopes of the token.", examples=[["read", "review"]]
     )
-    expires_in_days: Lasts = None
+    expires_in_days: ExpiryDays = None
 
 
 class RotateBody(OperatorBody):
@@ -137,7 +138,7 @@ class RotateBody(OperatorBody):
         description="Hours after which the old token expires; by default it is valid until it is revoked.",
         examples=[24],
     )
-    expires_in_days: Lasts = None
+    expires_in_days: ExpiryDays = None
 
 
 class RevokeBody(OperatorBody):
@@ -152,16 +153,16 @@ class RevokeBody(OperatorBody):
 def connections(_: FleetAdmin, services: Services, response: Response, project: InProject = None) -> ConnectionList:
     """List the connections and the state of their tokens."""
     response.headers["Cache-Control"] = "no-store"
-    listed = connection_list(services.access, project)
-    return ConnectionList(connections=listed, count=len(listed))
+    connections_found = connection_list(services.access, project)
+    return ConnectionList(connections=connections_found, count=len(connections_found))
 
 
 @router.get(f"{API}/operators", responses=documented())
 def operators(_: FleetAdmin, services: Services, response: Response, project: InProject = None) -> OperatorList:
     """List the operators, their scopes and the state of their tokens."""
     response.headers["Cache-Control"] = "no-store"
-    listed = operator_list(services.access, project)
-    return OperatorList(operators=listed, count=len(listed))
+    operators_found = operator_list(services.access, project)
+    return OperatorList(operators=operators_found, count=len(operators_found))
 
 
 @router.post(f"{API}/connections", status_code=201, responses=documented(*WRITES, 409))
@@ -178,7 +179,7 @@ def add_operator(caller: FleetAdmin, services: Services, request: Request, body:
     if body.project is not None and "query" in scopes:
         raise ApiError(400, "invalid", "scopes: query is only for operators of every project; leave out query, or the project")
     holder = Holder("operator", body.name, body.project, scopes=scopes)
-    return _add_holder(services.access, request, holder, _expiry_days(body.expires_in_days))
+    return _add_holder(services.access, request, holder, _days_to_duration(body.expires_in_days))
 
 
 @router.post(f"{API}/connections/{{name}}/rotate", responses=documented(*WRITES, 404, 409))
@@ -207,43 +208,45 @@ def revoke_operator(_: FleetAdmin, services: Services, name: Name, body: RevokeB
     return _revoke_tokens(services.access, "operator", name, body)
 
 
-def _add_holder(access: AccessStore, request: Request, holder: Holder, lasts: timedelta | None = None) -> IssuedToken:
+def _add_holder(access: AccessStore, request: Request, holder: Holder, lifetime: timedelta | None = None) -> IssuedToken:
     set_subject(request, holder.name)
     if access.holder(holder.kind, holder.name):
         raise ApiError(409, "conflict", "name: is taken; names are not reused")
-    return IssuedToken(name=holder.name, token=_answer_token(lambda: access.add(holder, lasts), 400))
+    return IssuedToken(name=holder.name, token=_answer_token(lambda: access.add(holder, lifetime), 400))
 
 
 def _rotate_token(access: AccessStore, kind: Kind, name: str, body: RotateBody | None) -> IssuedToken:
     hours = body.grace_hours if body else None
     grace = None if hours is None else timedelta(hours=hours)
-    lasts = _expiry_days(body.expires_in_days if body else None)
-    return IssuedToken(name=name, token=_answer_token(lambda: access.rotate(kind, name, grace, lasts), 409))
+    lifetime = _days_to_duration(body.expires_in_days if body else None)
+    return IssuedToken(name=name, token=_answer_token(lambda: access.rotate(kind, name, grace, lifetime), 409))
 
 
-def _expiry_days(days: int | None) -> timedelta | None:
+def _days_to_duration(days: int | None) -> timedelta | None:
     return None if days is None else timedelta(days=days)
 
 
 def _revoke_tokens(access: AccessStore, kind: Kind, name: str, body: RevokeBody | None) -> RevokedTokens:
     require_holder(access, kind, name)
-    which = body.token if body and body.token else name
-    own = {token.token for holder, tokens in access.holders(kind) if holder.name == name for token in tokens}
-    if which != name and which not in own:
+    prefix = body.token if body else None
+    if not prefix:
+        return RevokedTokens(name=name, revoked=access.revoke(kind, name))
+    prefixes = {token.token for holder, tokens in access.holders(kind) if holder.name == name for token in tokens}
+    if prefix not in prefixes:
         raise ApiError(404, "not_found", "token: this name has no token with this prefix")
-    return RevokedTokens(name=name, revoked=access.revoke(kind, which))
+    return RevokedTokens(name=name, revoked=access.revoke(kind, prefix))
 
 
-def _answer_token(made: Callable[[], str], status: int) -> str:
-    """Return the result of a change of the token file; an InputError becomes an answer with this status."""
+def _answer_token(issue_token: Callable[[], str], status: int) -> str:
+    """Return the issued token. An InputError becomes an ApiError with this status."""
     try:
-        return made()
+        return issue_token()
     except InputError as error:
         raise ApiError(status, "conflict" if status == 409 else "invalid", f"{error}. {error.hint}") from None
 
 
 def require_holder(access: AccessStore, kind: Kind, name: str) -> Holder:
-    """Return the holder of a name; 404 without one."""
+    """Return the holder of a name. Raises ApiError (404) if there is none."""
     holder = access.holder(kind, name)
     if holder is None:
         raise ApiError(404, "not_found", f"name: there is no {kind} with this name")

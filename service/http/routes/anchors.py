@@ -1,4 +1,4 @@
-"""Anchors over HTTP: exchanges that are judged repeatedly, and the finding about the judge."""
+"""Anchors over HTTP: exchanges that are judged again in rounds, and the check whether the judge has changed."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from streams.upkeep.anchors import candidates, choose, find_exchanges, run_round
 
 router = APIRouter(route_class=JsonRoute, tags=["anchors"])
 ANCHORS_PATH = f"{API}/{{project}}/anchors"
-MOST = 500
+MAX_ANCHORS = 500
 
 
 class AnchorsBody(OperatorBody):
     """The exchanges to choose as anchors: named ones, or a number spread over the range of the judge's scores."""
 
-    exchange_ids: Annotated[list[Id], Field(min_length=1, max_length=MOST)] | None = Field(None, alias="exchangeIds")
+    exchange_ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_ANCHORS)] | None = Field(None, alias="exchangeIds")
     connection: ConnectionName | None = Field(None, description="Connection of the exchanges, if two connections use one id.")
-    count: Annotated[int, Field(ge=1, le=MOST)] | None = Field(
+    count: Annotated[int, Field(ge=1, le=MAX_ANCHORS)] | None = Field(
         None, description="Number of anchors; by default that of the policy."
     )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> AnchorsBody:
+    def _check_choice(self) -> AnchorsBody:
         if self.exchange_ids is not None and self.count is not None:
             raise ValueError("give either exchangeIds or count")
         return self
@@ -40,7 +40,7 @@ class AnchorsBody(OperatorBody):
 
 @router.get(ANCHORS_PATH, responses=documented(400, 404))
 async def anchors(project: VisibleProject, _: Reader, services: Services) -> Anchors:
-    """List the anchors of a project, with the finding whether its judge has changed."""
+    """List the anchors of a project, and whether its judge has changed."""
     return await services.ask(lambda cursor: project_anchors(cursor, project))
 
 
@@ -49,10 +49,10 @@ async def choose_anchors(
     project: VisibleProject, caller: Reviewer, services: Services, body: AnchorsBody | None = None
 ) -> ChosenAnchors:
     """Choose anchors. Each is judged again in every round, which costs at most the cap of one session."""
-    chosen = await _select_exchanges(services, project, body or AnchorsBody())
+    exchanges = await _select_exchanges(services, project, body or AnchorsBody())
     with durable_or_refused():
-        made = await choose(services.engine, project, chosen, caller.name)
-    return ChosenAnchors(anchors=[anchored_exchange(anchor) for anchor in made], count=len(made))
+        chosen = await choose(services.engine, project, exchanges, caller.name)
+    return ChosenAnchors(anchors=[anchored_exchange(anchor) for anchor in chosen], count=len(chosen))
 
 
 @router.delete(f"{ANCHORS_PATH}/{{anchor_id}}", responses=documented(400, 404))
@@ -79,12 +79,12 @@ async def begin_round(project: VisibleProject, _: Admin, services: Services) -> 
     if not engine.policy.for_project(project).settings.enabled:
         raise ApiError(409, "not_audited", "auditing of this project is switched off")
     with durable_or_refused():
-        begun = await run_round(engine, project)
-    return BegunRound(round=begun.at, anchors=begun.exchanges)
+        anchor_round = await run_round(engine, project)
+    return BegunRound(round=anchor_round.at, anchors=anchor_round.exchanges)
 
 
 async def _select_exchanges(services: ApiContext, project: str, body: AnchorsBody) -> list[tuple[str, str]]:
-    """Return connection and id of the chosen exchanges; 400 for an exchange that the project does not have."""
+    """Return the connection and id of each chosen exchange. Raises ApiError (400) if the project lacks a named exchange."""
     ids = body.exchange_ids
     if ids is None:
         count = body.count or services.engine.policy.for_project(project).settings.anchors.count

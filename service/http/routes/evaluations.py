@@ -1,4 +1,4 @@
-"""Evaluations over HTTP: evaluate runs against cases, and read the results. Cases and a profile have their file format."""
+"""Evaluations over HTTP: evaluate runs against cases, and read the results. Cases and profiles have the format of their files."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from streams.judging.judged_stages import EVALUATION
 
 MAX_CASES = 100
 MAX_SESSIONS = 1000
-"""Sessions that one call can choose."""
+"""Maximum number of sessions per call."""
 MAX_EVALUATIONS = 1000
 """Maximum number of evaluations per call: each is in memory with its prompts until it is requested."""
 Model = TypeVar("Model", bound=BaseModel)
 _PUBLISH_BATCH_SIZE = 50
-"""Requests that are published together; each holds prompts of some hundred kilobytes."""
-READ_FIRST = ("exchanges", "agent-events", "judgements", EVALUATION.sink, EVALUATION.source)
+"""Requests in one commit. Each holds prompts of some hundred kilobytes."""
+PREREQUISITE_TOPICS = ("exchanges", "agent-events", "judgements", EVALUATION.sink, EVALUATION.source)
 """Topics with the ends of sessions and earlier judgements.
 
-They are read first, because a missed judgement would be paid for again.
+Their records must be in the tables first, because a judgement that is missed would be paid for again.
 """
 DIAGNOSIS_WAIT_SECONDS = 5.0
 """Seconds to wait for the diagnosis of a session that has just ended; later it is evaluated without one."""
 _POLL_SECONDS = 0.1
-"""Seconds between looks for diagnoses."""
-_TAGS = frozenset({"union_tag_invalid", "union_tag_not_found"})
+"""Seconds between checks for diagnoses."""
+_UNION_TAG_ERRORS = frozenset({"union_tag_invalid", "union_tag_not_found"})
 
 
 class EvaluateBody(OperatorBody):
@@ -81,7 +81,7 @@ class EvaluateBody(OperatorBody):
     retry_failed: bool = Field(False, alias="retryFailed", description="Also ask again if an answer of the judge failed.")
     dry_run: bool = Field(False, alias="dryRun", description="Only estimate; no judge is asked.")
 
-    def wanted(self, caller: Holder) -> SessionSelection:
+    def select_sessions(self, caller: Holder) -> SessionSelection:
         """Return the requested sessions that the caller may see; 403 for another project."""
         if self.project is not None:
             require_project(caller, self.project)
@@ -96,26 +96,26 @@ class EvaluateBody(OperatorBody):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The cases and judges of an evaluation."""
+class EvaluationSetup:
+    """The cases, judge runs and system prompt of evaluations."""
 
     cases: Sequence[Case]
     plans: Sequence[Plan]
     system_prompt: str
 
 
-def terms_of(body: EvaluateBody) -> Terms:
-    """Return cases, plans and prompt of a body; ApiError (400) names the field of every problem."""
-    cases = [_read(Case, value, "cases", index) for index, value in enumerate(body.cases)]
-    profile = _read(Profile, body.profile, "profile")
+def setup_of(body: EvaluateBody) -> EvaluationSetup:
+    """Return the cases, judge runs and prompt of a body. Raises ApiError (400) with the fields of all problems."""
+    cases = [_parse_model(Case, value, "cases", index) for index, value in enumerate(body.cases)]
+    profile = _parse_model(Profile, body.profile, "profile")
     if profile.judge_system_prompt_path is not None:
         raise _build_refusal(
             "profile.judge_system_prompt_path", "the server does not read your files; send the text as systemPrompt"
         )
-    return Terms(cases, _choose_cases(profile, body.judge_runs), _read_system_prompt(body.system_prompt))
+    return EvaluationSetup(cases, _choose_plans(profile, body.judge_runs), _read_system_prompt(body.system_prompt))
 
 
-def _choose_cases(profile: Profile, judge_runs: Sequence[str] | None) -> list[Plan]:
+def _choose_plans(profile: Profile, judge_runs: Sequence[str] | None) -> list[Plan]:
     plans_by_id = {plan.judge_run_id: plan for plan in plans(profile)}
     for index, name in enumerate(judge_runs or ()):
         if name not in plans_by_id:
@@ -140,8 +140,8 @@ def _read_system_prompt(text: str | None) -> str:
     return text
 
 
-def _read(model: type[Model], value: Mapping[str, Any], *path: str | int) -> Model:
-    """Return the model parsed from JSON text: only from text do strict models accept lists for tuples."""
+def _parse_model(model: type[Model], value: Mapping[str, Any], *path: str | int) -> Model:
+    """Parse a model. It is parsed from text, because strict models accept lists for tuples only there."""
     try:
         return model.model_validate_json(json_bytes(value))
     except ValidationError as error:
@@ -157,7 +157,7 @@ def _sender_path(problem: Mapping[str, Any], value: Any) -> tuple[str | int, ...
         if (isinstance(value, dict) and element in value) or (isinstance(value, list) and isinstance(element, int)):
             value = value[element]
             elements.append(element)
-    if problem["type"] in _TAGS:
+    if problem["type"] in _UNION_TAG_ERRORS:
         return (*elements, last, problem["ctx"]["discriminator"].strip("'"))
     return tuple(elements) if last in ("", "[key]") else (*elements, last)
 
@@ -168,7 +168,7 @@ def _build_refusal(field: str, message: str) -> ApiError:
 
 router = APIRouter(route_class=JsonRoute, tags=["evaluations"])
 EvaluationId = Annotated[Id, Path(description="Id of the evaluation.")]
-Of = Annotated[Id | None, Query()]
+IdFilter = Annotated[Id | None, Query()]
 
 
 @router.post(EVALUATIONS, status_code=202, responses=documented(408, 409, 413, 415))
@@ -180,14 +180,14 @@ async def evaluate(
     Earlier evaluations are reused. With dryRun (200) the answer is only an estimate. Batch judges are refused, because a call would
     wait for hours.
     """
-    terms = await anyio.to_thread.run_sync(terms_of, body)
-    wanted = body.wanted(caller)
-    set_subject(request, ", ".join(case.case_id for case in terms.cases))
+    setup = await anyio.to_thread.run_sync(setup_of, body)
+    selection = body.select_sessions(caller)
+    set_subject(request, ", ".join(case.case_id for case in setup.cases))
     # One request at a time, so that the second of two equal requests finds the evaluations of the first.
     async with services.evaluating:
-        prepared = await _prepare_terms(services, terms, wanted, retry_failed=body.retry_failed)
+        prepared = await _prepare_evaluations(services, setup, selection, retry_failed=body.retry_failed)
         if prepared.estimate.calls or prepared.estimate.not_asked:
-            _refuse_unconfigured(services, terms)
+            _require_configured_judges(services, setup)
         if body.dry_run:
             response.status_code = 200
         elif prepared.estimate.calls and not services.engine.has_judge:
@@ -207,20 +207,20 @@ async def evaluations(
     project: VisibleProject,
     services: Services,
     *,
-    case: Of = None,
-    model: Of = None,
-    session: Of = None,
+    case: IdFilter = None,
+    model: IdFilter = None,
+    session: IdFilter = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Evaluations:
     """List the evaluations of a project, most recently judged first; `model` is the model of the audited agent."""
-    listed = await services.ask(
-        lambda reading: evaluation_page(
-            reading, project, case=case, model=model, session=session, before=after(cursor), limit=limit + 1
+    entries = await services.ask(
+        lambda connection: evaluation_page(
+            connection, project, case=case, model=model, session=session, before=after(cursor), limit=limit + 1
         )
     )
-    shown, following = page_of(listed, limit, lambda run: Place(run.evaluated_at, run.evaluation_id))
-    return Evaluations(evaluations=shown, count=len(shown), next_cursor=following)
+    page, next_cursor = page_of(entries, limit, lambda entry: Place(entry.evaluated_at, entry.evaluation_id))
+    return Evaluations(evaluations=page, count=len(page), next_cursor=next_cursor)
 
 
 @router.get(f"{EVALUATIONS}/{{evaluation_id}}", responses=documented(404))
@@ -234,22 +234,24 @@ async def evaluation(caller: Reader, services: Services, evaluation_id: Evaluati
     return state.answer
 
 
-async def _prepare_terms(services: ApiContext, terms: Terms, wanted: SessionSelection, *, retry_failed: bool) -> Prepared:
-    """Return the evaluations to run; 400 for sessions that cannot be evaluated, and for too many in one request."""
-    for topic in READ_FIRST:
+async def _prepare_evaluations(
+    services: ApiContext, setup: EvaluationSetup, selection: SessionSelection, *, retry_failed: bool
+) -> Prepared:
+    """Return the evaluations to run. Raises ApiError (400) if no session matches, or if there are too many evaluations."""
+    for topic in PREREQUISITE_TOPICS:
         await services.engine.wait_for_tables(topic)
-    sessions = await services.ask(lambda cursor: finished_sessions(cursor, wanted))
-    _check_number(sessions, terms)
-    await _read_diagnosed(services, sessions)
+    sessions = await services.ask(lambda cursor: finished_sessions(cursor, selection))
+    _check_number(sessions, setup)
+    await _wait_for_diagnoses(services, sessions)
     return await anyio.to_thread.run_sync(
         partial(
             prepare,
             services.engine.store,
             services.engine.policy,
-            terms.cases,
-            terms.plans,
-            terms.system_prompt,
-            wanted,
+            setup.cases,
+            setup.plans,
+            setup.system_prompt,
+            selection,
             services.engine.now(),
             retry_failed=retry_failed,
             takes_simulated=services.engine.judge_name != LIVE,
@@ -257,27 +259,27 @@ async def _prepare_terms(services: ApiContext, terms: Terms, wanted: SessionSele
     )
 
 
-def _refuse_unconfigured(services: ApiContext, terms: Terms) -> None:
-    """Refuse with 400 another provider's judge that has no address, because it could never be called."""
+def _require_configured_judges(services: ApiContext, setup: EvaluationSetup) -> None:
+    """Raise ApiError (400) if a judge of another provider has no address, because it could never be called."""
     try:
-        check_judges_configured(terms.plans, services.engine.policy, "")
+        check_judges_configured(setup.plans, services.engine.policy, "")
     except SettingsError as error:
         raise ApiError(400, "invalid", f"profile.judges: {error}. {error.hint}") from None
 
 
-def _check_number(sessions: Sequence[FinishedSession], terms: Terms) -> None:
+def _check_number(sessions: Sequence[FinishedSession], setup: EvaluationSetup) -> None:
     if not sessions:
         raise ApiError(400, "invalid", "sessions: no finished session matches")
-    number = len(sessions) * len(terms.cases) * len(terms.plans)
+    number = len(sessions) * len(setup.cases) * len(setup.plans)
     if number > MAX_EVALUATIONS:
         message = (
-            f"{len(sessions)} sessions by {len(terms.cases)} cases and {len(terms.plans)} judge runs are {number} evaluations"
+            f"{len(sessions)} sessions by {len(setup.cases)} cases and {len(setup.plans)} judge runs are {number} evaluations"
         )
-        raise ApiError(400, "invalid", f"limit: {message}; {MAX_EVALUATIONS} can be asked for at once")
+        raise ApiError(400, "invalid", f"limit: {message}; at most {MAX_EVALUATIONS} can be requested at once")
 
 
-async def _read_diagnosed(services: ApiContext, sessions: Sequence[FinishedSession]) -> None:
-    """Wait a while for the sessions' diagnoses, which checks and the subject view use."""
+async def _wait_for_diagnoses(services: ApiContext, sessions: Sequence[FinishedSession]) -> None:
+    """Wait up to DIAGNOSIS_WAIT_SECONDS for the diagnoses of the sessions, which checks and prompts use."""
     params: dict[str, Any] = {
         "sessions": [{"connection": session.connection, "session_id": session.session_id} for session in sessions]
     }

@@ -1,4 +1,4 @@
-"""Incidents over HTTP: the inbox of all projects with filters, orders and pages, its saved views, and the incidents of a project."""
+"""Incidents over HTTP: the inbox of all projects, its saved views, and the incidents of a project."""
 
 from __future__ import annotations
 
@@ -111,14 +111,15 @@ async def list_incidents_of_all_projects(
     sort: Annotated[
         Sort,
         Query(
-            description="worst: live, confirmed, critical and open ones first; among equals drift before a spike, then the "
-            "largest change; since: the newest first day first."
+            description="Sort order, newest by default. worst: live before closed, then confirmed before suspected, critical before "
+            "warning, open before acknowledged, drift before spikes, larger changes before smaller ones. since: by the first day of "
+            "the change, newest first."
         ),
     ] = "newest",
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Inbox:
-    """List the incidents of all projects that the caller may see, without the texts of their queries."""
+    """List the incidents of all projects that the caller may see. The answer leaves out the texts of their queries."""
     if project is not None:
         require_project(caller, project)
     inbox_filter = InboxFilter(
@@ -132,9 +133,9 @@ async def list_incidents_of_all_projects(
         text=text,
         sort=sort,
     )
-    matches = await services.ask(lambda reading: inbox(reading, inbox_filter, cursor, limit + 1))
-    page, next_cursor = page_of(matches.listed, limit, lambda item: item.place)
-    answers = [incident_answer(item.incident, with_sql=False) for item in page]
+    matches = await services.ask(lambda connection: inbox(connection, inbox_filter, cursor, limit + 1))
+    page, next_cursor = page_of(matches.listed, limit, lambda match: match.place)
+    answers = [incident_answer(match.incident, with_sql=False) for match in page]
     return Inbox(answers, len(answers), matches.total, next_cursor)
 
 
@@ -205,7 +206,8 @@ def delete_view(
     return Response(status_code=204)
 
 
-_STATUS = {"not_found": 404, "conflict": 409}
+_HTTP_STATUS = {"not_found": 404, "conflict": 409}
+"""The HTTP status for each code of a failed change; 400 for other codes."""
 PROJECT = f"{API}/{{project}}"
 IncidentId = Annotated[Id, Path(description="Id of the incident.")]
 
@@ -224,11 +226,11 @@ async def incidents(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Incidents:
-    """List the incidents of a project, newest first, without the texts of their queries."""
+    """List the incidents of a project, newest first. The answer leaves out the texts of their queries."""
 
-    def read(reading: duckdb.DuckDBPyConnection) -> list[IncidentAnswer]:
+    def read_incidents(connection: duckdb.DuckDBPyConnection) -> list[IncidentAnswer]:
         records = incident_records(
-            reading,
+            connection,
             project,
             statuses=[current_status(name) for name in status or ()],
             kind=kind,
@@ -238,7 +240,7 @@ async def incidents(
         )
         return [incident_answer(record, with_sql=False) for record in records]
 
-    page, next_cursor = page_of(await services.ask(read), limit, _place)
+    page, next_cursor = page_of(await services.ask(read_incidents), limit, _page_position)
     return Incidents(page, len(page), next_cursor)
 
 
@@ -257,14 +259,14 @@ async def decide(
 ) -> OneIncident:
     """Acknowledge, resolve, dismiss or reopen an incident, assign it, or comment on it.
 
-    400 for newNormal with a state other than resolved, and for an assignee who may not see the project; 409 if another live
+    400 for newNormal with a state other than resolved, and for an assignee who may not see the project. 409 if another live
     incident is about the same change.
     """
     change, person = body.change(caller, services.engine.redactor)
     with durable_or_refused():
         [outcome] = await change_selected(services, caller, [(project, incident_id)], change, person)
     if outcome.error is not None or outcome.incident is None:
-        raise ApiError(_STATUS.get(outcome.code or "", 400), outcome.code or "invalid", outcome.error or "")
+        raise ApiError(_HTTP_STATUS.get(outcome.code or "", 400), outcome.code or "invalid", outcome.error or "")
     return await _read_with_history(services, outcome.incident)
 
 
@@ -272,17 +274,17 @@ async def decide(
 async def check(_: Admin, project: VisibleProject, services: Services) -> DriftCheck:
     """Check for drift and anomaly spikes now, as the server does after new scores, and return the findings."""
     with durable_or_refused():
-        checked = await services.watch.check([project])
-    if not checked:
+        results = await services.watch.check([project])
+    if not results:
         raise ApiError(409, "audit_disabled", f"the policy switches the audit of project {project} off")
     version = services.engine.policy.for_project(project).methodology.version
-    return drift_check(checked[0], version)
+    return drift_check(results[0], version)
 
 
 async def _read_with_history(services: Services, incident: Incident) -> OneIncident:
-    history = await services.ask(lambda reading: history_of(reading, incident.incident_id))
+    history = await services.ask(lambda connection: history_of(connection, incident.incident_id))
     return one_incident(incident, history)
 
 
-def _place(incident: IncidentAnswer) -> Place:
+def _page_position(incident: IncidentAnswer) -> Place:
     return Place(incident.detected_at, incident.id)

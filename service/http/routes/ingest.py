@@ -1,7 +1,7 @@
-"""Exchanges over HTTP: one, or up to a thousand in one call as an array or one per line.
+"""Exchanges over HTTP: one per call, or up to a thousand as an array or as lines.
 
-A record is built from its body, and the answer from the record's outcome. In a batch, each record has its own result, in the
-order of the call: its outcome, or its index with the reason for the refusal. A faulty record does not stop the others.
+The answer to a batch has a result for each exchange, in the order of the call: its outcome, or its index with the reason for the
+refusal. A faulty exchange does not stop the others.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from streams.sources.openclaw.tree import outcome_of
 
 router = APIRouter(route_class=JsonRoute, tags=["records"])
 TOPIC = "exchanges"
-MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
-"""Bytes of an exchange's texts; the rest of a record is for its ids and names."""
-_SENT_AS = {
+MAX_TEXT_BYTES = MAX_ADMITTED_BYTES - 16 * 1024
+"""Maximum bytes of an exchange's texts. The rest of a record is for its ids and names."""
+_BODY_FIELDS = {
     "session_id": "session_id",
     "agent": "agent",
     "multi_user": "multi_user",
@@ -67,16 +67,16 @@ _SENT_AS = {
     "turn_number": "exchange.turn_number",
     "labels": "exchange.labels",
 }
-"""The path of a record's field in the sender's body. Content without its own field is not named."""
+"""The field of the body for each field of a record. Content without its own field has no entry."""
 IngestAnswer = ScoredExchange | LeftOutExchange | QueuedExchange
 _DUPLICATE: dict[int | str, dict[str, Any]] = {
-    200: answering(IngestAnswer, "The exchange is known: the first answer is repeated")
+    200: answering(IngestAnswer, "The exchange is already stored; this repeats the first answer")
 }
 
 
 @router.post(INGEST, status_code=201, responses=_DUPLICATE | documented(400, 408, 409, 413, 415))
 async def ingest(body: IngestBody, caller: Connection, services: Services, response: Response) -> IngestAnswer:
-    """Accept an exchange. It is durable once the request is answered; 409 if its id is stored with different content."""
+    """Accept an exchange. It is durable once the request is answered. 409 if its id is stored with different content."""
     engine = services.engine
     require_audit(engine, caller)
     exchange = exchange_of(body, caller, engine.redactor, engine.now())
@@ -85,14 +85,14 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
     services.metrics.ingested((outcome_of_ingest(result),))
     if result.outcome == "conflict":
         differing = await services.ask(lambda cursor: find_contradictions(cursor, TOPIC, exchange))
-        raise ApiError(409, "conflict", conflict_words(differing))
+        raise ApiError(409, "conflict", describe_conflict(differing))
     if result.outcome != WRITTEN:
         response.status_code = 200
     return answer_of(exchange.exchange_id, result, project_note(body.project, caller))
 
 
 def outcome_of_ingest(result: IngestResult) -> str:
-    """Return the outcome under which to count a sent exchange: known, conflict, or the name of its answer."""
+    """Return the outcome of an exchange for the metrics: known, conflict, or the name of its answer."""
     return result.outcome if result.outcome != WRITTEN else _kind_of_answer(result)
 
 
@@ -105,24 +105,48 @@ def require_audit(engine: RecordIntake, caller: Holder) -> str:
 
 
 def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datetime) -> Exchange:
-    """Return the record of an exchange: unwrapped, without secrets, and filed by the token.
+    """Return the record of an exchange: unwrapped, without secrets, and in the project of the token.
 
     Raises ApiError for a time in the future (400), and if markers of secrets have made it too large for a record (413).
     """
-    exchange = body.exchange
-    if exchange.timestamp > now + CLOCK_TOLERANCE:
+    if body.exchange.timestamp > now + CLOCK_TOLERANCE:
         raise ApiError(400, "invalid", "exchange.timestamp: lies more than a day in the future")
-    labels = _read_record_labels(exchange.labels, redactor)
-    answer, usage = exchange.agent_response, exchange.agent_response.usage
-    question, names = exchange.user_message.content, [answer.model, answer.stop_reason, body.agent]
-    unwrapped = unwrap(question)
-    texts = [question, answer.content, answer.thinking or "", *filter(None, names)]
-    redact = redactor.redact_function(texts if unwrapped.text == question else [unwrapped.text, *texts])
-    content = ExchangeDraft(
+    labels = _read_record_labels(body.exchange.labels, redactor)
+    unwrapped = unwrap(body.exchange.user_message.content)
+    settings = ExchangeSettings(
+        caller.name,
+        caller.project or "",
+        now,
+        redactor.redact_function(_texts_to_redact(body, unwrapped.text)),
+        agent=caller.agent,
+        unwrap=lambda _: unwrapped,
+        max_text_bytes=None,
+        max_total_bytes=MAX_TEXT_BYTES,
+    )
+    try:
+        return build_exchange(_draft_exchange(body, labels), settings, partial(_digest_content, body, labels))
+    except BoundsError as error:
+        raise ApiError(413, "too_large", f"exchange: {error}") from None
+
+
+def _texts_to_redact(body: IngestBody, unwrapped_question: str) -> list[str]:
+    """Return all texts of an exchange that may contain secrets, including the question without its wrapper."""
+    question = body.exchange.user_message.content
+    answer = body.exchange.agent_response
+    texts = [question, answer.content, answer.thinking or ""]
+    texts += [name for name in (answer.model, answer.stop_reason, body.agent) if name]
+    return texts if unwrapped_question == question else [unwrapped_question, *texts]
+
+
+def _draft_exchange(body: IngestBody, labels: tuple[Label, ...]) -> ExchangeDraft:
+    exchange = body.exchange
+    answer = exchange.agent_response
+    usage = answer.usage
+    return ExchangeDraft(
         exchange_id=exchange.id,
         session_id=body.session_id,
         at=exchange.timestamp,
-        question=question,
+        question=exchange.user_message.content,
         answer=answer.content,
         outcome=outcome_of(answer.content, answer.stop_reason),
         thinking=answer.thinking,
@@ -135,20 +159,6 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         multi_user=body.multi_user,
         labels=labels,
     )
-    settings = ExchangeSettings(
-        caller.name,
-        caller.project or "",
-        now,
-        redact,
-        agent=caller.agent,
-        unwrap=lambda _: unwrapped,
-        max_text_bytes=None,
-        max_total_bytes=MAX_TEXTS,
-    )
-    try:
-        return build_exchange(content, settings, partial(_digest_content, body, labels))
-    except BoundsError as error:
-        raise ApiError(413, "too_large", f"exchange: {error}") from None
 
 
 def _read_record_labels(labels: Any, redactor: Redactor) -> tuple[Label, ...]:
@@ -158,51 +168,66 @@ def _read_record_labels(labels: Any, redactor: Redactor) -> tuple[Label, ...]:
         raise ApiError(400, "invalid", str(error)) from None
 
 
-def _digest_content(body: IngestBody, labels: tuple[Label, ...], clean: RedactedTexts) -> str:
-    """Return the digest of all content sent with an exchange, without secrets.
+def _digest_content(body: IngestBody, labels: tuple[Label, ...], redacted: RedactedTexts) -> str:
+    """Return the digest of an exchange's content, with the texts redacted and the agent's name as sent.
 
-    Any other content under the same id is a conflict, not a duplicate. The agent counts under the name that was sent.
+    Different content under the same id is a conflict, not a duplicate.
     """
-    exchange, answer = body.exchange, body.exchange.agent_response
-    usage = None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens]
-    texts, names = (clean.question, clean.answer, clean.thinking), (clean.agent, clean.model)
-    sent = [*texts, exchange.timestamp.isoformat(), body.session_id, exchange.turn_number, *names, usage, clean.multi_user]
+    exchange = body.exchange
+    answer = exchange.agent_response
+    content: list[Any] = [
+        redacted.question,
+        redacted.answer,
+        redacted.thinking,
+        exchange.timestamp.isoformat(),
+        body.session_id,
+        exchange.turn_number,
+        redacted.agent,
+        redacted.model,
+        None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens],
+        redacted.multi_user,
+    ]
     # A missing value of a newer field does not change the digest, so older digests stay valid.
-    sent += [] if answer.stop_reason is None else [answer.stop_reason]
-    return digest(canonical_json([*sent, labels_json(labels)] if labels else sent))
+    if answer.stop_reason is not None:
+        content.append(answer.stop_reason)
+    if labels:
+        return digest(canonical_json([*content, labels_json(labels)]))
+    return digest(canonical_json(content))
 
 
-def conflict_words(differing: Sequence[str]) -> str:
-    """Explain to the sender that another exchange already has the id; `differing` are fields of the record."""
-    named = ", ".join(_SENT_AS[name] for name in differing if name in _SENT_AS)
-    differences = f" (it differs in {named})" if named else ""
+def describe_conflict(differing: Sequence[str]) -> str:
+    """Explain that another exchange already has the id. `differing` are the record's fields that differ."""
+    fields = ", ".join(_BODY_FIELDS[name] for name in differing if name in _BODY_FIELDS)
+    differences = f" (it differs in {fields})" if fields else ""
     return (
-        f"exchange.id: the log has an exchange with this id and other content, or of another session{differences}. That one is kept; "
-        "send another exchange under another id"
+        f"exchange.id: an exchange with this id is stored with different content or in another session{differences}. It is kept; "
+        "send this exchange with another id"
     )
 
 
-def agent_of(caller: Holder, named: str | None, redactor: Redactor) -> str | None:
-    """Return the agent of a record: the connection's own, or the one in the body, redacted like any other text."""
-    return caller.agent or (None if named is None else redactor.redact(named)[0])
+def agent_of(caller: Holder, sent_agent: str | None, redactor: Redactor) -> str | None:
+    """Return the agent of a record: the connection's agent if it has one, otherwise the redacted name in the body."""
+    if caller.agent:
+        return caller.agent
+    return None if sent_agent is None else redactor.redact(sent_agent)[0]
 
 
-def project_note(named: Any, caller: Holder) -> dict[str, str]:
-    """Return the note for a body that names another project than the token: the token's project counts.
+def project_note(sent_project: Any, caller: Holder) -> dict[str, str]:
+    """Return the note for an answer whose body names another project than the token, which is ignored.
 
     The sent name is not repeated, because it may be a misplaced secret.
     """
-    if named is None or named == caller.project:
+    if sent_project is None or sent_project == caller.project:
         return {}
     note = f"the project in the body is ignored: the token of {caller.name} files its records under {caller.project}"
     return {"project": caller.project or "", "note": note}
 
 
-def answer_of(exchange_id: str, result: IngestResult, more: Mapping[str, str]) -> IngestAnswer:
-    """Return the answer for a new exchange and for a duplicate; `more` is added to it."""
-    again = {"duplicate": True} if result.outcome == "known" else {}
-    common: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _build_tier1(result.tier1_score, result.tier1_flags)}
-    common |= {**again, **more}
+def answer_of(exchange_id: str, result: IngestResult, note: Mapping[str, str]) -> IngestAnswer:
+    """Return the answer for a new exchange or a duplicate, with the fields of the note."""
+    common: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _build_tier1(result.tier1_score, result.tier1_flags), **note}
+    if result.outcome == "known":
+        common["duplicate"] = True
     kind = _kind_of_answer(result)
     if kind == "scored":
         return ScoredExchange(scored=True, score_id=result.score_id, reason=result.reason, anomaly=result.anomaly, **common)
@@ -228,28 +253,31 @@ def _kind_of_answer(result: IngestResult) -> str:
     return "cost_cap" if result.capped else "scored"
 
 
-Kind = TypeVar("Kind")
+BatchRecord = TypeVar("BatchRecord")
 Refusal = TypeVar("Refusal", bound=Refused)
 
 
 @dataclass
-class Batch(Generic[Kind, Refusal]):
-    """The result of reading a call: records with their indexes and notes for their answers, and refusals by index."""
+class Batch(Generic[BatchRecord, Refusal]):
+    """The records of a call with their indexes and the notes for their answers, and the refusals by index."""
 
-    records: list[Kind] = field(default_factory=list)
+    records: list[BatchRecord] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
     notes: list[dict[str, str]] = field(default_factory=list)
     refused: dict[int, Refusal] = field(default_factory=dict)
 
     def read(
-        self, body: Sequence[Any], refused: type[Refusal], read: Callable[[Any, int], tuple[Kind, dict[str, str]] | Refusal]
+        self,
+        body: Sequence[Any],
+        refusal_type: type[Refusal],
+        read_value: Callable[[Any, int], tuple[BatchRecord, dict[str, str]] | Refusal],
     ) -> None:
         """Read each value of a body with its index, as a record with a note or as a refusal."""
         for index, value in enumerate(body):
             if isinstance(value, FaultyLine):
-                self.refused[index] = refused(error=f"[{index}]: {value.detail}", code=value.code)
+                self.refused[index] = refusal_type(error=f"[{index}]: {value.detail}", code=value.code)
                 continue
-            record_or_refusal = read(value, index)
+            record_or_refusal = read_value(value, index)
             if isinstance(record_or_refusal, Refused):
                 self.refused[index] = record_or_refusal
             else:
@@ -259,7 +287,7 @@ class Batch(Generic[Kind, Refusal]):
                 self.notes.append(note)
 
     def results(self, answers: Mapping[int, Answer]) -> list[Any]:
-        """Return the results in the order of the call; `answers` are the answers to records, by index."""
+        """Return the answers to the records, which are given by index, and the refusals in the order of the call."""
         results: dict[int, Answer] = {**answers, **self.refused}
         return [results[index] for index in sorted(results)]
 
@@ -271,15 +299,15 @@ _MAX_EXPLAINED_CONFLICTS = 10
 async def ingest_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> ExchangeOutcomes:
     """Accept up to a thousand exchanges of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
-    Exchanges are durable once the request is answered. The answer has a result for each exchange, in order: the answer of `POST
-    ingest`, or an error.
+    Exchanges are durable once the request is answered. The answer has a result for each exchange, in order: either the answer of
+    `POST ingest` or an error.
     """
     engine = services.engine
     require_audit(engine, caller)
     batch = await to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
         ingested = await engine.ingest_exchanges(batch.records)
-    answers = batch.results(await _answers(services, batch, ingested))
+    answers = batch.results(await _build_answers(services, batch, ingested))
     results = [result for result in ingested if isinstance(result, IngestResult)]
     services.metrics.ingested(map(outcome_of_ingest, results))
     counts = Counter(result.outcome for result in results)
@@ -287,7 +315,7 @@ async def ingest_exchanges(body: ExchangesBody, caller: Connection, services: Se
     return ExchangeOutcomes(accepted=counts["written"], known=counts["known"], refused=refused, results=answers)
 
 
-# A batch checks the depth of each record by itself, so its endpoint has another class than the router's.
+# Each record of a batch is checked for its depth separately, so the endpoint does not use the class of the router.
 router.add_api_route(
     EXCHANGES,
     ingest_exchanges,
@@ -301,14 +329,14 @@ router.add_api_route(
 def read_batch(body: Sequence[Any], caller: Holder, redactor: Redactor, now: datetime) -> Batch[Exchange, RefusedExchange]:
     """Return the records of a body, each without secrets."""
     batch = Batch[Exchange, RefusedExchange]()
-    batch.read(body, RefusedExchange, lambda value, index: _read(value, index, caller, redactor, now))
+    batch.read(body, RefusedExchange, lambda value, index: _read_exchange(value, index, caller, redactor, now))
     return batch
 
 
-def _read(
+def _read_exchange(
     value: Any, index: int, caller: Holder, redactor: Redactor, now: datetime
 ) -> tuple[Exchange, dict[str, str]] | RefusedExchange:
-    """Return the record of one value of a batch, with a note for its answer; or the reason why it is refused."""
+    """Return the record of one value of a batch with the note for its answer, or its refusal."""
     if is_too_deep(value, MAX_DEPTH):
         return RefusedExchange(error=f"[{index}]: nests deeper than {MAX_DEPTH} levels", code="too_deep")
     try:
@@ -320,20 +348,21 @@ def _read(
         return RefusedExchange(error=f"[{index}].{error.detail}", code=error.code)
 
 
-async def _answers(
+async def _build_answers(
     services: ApiContext, batch: Batch[Exchange, RefusedExchange], ingested: Sequence[IngestResult | RecordError]
 ) -> dict[int, IngestAnswer | RefusedExchange]:
     """Return the answer to each record, by its index in the body."""
     answers: dict[int, IngestAnswer | RefusedExchange] = {}
     conflicts = 0
-    for index, record, notes, result in zip(batch.indexes, batch.records, batch.notes, ingested, strict=True):
+    for index, record, note, result in zip(batch.indexes, batch.records, batch.notes, ingested, strict=True):
         if isinstance(result, RecordError):
             answers[index] = RefusedExchange(error=f"[{index}]: {result}", code="invalid")
         elif result.outcome == "conflict":
             conflicts += 1
-            ask = partial(find_contradictions, topic=TOPIC, record=record)
-            differing = await services.ask(ask) if conflicts <= _MAX_EXPLAINED_CONFLICTS else ()
-            answers[index] = RefusedExchange(error=f"[{index}].{conflict_words(differing)}", code="conflict")
+            differing: Sequence[str] = ()
+            if conflicts <= _MAX_EXPLAINED_CONFLICTS:
+                differing = await services.ask(partial(find_contradictions, topic=TOPIC, record=record))
+            answers[index] = RefusedExchange(error=f"[{index}].{describe_conflict(differing)}", code="conflict")
         else:
-            answers[index] = answer_of(record.exchange_id, result, notes)
+            answers[index] = answer_of(record.exchange_id, result, note)
     return answers

@@ -79,15 +79,17 @@ async def next_review(
     skip: Skip = None,
     blind: Blind = False,
 ) -> NextReview:
-    """Return the exchange most worth reviewing; a skipped one comes later. 409 if the project takes no human scores."""
+    """Return the next exchange to review, except the skipped ones. 409 if the policy switches human scores off for the project."""
     _require_human_scores(services, project)
-    who = rater or caller.name
-    item = await services.ask(lambda cursor: next_to_review(cursor, project, who, skip or (), blind=blind))
+    reviewer = rater or caller.name
+    item = await services.ask(lambda cursor: next_to_review(cursor, project, reviewer, skip or (), blind=blind))
     return NextReview(review=item)
 
 
 @router.get(f"{PROJECT}/agreement", responses=documented(400, 404))
-async def agree(project: VisibleProject, _: Reader, services: Services, since: Since = None, until: Until = None) -> Agreement:
+async def get_agreement(
+    project: VisibleProject, _: Reader, services: Services, since: Since = None, until: Until = None
+) -> Agreement:
     """Return the agreement between people and the judge, and among people."""
     return await services.ask(lambda cursor: project_agreement(cursor, project, since, until))
 

@@ -1,4 +1,4 @@
-"""Reading over HTTP: projects with their health, exchanges, scores, runs, trends, and the costs of judging."""
+"""Reading over HTTP: projects with their health, exchanges, scores, runs, trends and the costs of judging."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ async def costs(
 async def _sum_costs(services: ApiContext, grouping: Mapping[str, Any], limit: int, cursor: Place | None) -> CostList:
     skip = 0 if cursor is None else max(cursor.number, 0)
     groups = await services.ask(lambda connection: judge_costs(connection, **grouping, skip=skip, limit=limit + 1))
-    shown, following = page_of(groups, limit, lambda _: Place(EARLIEST, "", skip + limit))
-    return CostList(costs=shown, count=len(shown), next_cursor=following)
+    page, next_cursor = page_of(groups, limit, lambda _: Place(EARLIEST, "", skip + limit))
+    return CostList(costs=page, count=len(page), next_cursor=next_cursor)
 
 
 ExchangeId = Annotated[Id, Path(description="Id from its sender; slashes need no escaping.", examples=["deploy-0114:7"])]
@@ -142,30 +142,32 @@ async def projects(
     limit: ProjectLimit = 1000,
     cursor: Cursor = None,
 ) -> Projects:
-    """List every project that the caller may see with its health: those with records, and those with a connection.
+    """List every project that the caller may see, with its health. Projects without records are listed if they have a connection.
 
-    Recent figures count back from today, also for a project that has fallen silent; `until` selects the days up to another one.
+    Recent figures cover the days up to today, or up to `until`, even if a project has stopped sending.
     """
     visible = await projects_of(services, caller.project, until)
-    filters = [one for one in visible if health in (None, one.health) and (cursor is None or one.project > cursor.id)]
-    shown, following = page_of(filters, limit, lambda one: Place(EARLIEST, one.project))
-    shown = await with_their_changes(services, shown, caller.project)
-    with_spots = await services.ask(lambda asked: with_blind_spots(asked, shown, caller.project))
-    return Projects(projects=with_spots, count=len(with_spots), next_cursor=following)
+    matches = [
+        project for project in visible if health in (None, project.health) and (cursor is None or project.project > cursor.id)
+    ]
+    page, next_cursor = page_of(matches, limit, lambda project: Place(EARLIEST, project.project))
+    changed = await with_their_changes(services, page, caller.project)
+    described = await services.ask(lambda connection: with_blind_spots(connection, changed, caller.project))
+    return Projects(projects=described, count=len(described), next_cursor=next_cursor)
 
 
 @router.get(f"{PROJECT}/runs", responses=documented(404))
 async def runs(_: Reader, project: VisibleProject, services: Services, limit: Limit = 100, cursor: Cursor = None) -> Runs:
     """List the finished runs of a project, most recently ended first."""
     before = None if cursor is None else (cursor.at, cursor.number)
-    entries = await services.ask(lambda asked: run_page(asked, project, before, limit + 1))
-    shown, following = page_of(entries, limit, lambda run: run.place)
-    return Runs(runs=shown, count=len(shown), next_cursor=following)
+    entries = await services.ask(lambda connection: run_page(connection, project, before, limit + 1))
+    page, next_cursor = page_of(entries, limit, lambda run: run.place)
+    return Runs(runs=page, count=len(page), next_cursor=next_cursor)
 
 
 @router.get(f"{PROJECT}/runs/{{run_id}}", responses=documented(404))
 async def run(_: Reader, project: VisibleProject, services: Services, run_id: RunId, response: Response) -> DiagnosedRun:
-    """Return one run with its diagnosis: failures, their events, where they lie, and the causal graph."""
+    """Return one run with its diagnosis: failures, their events and places in the run, and the causal graph."""
     diagnosed = await services.ask(lambda cursor: diagnosed_run(cursor, project, run_id))
     if diagnosed is None:
         raise ApiError(404, "not_found", "the project has no run with this id")
@@ -182,7 +184,7 @@ ScoreId = Annotated[Id, Path(description="Id of the score.")]
 
 
 def require_window(start: datetime | None, end: datetime | None) -> None:
-    """Refuse with 400 a window that ends before it begins."""
+    """Raise ApiError (400) if a window ends before it begins."""
     if start is not None and end is not None and start > end:
         raise ApiError(400, "invalid", "from: must not be after to")
 
@@ -213,18 +215,18 @@ async def scores(
     anomalies: Annotated[bool, Query(description="Only exchanges with an anomaly.")] = False,
 ) -> Scores:
     """List the scores of a project, newest exchange first."""
-    page, following = await _read_scores(services, project, dataclasses.replace(filters, anomalies=anomalies))
-    return Scores(scores=page, count=len(page), next_cursor=following)
+    page, next_cursor = await _read_scores(services, project, dataclasses.replace(filters, anomalies=anomalies))
+    return Scores(scores=page, count=len(page), next_cursor=next_cursor)
 
 
 @router.get(f"{PROJECT}/anomalies", responses=documented(404))
 async def anomalies(_: Reader, project: VisibleProject, services: Services, filters: ScoreFilters) -> Anomalies:
     """List the scores of a project that have an anomaly, newest exchange first.
 
-    An exchange is listed once it has a score, moments after the ingest has answered with the result of Tier 1.
+    An exchange appears here once it has a score, moments after ingest has answered with the result of Tier 1.
     """
-    page, following = await _read_scores(services, project, dataclasses.replace(filters, anomalies=True))
-    return Anomalies(anomalies=page, count=len(page), next_cursor=following)
+    page, next_cursor = await _read_scores(services, project, dataclasses.replace(filters, anomalies=True))
+    return Anomalies(anomalies=page, count=len(page), next_cursor=next_cursor)
 
 
 @router.get(f"{PROJECT}/scores/{{score_id}}", responses=documented(404))
@@ -241,8 +243,8 @@ async def summary(_: Reader, project: VisibleProject, services: Services) -> Pro
     """Return the state of a project: outcomes of its exchanges, means of the tiers, open incidents."""
     version = services.engine.policy.for_project(project).methodology.version
     baseline = await services.watch.baseline(project)
-    described = None if baseline is None else project_baseline(baseline, version)
-    return await services.ask(lambda cursor: project_summary(cursor, project, described))
+    baseline_answer = None if baseline is None else project_baseline(baseline, version)
+    return await services.ask(lambda cursor: project_summary(cursor, project, baseline_answer))
 
 
 @router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented(404))
@@ -256,8 +258,8 @@ async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
 
 async def _read_scores(services: ApiContext, project: str, filters: ScoreFilter) -> tuple[list[Score], str | None]:
     """Return a page of scores, and the cursor of the next one."""
-    one_more = dataclasses.replace(filters, limit=filters.limit + 1)
-    entries = await services.ask(lambda cursor: project_scores(cursor, project, one_more))
+    page_and_next = dataclasses.replace(filters, limit=filters.limit + 1)
+    entries = await services.ask(lambda cursor: project_scores(cursor, project, page_and_next))
     return page_of(entries, filters.limit, score_place)
 
 
@@ -277,19 +279,19 @@ async def trends(
     ] = None,
 ) -> Trends:
     """Return a project's figures by day of its exchanges, whenever they were scored."""
-    shown = window_of(RangeRequest(window, until), services.engine.now())
-    return await services.ask(lambda cursor: trends_of(cursor, project, window, shown))
+    period = window_of(RangeRequest(window, until), services.engine.now())
+    return await services.ask(lambda cursor: trends_of(cursor, project, window, period))
 
 
 @router.get(f"{PROJECT}/wrap-quality", responses=documented(404))
 async def wrap_quality(
     _: Reader, project: VisibleProject, services: Services, limit: Limit = 20, cursor: Cursor = None
 ) -> WrapUpList:
-    """List the wrap-up steps at the end of each session. Empty if the policy switches this off."""
+    """List the wrap-up steps at the end of each session. The list is empty if the policy switches the check off."""
     policy = services.engine.policy
     sessions = await services.ask(lambda connection: wrap_ups(connection, policy, project, limit + 1, after(cursor)))
-    shown, following = page_of(sessions, limit, lambda session: session.place)
-    return WrapUpList(project=project, sessions=shown, next_cursor=following)
+    page, next_cursor = page_of(sessions, limit, lambda session: session.place)
+    return WrapUpList(project=project, sessions=page, next_cursor=next_cursor)
 
 
 @router.get(f"{PROJECT}/sampling", responses=documented(404))

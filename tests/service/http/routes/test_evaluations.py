@@ -215,7 +215,7 @@ def test_too_many_evaluations_are_refused_before_they_are_read(
 
     assert answer.status_code == 400
     assert answer.json()["error"].startswith("limit: ")
-    assert "2 evaluations; 1 can" in answer.json()["error"]
+    assert "2 evaluations; at most 1" in answer.json()["error"]
 
 
 def test_a_case_may_exceed_the_usual_body_limit(call: Call, tokens: Tokens) -> None:
