@@ -37,6 +37,6 @@ def test_a_page_without_markers_is_not_overwritten(tmp_path: Path) -> None:
     """It is some other file, named by mistake."""
     page = tmp_path / "other.md"
     page.write_text("mine", "utf-8")
-    with pytest.raises(ValueError, match="does not have the lines"):
+    with pytest.raises(ValueError, match="must have the lines"):
         write(page, OUTCOME)
     assert page.read_text("utf-8") == "mine"

@@ -13,14 +13,14 @@ from support.npm import package, path_with_node
 
 VERSION = "2.1.330"
 PATIENCE = 300.0
-"""Seconds after which a run is given up."""
+"""Timeout of a run in seconds."""
 TOOLS = ("Bash", "Read", "Agent")
 
 Json = dict[str, Any]
 
 
 def installed() -> Path:
-    """The program, installed at the first call on a machine; UnavailableError, with npm's last words, when it cannot be."""
+    """Install the program if it is missing and return its path; raise UnavailableError with the output of npm on failure."""
     return package("@anthropic-ai/claude-code", VERSION) / "bin" / "claude.exe"
 
 
@@ -38,38 +38,38 @@ class ClaudeCode:
 
     @property
     def home(self) -> Path:
-        """The home folder of its processes: none of them sees the user's."""
+        """Return the home folder of its processes, which hides the user's own."""
         return self.folder / "home"
 
     @property
     def work(self) -> Path:
-        """The folder it works in."""
+        """Return the folder it works in."""
         return self.folder / "work"
 
     @property
     def logs(self) -> Path:
-        """The folder of the logs of its runs."""
+        """Return the folder with the logs of its runs."""
         return self.folder / "logs"
 
     @property
     def root(self) -> Path:
-        """What users have at `~/.claude`."""
+        """Return its data folder, `~/.claude` for users."""
         return self.home / ".claude"
 
     def turn(self, text: str, *arguments: str, model: str = MODEL) -> Json:
-        """One run of the program with a prompt; what it says of it at the end."""
+        """Run the program with a prompt and return its final result."""
         answer: Json = json.loads(self._run(text, *arguments, "--output-format", "json", model=model))
         return answer
 
     def log(self, text: str, *arguments: str) -> str:
-        """The log of one run with a prompt, as people keep it; it is also at `logs`."""
-        told = self._run(text, *arguments, "--output-format", "stream-json", "--verbose", model=MODEL)
+        """Run the program with a prompt and return its log, which is also written to `logs`."""
+        log = self._run(text, *arguments, "--output-format", "stream-json", "--verbose", model=MODEL)
         self.logs.mkdir(exist_ok=True)
-        (self.logs / f"{len(list(self.logs.iterdir()))}.jsonl").write_text(told, "utf-8")
-        return told
+        (self.logs / f"{len(list(self.logs.iterdir()))}.jsonl").write_text(log, "utf-8")
+        return log
 
     def _run(self, text: str, *arguments: str, model: str) -> str:
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(self.program), "-p", text, *arguments, "--model", model, "--allowedTools", *TOOLS],
             cwd=self.work,
             env=self._environment(),
@@ -79,8 +79,8 @@ class ClaudeCode:
             timeout=PATIENCE,
             check=False,
         )
-        assert done.stdout, done.stderr[-2000:]
-        return done.stdout
+        assert completed.stdout, completed.stderr[-2000:]
+        return completed.stdout
 
     def _environment(self) -> dict[str, str]:
         return {

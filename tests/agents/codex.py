@@ -15,10 +15,10 @@ from support.servers import until
 
 VERSION = "0.169.0"
 PATIENCE = 120.0
-"""Seconds after which a run is given up."""
+"""Timeout of a run in seconds."""
 MODEL = "stand-in-model"
 CONTEXT_WINDOW = 20_000
-COMPACTS_AT = 16_000
+COMPACTION_THRESHOLD = 16_000
 
 _CONFIGURATION = """
 model = "{model}"
@@ -49,7 +49,7 @@ stream_max_retries = 2
 
 
 def installed() -> Path:
-    """The program, installed at the first call on a machine; UnavailableError, with npm's last words, when it cannot be."""
+    """Install the program if it is missing and return its path; raise UnavailableError with the output of npm on failure."""
     return package("@openai/codex", VERSION) / "bin" / "codex.js"
 
 
@@ -64,27 +64,29 @@ class Codex:
     def __post_init__(self) -> None:
         for folder in (self.root, self.work):
             folder.mkdir(parents=True, exist_ok=True)
-        written = _CONFIGURATION.format(model=MODEL, window=CONTEXT_WINDOW, limit=COMPACTS_AT, url=self.provider.url)
-        (self.root / "config.toml").write_text(written, "utf-8")
+        configuration = _CONFIGURATION.format(
+            model=MODEL, window=CONTEXT_WINDOW, limit=COMPACTION_THRESHOLD, url=self.provider.url
+        )
+        (self.root / "config.toml").write_text(configuration, "utf-8")
 
     @property
     def home(self) -> Path:
-        """The home folder of its processes: none of them sees the user's."""
+        """Return the home folder of its processes, which hides the user's own."""
         return self.folder / "home"
 
     @property
     def work(self) -> Path:
-        """The folder it works in."""
+        """Return the folder it works in."""
         return self.folder / "work"
 
     @property
     def root(self) -> Path:
-        """What users have at `~/.codex`."""
+        """Return its data folder, `~/.codex` for users."""
         return self.home / ".codex"
 
     def turn(self, text: str, *arguments: str) -> str:
-        """One run of the program with a prompt; the id of its session. `arguments` stand before the prompt: `resume`, `fork`."""
-        done = subprocess.run(
+        """Run the program with a prompt and return the id of its session. `arguments` precede the prompt: `resume`, `fork`."""
+        completed = subprocess.run(
             self._command(text, arguments),
             cwd=self.work,
             env=self._environment(),
@@ -94,14 +96,14 @@ class Codex:
             timeout=PATIENCE,
             check=False,
         )
-        told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        ids = [line["thread_id"] for line in told if line["type"] == "thread.started"]
-        assert ids, done.stderr[-2000:]
+        events = [json.loads(line) for line in completed.stdout.splitlines() if line.startswith("{")]
+        ids = [event["thread_id"] for event in events if event["type"] == "thread.started"]
+        assert ids, completed.stderr[-2000:]
         return str(ids[0])
 
     def interrupted_turn(self, text: str) -> None:
-        """A run that is interrupted as soon as it asked the model."""
-        asked = len(self.provider.requests)
+        """Run the program and interrupt it after its first request to the model."""
+        earlier_requests = len(self.provider.requests)
         process = subprocess.Popen(
             self._command(text, ()),
             cwd=self.work,
@@ -111,7 +113,7 @@ class Codex:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        until(lambda: len(self.provider.requests) > asked, "a request of Codex", PATIENCE)
+        until(lambda: len(self.provider.requests) > earlier_requests, "a request of Codex", PATIENCE)
         os.killpg(process.pid, signal.SIGINT)
         process.wait(PATIENCE)
 

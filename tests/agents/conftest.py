@@ -1,4 +1,4 @@
-"""One run of each program that does everything once; without npm its tests are skipped, and in CI they fail."""
+"""One run of each program that uses every feature once. Without npm the tests are skipped; in CI they fail."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from streams.sources.transcript_sources import TranscriptSource
 
 @dataclass(frozen=True)
 class Session:
-    """What one session came to."""
+    """The records of one session."""
 
     reading: Reading
 
     def exchange(self, question: str) -> Exchange:
-        """The exchange that begins with these words of the user."""
+        """Return the exchange whose user message begins with this text."""
         return next(exchange for exchange in self.reading.exchanges if exchange.user_message.startswith(question))
 
-    def payloads(self, event: str, exchange: Exchange | None = None) -> list[dict[str, Any]]:
-        """The payloads of the events of a type, of one exchange or all."""
-        found = (json.loads(one.payload) for one in self.events if one.event == event)
-        return [payload for payload in found if exchange is None or payload.get("exchange_id") == exchange.exchange_id]
+    def payloads(self, event_type: str, exchange: Exchange | None = None) -> list[dict[str, Any]]:
+        """Return the payloads of the events of a type, of one exchange or of all."""
+        payloads = (json.loads(event.payload) for event in self.events if event.event == event_type)
+        return [payload for payload in payloads if exchange is None or payload.get("exchange_id") == exchange.exchange_id]
 
     @property
     def events(self) -> list[AgentEvent]:
-        """All events."""
-        return self.reading.events
+        """Return all events."""
+        return list(self.reading.events)
 
 
 @dataclass(frozen=True)
-class Read:
-    """What a program's folder came to, session by session."""
+class ImportedFolder:
+    """The records of a program's folder, by session."""
 
     sessions: dict[str, Session]
 
     def all_events(self) -> list[AgentEvent]:
-        """The events of all sessions."""
+        """Return the events of all sessions."""
         return [event for session in self.sessions.values() for event in session.events]
 
-    def asked(self, question: str) -> Session:
-        """The session in which the user said this."""
+    def session_with(self, question: str) -> Session:
+        """Return the session that has a user message beginning with this text."""
         return next(
             session
             for session in self.sessions.values()
@@ -65,36 +65,36 @@ class Read:
         )
 
 
-def read_all(source: TranscriptSource, root: Path) -> Read:
-    """Read everything below a folder, a day later."""
+def read_all(source: TranscriptSource, root: Path) -> ImportedFolder:
+    """Read all files below a folder as if a day had passed."""
     context = ReadingContext(
         "c", "p", None, datetime.now(UTC) + timedelta(days=1), timedelta(minutes=30), Redactor(RedactionSettings(enabled=False))
     )
     readings = [reading for path in source.files_in([root]) for reading in source.read(path, context, EVERY_SESSION)]
-    return Read({reading.session_ids[0]: Session(reading) for reading in readings})
+    return ImportedFolder({reading.session_ids[0]: Session(reading) for reading in readings})
 
 
 @pytest.fixture(scope="session")
 def claude_code_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClaudeCode]:
-    """A Claude Code that has used tools, failed, been compacted, asked a subagent, changed its model and been forked."""
+    """Return a Claude Code that used tools, failed, compacted its context, asked a subagent, changed its model and was forked."""
     program = or_skip(claude_code.installed)
     with stand_in(CLAUDE_CODE) as provider:
         run = ClaudeCode(program, tmp_path_factory.mktemp("claude-code"), provider)
         session = run.turn("How many files are here?")["session_id"]
-        again = ("--resume", session)
-        run.turn("Try what fails.", *again)
-        run.turn("Are you busy?", *again)
-        run.turn("Ask a helper.", *again)
-        run.turn("Go another way.", *again, "--fork-session")
-        run.turn("/compact", *again)
-        run.turn("Which model are you?", *again, model="claude-opus-5-5")
+        resume = ("--resume", session)
+        run.turn("Try what fails.", *resume)
+        run.turn("Are you busy?", *resume)
+        run.turn("Ask a helper.", *resume)
+        run.turn("Go another way.", *resume, "--fork-session")
+        run.turn("/compact", *resume)
+        run.turn("Which model are you?", *resume, model="claude-opus-5-5")
         run.turn("Nothing works.")
         yield run
 
 
 @pytest.fixture(scope="session")
 def claude_code_logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClaudeCode]:
-    """A Claude Code whose runs were logged: plain, in pieces, resumed, with a subagent, refused, overloaded and cut short."""
+    """Return a Claude Code with logs of its runs: plain, streamed, resumed, with a subagent, refused, overloaded and truncated."""
     program = or_skip(claude_code.installed)
     with stand_in(CLAUDE_CODE) as provider:
         run = ClaudeCode(program, tmp_path_factory.mktemp("claude-code-logs"), provider)
@@ -112,7 +112,7 @@ def claude_code_logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Claud
 
 @pytest.fixture(scope="session")
 def codex_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Codex]:
-    """A Codex that has used tools, failed, been compacted, asked a subagent, changed its model, been forked and interrupted."""
+    """Return a Codex that used tools, failed, compacted its context, asked a subagent, changed its model, was forked and interrupted."""
     program = or_skip(codex.installed)
     with responses.stand_in(CODEX) as provider:
         run = Codex(program, tmp_path_factory.mktemp("codex"), provider)

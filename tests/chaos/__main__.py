@@ -12,27 +12,27 @@ from chaos.run import run
 
 
 def main() -> None:
-    """Run, say what happens, and write what was counted."""
+    """Run the rounds, print the progress and write the report."""
     parser = argparse.ArgumentParser(description="Break everything at random points, and check that nothing was lost.")
-    parser.add_argument("--rounds", type=int, default=50, help="faults to do [50]")
-    parser.add_argument("--seed", type=int, default=1, help="draws other faults at other points [1]")
-    parser.add_argument("--outage", type=float, default=60, help="seconds that the judge is out in each way at the end [60]")
-    parser.add_argument("--report", type=Path, help="a page whose table is to say what was counted")
-    parser.add_argument("--keep", type=Path, help="a folder for data and logs, kept afterwards")
+    parser.add_argument("--rounds", type=int, default=50, help="number of faults [50]")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults and their times [1]")
+    parser.add_argument("--outage", type=float, default=60, help="seconds of each judge outage at the end [60]")
+    parser.add_argument("--report", type=Path, help="page whose table gets the counts")
+    parser.add_argument("--keep", type=Path, help="folder for data and logs, which is kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="driftline-chaos-", ignore_cleanup_errors=True) as folder:
-        place = options.keep or Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        outcome = run(place, options.rounds, options.seed, tell, outage=options.outage)
+        run_folder = options.keep or Path(folder)
+        run_folder.mkdir(parents=True, exist_ok=True)
+        outcome = run(run_folder, options.rounds, options.seed, tell, outage=options.outage)
     if options.report:
         write(options.report, outcome)
     for name, count in {**outcome.happened, **outcome.counted}.items():
         sys.stdout.write(f"{count:8} {name}\n")
 
 
-def tell(said: str) -> None:
-    """Print a line at once: a run takes minutes."""
-    sys.stdout.write(f"{said}\n")
+def tell(message: str) -> None:
+    """Print a line immediately, because a run takes minutes."""
+    sys.stdout.write(f"{message}\n")
     sys.stdout.flush()
 
 

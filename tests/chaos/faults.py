@@ -1,4 +1,4 @@
-"""The faults of a run: each does its harm, waits as long as it lasts, and says what really happened."""
+"""The faults of a run: each is a coroutine that injects the fault, waits until it is over, and returns what happened."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import random
 import signal
 from collections.abc import Awaitable, Callable
 
-from chaos.plant import Plant, frozen, processes, there
+from chaos.plant import Plant, exists, frozen, processes
 
 Fault = Callable[[Plant, random.Random], Awaitable[str]]
-SHORT, LONG = (0.3, 3.0), (17.0, 20.0)
-"""Seconds that a process stands still: unnoticed by its group, and until the group has given it up."""
+SHORT = (0.3, 3.0)
+"""Seconds of a freeze within the session timeout of the consumer group."""
+LONG = (17.0, 20.0)
+"""Seconds of a freeze beyond the session timeout."""
 BRIEF_OUTAGE = (3.0, 6.0)
-"""Seconds that the judge fails every call, in a round among others."""
-ORPHANED = 300.0
-"""Seconds within which a worker ends that nobody looks after any more."""
+"""Seconds for which the judge fails every call within a round."""
+ORPHAN_TIMEOUT = 300.0
+"""Seconds within which a worker must exit after its supervisor is killed."""
 OUTAGES = {
     "rate limited": "rate_limited:1*1000000",
     "overloaded": "overloaded*1000000",
@@ -30,53 +32,53 @@ MOODS = (
     *["thinking_first", "garbage", "out_of_range", "refusal", "cut_off", "no_usage", "reset", "truncated_json", "html"],
     *["wrong_shape", "no_text", "error500", "overloaded", "rate_limited:0.2", "ignores_structured"],
 )
-"""What the judge does on a good day, drawn for each request."""
+"""Behaviors of the judge outside outages, drawn for each request."""
 
 
-def good_day(chance: random.Random) -> str:
-    """A judge of many moods."""
-    return ",".join(chance.choices(MOODS, k=4000)) + ",answer"
+def good_day(rng: random.Random) -> str:
+    """Return a script of random behaviors of the judge."""
+    return ",".join(rng.choices(MOODS, k=4000)) + ",answer"
 
 
-async def kill(plant: Plant, chance: random.Random, kind: str) -> str:
-    """End a process at once, and the one that looks after it."""
-    child = chance.choice([child for name, child in plant.victims() if name == kind])
+async def kill(plant: Plant, rng: random.Random, kind: str) -> str:
+    """Kill a process and its supervisor."""
+    child = rng.choice([child for name, child in plant.victims() if name == kind])
     for pid in processes(child):
         os.kill(pid, signal.SIGKILL)
     code = child.kill()
-    assert code == -signal.SIGKILL, f"the {kind} had ended before, with {code}"
+    assert code == -signal.SIGKILL, f"the {kind} had already exited with {code}"
     plant.replace(child)
     return f"kill -9 of a {kind}"
 
 
-async def orphan(plant: Plant, chance: random.Random) -> str:
-    """End at once the process that looks after a worker; the worker is to end, too."""
-    child = chance.choice(plant.workers)
+async def orphan(plant: Plant, rng: random.Random) -> str:
+    """Kill the supervisor of a worker; the worker must exit, too."""
+    child = rng.choice(plant.workers)
     pids = processes(child)
     child.kill()
     plant.replace(child)
-    async with asyncio.timeout(ORPHANED):
-        while any(map(there, pids)):  # noqa: ASYNC110 - another process
+    async with asyncio.timeout(ORPHAN_TIMEOUT):
+        while any(map(exists, pids)):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.05)
     return "kill -9 of a worker's supervisor"
 
 
-async def freeze(plant: Plant, chance: random.Random, kind: str, seconds: tuple[float, float]) -> str:
-    """Have a process stand still for a while."""
-    child = chance.choice([child for name, child in plant.victims() if name == kind])
+async def freeze(plant: Plant, rng: random.Random, kind: str, seconds: tuple[float, float]) -> str:
+    """Freeze a process for a while."""
+    child = rng.choice([child for name, child in plant.victims() if name == kind])
     pids = processes(child)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    await asyncio.sleep(chance.uniform(*seconds))
+    await asyncio.sleep(rng.uniform(*seconds))
     assert all(map(frozen, pids))
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
     return f"freeze of a {kind}" + (", longer than its session" if seconds is LONG else "")
 
 
-async def stop_worker(plant: Plant, chance: random.Random) -> str:
-    """A rolling restart."""
-    child = chance.choice(plant.workers)
+async def stop_worker(plant: Plant, rng: random.Random) -> str:
+    """Stop a worker with SIGTERM and start another, as in a rolling restart."""
+    child = rng.choice(plant.workers)
     child.send(signal.SIGTERM)
     while not child.ended:  # noqa: ASYNC110 - another process
         await asyncio.sleep(0.01)
@@ -84,32 +86,32 @@ async def stop_worker(plant: Plant, chance: random.Random) -> str:
     return f"stop of a worker, exit code {child.wait()}"
 
 
-async def restart_broker(plant: Plant, chance: random.Random) -> str:
-    """The broker goes, as an operator or a loss of power has it go, and comes back."""
-    killed = chance.random() < 0.5
+async def restart_broker(plant: Plant, rng: random.Random) -> str:
+    """Stop or kill the broker, and start it again."""
+    killed = rng.random() < 0.5
     await asyncio.to_thread(plant.broker.kill if killed else plant.broker.stop)
-    await asyncio.sleep(chance.uniform(0, 1))
+    await asyncio.sleep(rng.uniform(0, 1))
     await asyncio.to_thread(plant.broker.start)
     return f"{'kill -9' if killed else 'stop'} of the broker, and its start"
 
 
-async def freeze_broker(plant: Plant, chance: random.Random) -> str:
-    """The broker stands still with its connections open."""
+async def freeze_broker(plant: Plant, rng: random.Random) -> str:
+    """Freeze the broker with its connections open."""
     plant.broker.freeze()
-    await asyncio.sleep(chance.uniform(0.5, 4))
+    await asyncio.sleep(rng.uniform(0.5, 4))
     plant.broker.thaw()
     return "freeze of the broker"
 
 
 async def judge_out(
-    plant: Plant, chance: random.Random, kind: str | None = None, seconds: tuple[float, float] = BRIEF_OUTAGE
+    plant: Plant, rng: random.Random, kind: str | None = None, seconds: tuple[float, float] = BRIEF_OUTAGE
 ) -> str:
-    """The judge fails every call for a while, in this way or in one drawn by chance."""
-    name = kind or chance.choice(list(OUTAGES))
+    """Let the judge fail every call for a while, in this way or a random one."""
+    name = kind or rng.choice(list(OUTAGES))
     plant.mood(OUTAGES[name])
-    before = plant.judge.requests
-    await asyncio.sleep(chance.uniform(*seconds))
-    met = plant.judge.requests - before
-    plant.mood(good_day(chance))
+    earlier_requests = plant.judge.requests
+    await asyncio.sleep(rng.uniform(*seconds))
+    failed_requests = plant.judge.requests - earlier_requests
+    plant.mood(good_day(rng))
     length = f"of {seconds[0]:g} s " if seconds is not BRIEF_OUTAGE else ""
-    return f"outage {length}of the judge: {name}" if met else ""
+    return f"outage {length}of the judge: {name}" if failed_requests else ""

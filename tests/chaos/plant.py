@@ -31,23 +31,23 @@ class Plant:
     prefix: str = PREFIX
     server: Child | None = None
     workers: list[Child] = field(default_factory=list)
-    calls: int = 0
-    """Calls to the judge before its last change of mood."""
+    earlier_calls: int = 0
+    """Calls to the judge before the last change of its script."""
     codes: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """How often a server or worker ended by itself, by exit code."""
+    """Number of servers and workers that exited by themselves, by exit code."""
 
     @property
     def url(self) -> str:
-        """Where the server listens, when it does."""
+        """Return the address of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def asked(self) -> int:
-        """Calls to the judge so far."""
-        return self.calls + self.judge.requests
+    def judge_calls(self) -> int:
+        """Return the number of calls to the judge."""
+        return self.earlier_calls + self.judge.requests
 
     def start(self, workers: int) -> None:
-        """Start the server and so many workers."""
+        """Start the server and this number of workers."""
         self.start_server()
         for _ in range(workers):
             self.workers.append(self.start_worker())
@@ -59,35 +59,35 @@ class Plant:
         return self.server
 
     def start_worker(self) -> Child:
-        """Start a worker of every stage, and the process that looks after it."""
+        """Start a worker for all stages, with its supervisor."""
         return self.children.start(self.home, "worker", "--kafka", self.broker.bootstrap, "--stages", STAGES)
 
     def mood(self, script: str) -> None:
-        """Have the judge behave in another way from now on."""
-        self.calls += self.judge.requests
+        """Change the behavior of the judge."""
+        self.earlier_calls += self.judge.requests
         self.judge.reset(script)
 
     def victims(self) -> list[tuple[str, Child]]:
-        """What may be harmed, by what it is."""
+        """Return the processes that a fault may harm, with their kinds."""
         assert self.server is not None
         return [(SERVER, self.server), *(("worker", worker) for worker in self.workers)]
 
     def replace(self, child: Child) -> None:
-        """Start anew what has ended."""
+        """Start a successor of a process that exited."""
         if child is self.server:
             self.start_server()
         else:
             self.workers[self.workers.index(child)] = self.start_worker()
 
     def supervise(self) -> None:
-        """Start again what ended by itself."""
+        """Restart processes that exited by themselves."""
         for kind, child in self.victims():
             if child.ended:
                 self.codes[kind, child.wait()] += 1
                 self.replace(child)
 
     def stop(self) -> None:
-        """Ask everything to stop, the workers first; the broker goes on."""
+        """Stop the workers and then the server; the broker keeps running."""
         for child in [*self.workers, *([self.server] if self.server else [])]:
             if not child.ended:
                 child.send(signal.SIGTERM)
@@ -97,16 +97,16 @@ class Plant:
 
 
 def processes(child: Child) -> list[int]:
-    """The process, or those that it looks after: they do the work of a worker."""
-    found = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
-    return list(map(int, found)) or [child.pid]
+    """Return the children of a supervisor, or the process itself if it has none."""
+    child_ids = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    return list(map(int, child_ids)) or [child.pid]
 
 
 def frozen(pid: int) -> bool:
-    """Whether the kernel has stopped the process."""
+    """Return whether the process is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def there(pid: int) -> bool:
-    """Whether the process has not ended."""
+def exists(pid: int) -> bool:
+    """Return whether the process exists."""
     return Path(f"/proc/{pid}").exists()

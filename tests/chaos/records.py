@@ -1,4 +1,4 @@
-"""What lies on the topics, read to the end, and how far the workers have come."""
+"""The records on the topics, and the progress of the workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streams.kafka.topics import GROUP
 from streams.topology import TOPOLOGY
 
 
-class Lying(NamedTuple):
+class RawRecord(NamedTuple):
     """A record on a topic."""
 
     partition: int
@@ -20,41 +20,41 @@ class Lying(NamedTuple):
     value: bytes | None
 
 
-async def read(connection: KafkaConnection, topic: str) -> list[Lying]:
-    """Every record of a topic, partition by partition, in order."""
+async def read_topic(connection: KafkaConnection, topic: str) -> list[RawRecord]:
+    """Return the records of a topic, sorted by partition and offset."""
     name = connection.topic(topic)
-    found: list[Lying] = []
+    records: list[RawRecord] = []
     async with AIOKafkaConsumer(name, **connection.for_aiokafka(), auto_offset_reset="earliest") as consumer:
-        places = [TopicPartition(name, partition) for partition in consumer.partitions_for_topic(name) or ()]
-        ends = await consumer.end_offsets(places)
-        while any([await consumer.position(place) < ends[place] for place in places]):
-            for records in (await consumer.getmany(timeout_ms=200)).values():
-                found += [Lying(record.partition, record.offset, record.value) for record in records]
-    return sorted(found)
+        partitions = [TopicPartition(name, partition) for partition in consumer.partitions_for_topic(name) or ()]
+        ends = await consumer.end_offsets(partitions)
+        while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
+            for fetched in (await consumer.getmany(timeout_ms=200)).values():
+                records += [RawRecord(record.partition, record.offset, record.value) for record in fetched]
+    return sorted(records)
 
 
 class Sources:
-    """How far the workers have come with the topics they read. A context manager; asks as a client that is no member of the group."""
+    """The progress of the workers in their source topics; a context manager whose client does not join their group."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         names = [connection.topic(stage.source) for stage in TOPOLOGY]
-        self._places = [TopicPartition(name, partition) for name in names for partition in range(PARTITIONS)]
+        self._partitions = [TopicPartition(name, partition) for name in names for partition in range(PARTITIONS)]
         group = connection.topic(GROUP)
         self._client = AIOKafkaConsumer(**connection.for_aiokafka(), group_id=group, enable_auto_commit=False)
 
     async def __aenter__(self) -> Self:
         await self._client.start()
-        self._client.assign(self._places)
+        self._client.assign(self._partitions)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.stop()
 
     async def committed(self) -> int:
-        """Records that are done, of all partitions together."""
-        return sum([await self._client.committed(place) or 0 for place in self._places])
+        """Return the number of committed records in all partitions."""
+        return sum([await self._client.committed(partition) or 0 for partition in self._partitions])
 
     async def behind(self) -> int:
-        """Records that are not."""
-        done = await self.committed()  # asked first, for what is done makes more to do
-        return sum((await self._client.end_offsets(self._places)).values()) - done
+        """Return the number of records that are not committed."""
+        done = await self.committed()  # read before the end offsets, because committed records produce new ones
+        return sum((await self._client.end_offsets(self._partitions)).values()) - done

@@ -1,4 +1,4 @@
-"""The table of a run in a page of the documentation."""
+"""Writes the table of a run into a page of the documentation."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ BEGIN, END = "<!-- written by make chaos: begin -->", "<!-- written by make chao
 
 
 def write(page: Path, outcome: Outcome) -> None:
-    """Put the run's table between the page's markers, or into a new page; ValueError when the page has no markers."""
+    """Write the table of a run between the markers of a page, or into a new page; raise ValueError if markers are missing."""
     text = page.read_text("utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise ValueError(f"{page} does not have the lines {BEGIN} and {END}")
+    before, _, after_begin = text.partition(BEGIN)
+    _, end_marker, after = after_begin.partition(END)
+    if not end_marker:
+        raise ValueError(f"{page} must have the lines {BEGIN} and {END}")
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(f"{before}{BEGIN}\n{table(outcome)}\n{END}{after}", "utf-8")
 
 
 def table(outcome: Outcome) -> str:
-    """The run in Markdown: what was done to it, and what there was at the end."""
+    """Return the faults and the final counts of a run as Markdown."""
     day = datetime.now(UTC).date()
-    said = f"{outcome.rounds} rounds with seed {outcome.seed} on {day:%d %B %Y}, {outcome.seconds / 60:.0f} minutes."
-    harm = [f"| {name or 'a fault that found nothing to harm'} | {count} |" for name, count in sorted(outcome.happened.items())]
-    found = [f"| {name} | {count:,} |" for name, count in outcome.counted.items()]
-    head = ["| what happened | times |", "| --- | ---: |"]
-    counted = ["| what there was | count |", "| --- | ---: |"]
-    return "\n".join([said, "", *head, *harm, "", *counted, *found])
+    summary = f"{outcome.rounds} rounds with seed {outcome.seed} on {day:%d %B %Y}, {outcome.seconds / 60:.0f} minutes."
+    fault_rows = [
+        f"| {name or 'a fault that found nothing to harm'} | {count} |" for name, count in sorted(outcome.happened.items())
+    ]
+    count_rows = [f"| {name} | {count:,} |" for name, count in outcome.counted.items()]
+    fault_header = ["| what happened | times |", "| --- | ---: |"]
+    count_header = ["| what there was | count |", "| --- | ---: |"]
+    return "\n".join([summary, "", *fault_header, *fault_rows, "", *count_header, *count_rows])

@@ -1,4 +1,4 @@
-"""What must hold once it is quiet, and the counts that tell that it was not quiet before."""
+"""Checks after a chaos run, and counts that show how much happened in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from chaos.records import Lying, read
+from chaos.records import RawRecord, read_topic
 from chaos.traffic import Traffic
 from support.engines import runner_over
 from support.invariants import check_judgements, check_nothing_lost_or_doubled, encoded, rows
@@ -24,109 +24,115 @@ from streams.judges.live import MAX_ATTEMPTS
 from streams.kafka.connection import KafkaConnection
 
 
-def records(lying: Sequence[Lying]) -> list[Record]:
-    """What decodes of it."""
-    found = []
-    for one in lying:
+def decode_all(raw_records: Sequence[RawRecord]) -> list[Record]:
+    """Return the records that can be decoded."""
+    records = []
+    for raw_record in raw_records:
         try:
-            found.append(decode(one.value or b""))
+            records.append(decode(raw_record.value or b""))
         except RecordError:
             continue
-    return found
+    return records
 
 
 async def check(traffic: Traffic, connection: KafkaConnection, caps: Mapping[str, float]) -> dict[str, int]:
-    """Check everything; what there was, in words and numbers. `caps` are in USD by project."""
-    home, calls = traffic.plant.home, traffic.plant.asked
-    events, judged, exchanges = [await read(connection, topic) for topic in ("agent-events", "judgements", "exchanges")]
+    """Check all laws and return the counts for the report. `caps` are in USD by project."""
+    home = traffic.plant.home
+    calls = traffic.plant.judge_calls
+    events = await read_topic(connection, "agent-events")
+    judgements = await read_topic(connection, "judgements")
+    exchanges = await read_topic(connection, "exchanges")
     with Store(home.database) as store:
         check_nothing_lost_or_doubled(store, traffic.accepted)
         check_money(store, caps)
         check_judgements(store, None)
         check_calls(store, calls)
         check_poison(store, traffic.poison)
-        check_never_asked_again(judged)
-        diagnosed = encoded(store, "diagnoses")
-        assert undisturbed(events, load_policy(home.policy)) == diagnosed, "the diagnoses are not those of an undisturbed run"
-        return counts(store, traffic, {"exchanges": exchanges, "agent-events": events, "judgements": judged}) | {
+        check_never_asked_again(judgements)
+        expected_diagnoses = diagnose_undisturbed(events, load_policy(home.policy))
+        assert encoded(store, "diagnoses") == expected_diagnoses, "the diagnoses differ from those of an undisturbed run"
+        return count_records(store, traffic, {"exchanges": exchanges, "agent-events": events, "judgements": judgements}) | {
             "calls to the judge": calls
         }
 
 
 def check_money(store: Store, caps: Mapping[str, float]) -> None:
-    """What judgements cost is what the current scores say, and no session is beyond its cap."""
+    """Check that the costs of judgements and scores agree, and that no session exceeds its cap."""
     spent: Counter[tuple[str, str, str]] = Counter()
     for project, connection, session, cost in rows(store, "SELECT project, connection, session_id, cost_usd FROM judgements"):
         spent[project, connection, session] += nano_of(cost or 0)
-    in_scores = sum(nano_of(cost) for (cost,) in rows(store, "SELECT cost_usd FROM scores"))
-    assert sum(spent.values()) == in_scores, "the ledger's total is not that of the scores"
-    assert [session for session, cost in spent.items() if cost > nano_of(caps[session[0]])] == [], "beyond their cap"
+    cost_of_scores = sum(nano_of(cost) for (cost,) in rows(store, "SELECT cost_usd FROM scores"))
+    assert sum(spent.values()) == cost_of_scores, "judgements and scores have different total costs"
+    assert [session for session, cost in spent.items() if cost > nano_of(caps[session[0]])] == [], "sessions exceed their cap"
     with store.cursor() as cursor:
         assert query_rows(cursor, "open_reservations") == []
 
 
 def check_calls(store: Store, calls: int) -> None:
-    """Every call is accounted for.
+    """Check that every call to the judge is accounted for.
 
-    Of one that timed out nobody knows whether it arrived. One that was interrupted was reserved for once, and may have been tried
-    as often as the judge is ever asked for one answer, because failures that are free of charge use no reservation up.
+    A call that timed out may or may not have arrived. An interrupted call has one reservation but up to MAX_ATTEMPTS attempts,
+    because failures that cost nothing consume no reservation.
     """
-    counted = {
+    counts_by_outcome = {
         outcome: (attempts, count)
         for outcome, attempts, count in rows(store, "SELECT outcome, sum(attempts), count(*) FROM judgements GROUP BY ALL")
     }
-    known = sum(attempts for outcome, (attempts, _) in counted.items() if outcome != "interrupted")
-    unsure, interrupted = (counted.get(outcome, (0, 0))[which] for outcome, which in (("timeout", 0), ("interrupted", 1)))
-    told = f"{calls} calls, {known} known, of which {unsure} timed out; {interrupted} interrupted"
-    assert known - unsure <= calls <= known + MAX_ATTEMPTS * interrupted, told
+    recorded = sum(attempts for outcome, (attempts, _) in counts_by_outcome.items() if outcome != "interrupted")
+    timed_out, _ = counts_by_outcome.get("timeout", (0, 0))
+    _, interrupted = counts_by_outcome.get("interrupted", (0, 0))
+    message = f"{calls} calls; {recorded} recorded, {timed_out} of them timed out; {interrupted} interrupted"
+    assert recorded - timed_out <= calls <= recorded + MAX_ATTEMPTS * interrupted, message
 
 
 def check_poison(store: Store, poison: Mapping[str, str]) -> None:
-    """Every poison record is one dead letter, that says which topic it was on."""
+    """Check that every poison record is one dead letter with its topic."""
     letters = Counter(rows(store, "SELECT digest, source FROM dead_letters WHERE reason <> 'conflicting_id'"))
-    assert dict.fromkeys(poison.items(), 1) == dict(letters)
+    assert dict(letters) == dict.fromkeys(poison.items(), 1)
 
 
-def check_never_asked_again(judged: Sequence[Lying]) -> None:
-    """No money was set aside for a question after its answer was on the topic."""
+def check_never_asked_again(judgements: Sequence[RawRecord]) -> None:
+    """Check that no question has a reservation after its answer on the topic."""
     answered: dict[tuple[str, int], int] = {}
-    for one in judged:
-        record = next(iter(records([one])), None)
-        if isinstance(record, Judgement) and record.outcome == "answered":
-            answered.setdefault((record.fingerprint, one.partition), one.offset)
-        elif isinstance(record, Reservation):
-            at = answered.get((record.fingerprint, one.partition))
-            assert at is None, f"reserved at {one.offset} for what was answered at {at}, partition {one.partition}"
+    for raw_record in judgements:
+        partition = raw_record.partition
+        offset = raw_record.offset
+        for record in decode_all([raw_record]):
+            if isinstance(record, Judgement) and record.outcome == "answered":
+                answered.setdefault((record.fingerprint, partition), offset)
+            elif isinstance(record, Reservation):
+                answer_offset = answered.get((record.fingerprint, partition))
+                assert answer_offset is None, f"partition {partition}: reserved at {offset}, but answered at {answer_offset}"
 
 
-def undisturbed(events: Sequence[Lying], policy: Policy) -> list[bytes]:
-    """The diagnoses that the embedded runner makes of what lies on the topic, each record once."""
-    good = []
-    for one in events:
+def diagnose_undisturbed(events: Sequence[RawRecord], policy: Policy) -> list[bytes]:
+    """Return the diagnoses that the embedded runner derives from the records of the topic, without repetitions."""
+    valid_values = []
+    for raw_record in events:
         try:
-            decode(one.value or b"")
+            decode(raw_record.value or b"")
         except RecordError:
             continue
-        good.append(one.value or b"")
+        valid_values.append(raw_record.value or b"")
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "undisturbed.duckdb") as store:
         with store.transaction() as transaction:
-            transaction.append("agent-events", good, skip_known=True)
+            transaction.append("agent-events", valid_values, skip_known=True)
         runner_over(store, policy).run()
         return encoded(store, "diagnoses")
 
 
-def counts(store: Store, traffic: Traffic, lying: Mapping[str, Sequence[Lying]]) -> dict[str, int]:
-    """Counts for the report."""
+def count_records(store: Store, traffic: Traffic, topics: Mapping[str, Sequence[RawRecord]]) -> dict[str, int]:
+    """Return the counts for the report."""
     repeated = 0
     for topic in ("exchanges", "agent-events"):
-        found = records(lying[topic])
-        repeated += len(found) - len(set(map(identity, found)))
+        records = decode_all(topics[topic])
+        repeated += len(records) - len(set(map(identity, records)))
     outcomes = dict(rows(store, "SELECT outcome, count(*) FROM judgements GROUP BY ALL ORDER BY ALL"))
     ((diagnoses,),) = rows(store, "SELECT count(*) FROM log.diagnoses")
     ((conflicts,),) = rows(store, "SELECT count(*) FROM dead_letters WHERE reason = 'conflicting_id'")
     return {
         "exchanges accepted": len(traffic.accepted),
-        "events on the topic": len(lying["agent-events"]),
+        "events on the topic": len(topics["agent-events"]),
         "records that came again": repeated,
         "ids that came with another content": conflicts,
         "poison records": len(traffic.poison),
@@ -138,6 +144,6 @@ def counts(store: Store, traffic: Traffic, lying: Mapping[str, Sequence[Lying]])
 
 
 def identity(record: Record) -> tuple[object, ...]:
-    """What tells a record from others."""
+    """Return the fields that identify a record."""
     schema = current_schemas()[type(record).__name__]
     return type(record).__name__, *(getattr(record, name) for name in schema.identity)

@@ -45,7 +45,7 @@ KILLS_AFTER = 200
 Message = tuple[bytes | None, bytes]
 
 
-def named(kafka: KafkaConnection, topic: str) -> str:
+def full_topic_name(kafka: KafkaConnection, topic: str) -> str:
     """Return the name of a Collector's topic; it has the prefix of the test's topics and is removed with them."""
     return f"{kafka.prefix}{topic}"
 
@@ -55,7 +55,7 @@ async def collecting(kafka: KafkaConnection, *, spans: str = SPANS_TOPIC, logs: 
     """Run a worker with this stage alone."""
     producer = RecordProducer(kafka)
     await producer.start()
-    collector_topics = {named(kafka, spans): "traces", named(kafka, logs): "logs"}
+    collector_topics = {full_topic_name(kafka, spans): "traces", full_topic_name(kafka, logs): "logs"}
     stages = collector_stages(
         collector_topics, policy=POLICY, redactor=Redactor(POLICY.redaction), now=utc_now, producer=producer
     )
@@ -66,31 +66,33 @@ async def collecting(kafka: KafkaConnection, *, spans: str = SPANS_TOPIC, logs: 
         await producer.stop()
 
 
-async def put(kafka: KafkaConnection, topic: str, messages: Sequence[Message], compression: str | None = "zstd") -> None:
+async def produce_messages(
+    kafka: KafkaConnection, topic: str, messages: Sequence[Message], compression: str | None = "zstd"
+) -> None:
     """Produce as a Collector does: with or without a trace's key, on any partition, compressed or not."""
-    chance = random.Random(len(messages))
+    rng = random.Random(len(messages))
     producer = AIOKafkaProducer(**kafka.for_aiokafka(), compression_type=compression)
     await producer.start()
     for key, value in messages:
-        await producer.send(named(kafka, topic), value, key, partition=chance.randrange(PARTITIONS))
+        await producer.send(full_topic_name(kafka, topic), value, key, partition=rng.randrange(PARTITIONS))
     await producer.stop()
 
 
-async def taken(kafka: KafkaConnection) -> list[Span]:
+async def read_spans(kafka: KafkaConnection) -> list[Span]:
     """Return the spans on our topic, including duplicates."""
-    spans_read = [decode(record.value) for record in await contents(kafka, "spans", PARTITIONS)]
-    return [span for span in spans_read if isinstance(span, Span)]
+    records = [decode(record.value) for record in await contents(kafka, "spans", PARTITIONS)]
+    return [span for span in records if isinstance(span, Span)]
 
 
-async def letters(kafka: KafkaConnection) -> list[DeadLetter]:
+async def read_letters(kafka: KafkaConnection) -> list[DeadLetter]:
     """Return the dead letters, each once."""
     letters = {record.value: decode(record.value) for record in await contents(kafka, DEAD_LETTERS, PARTITIONS)}
     return [letter for letter in letters.values() if isinstance(letter, DeadLetter)]
 
 
-def numbered(numbers: Sequence[int], together: int = 5) -> list[Message]:
+def build_messages(numbers: Sequence[int], traces_per_message: int = 5) -> list[Message]:
     """Return messages with a trace for each of these numbers."""
-    parts = [numbers[start : start + together] for start in range(0, len(numbers), together)]
+    parts = [numbers[start : start + traces_per_message] for start in range(0, len(numbers), traces_per_message)]
     return [(None, traces(*(turn(number, build.START) for number in part)).as_protobuf) for part in parts]
 
 
@@ -100,16 +102,16 @@ def test_any_key_partition_and_compression_is_read(
 ) -> None:
     """The Collector's exporter has settings for all three, which the worker must accept."""
     make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
-    messages = [(key, value) for (_, value), key in zip(numbered(range(1, 31)), (None, b"", bytes(16)) * 2, strict=True)]
+    messages = [(key, value) for (_, value), key in zip(build_messages(range(1, 31)), (None, b"", bytes(16)) * 2, strict=True)]
 
     async def run() -> None:
-        await put(kafka, SPANS_TOPIC, messages, compression)
+        await produce_messages(kafka, SPANS_TOPIC, messages, compression)
         async with collecting(kafka):
             await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
-        assert Counter(span.session_id for span in await taken(kafka)) == Counter(
+        assert Counter(span.session_id for span in await read_spans(kafka)) == Counter(
             f"session-{number}" for number in range(1, 31)
         )
-        assert await letters(kafka) == []
+        assert await read_letters(kafka) == []
 
     asyncio.run(run())
 
@@ -119,7 +121,7 @@ def test_spans_are_produced_under_their_sessions_key(kafka: KafkaConnection, mak
     make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
 
     async def run() -> None:
-        await put(kafka, SPANS_TOPIC, numbered(range(1, 31)))
+        await produce_messages(kafka, SPANS_TOPIC, build_messages(range(1, 31)))
         async with collecting(kafka):
             await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
         with Store(None) as store:
@@ -133,20 +135,20 @@ def test_spans_are_produced_under_their_sessions_key(kafka: KafkaConnection, mak
 def test_an_unreadable_message_is_a_dead_letter_with_its_offset(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Only partition and offset identify the message of another program."""
     make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
-    mixed = [one for message in numbered(range(1, 31)) for one in ((None, b"garbage"), message)]
+    messages = [value for message in build_messages(range(1, 31)) for value in ((None, b"garbage"), message)]
 
     async def run() -> None:
-        await put(kafka, SPANS_TOPIC, mixed)
+        await produce_messages(kafka, SPANS_TOPIC, messages)
         async with collecting(kafka):
             await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
-        places = {
-            (named(kafka, SPANS_TOPIC), record.partition, record.offset)
+        garbage_offsets = {
+            (full_topic_name(kafka, SPANS_TOPIC), record.partition, record.offset)
             for record in await contents(kafka, SPANS_TOPIC, PARTITIONS)
             if record.value == b"garbage"
         }
-        assert len(places) == 6
-        assert places == {(one.source, one.partition, one.position) for one in await letters(kafka)}
-        assert len(await taken(kafka)) == 30
+        assert len(garbage_offsets) == 6
+        assert {(letter.source, letter.partition, letter.position) for letter in await read_letters(kafka)} == garbage_offsets
+        assert len(await read_spans(kafka)) == 30
 
     asyncio.run(run())
 
@@ -159,9 +161,9 @@ def test_a_topic_that_is_created_later_is_read(kafka: KafkaConnection, make_topi
         async with collecting(kafka):
             await until_committed(kafka, LOGS_TOPIC, PARTITIONS)
             make_topics(SPANS_TOPIC, partitions=PARTITIONS)
-            await put(kafka, SPANS_TOPIC, numbered(range(1, 11)))
+            await produce_messages(kafka, SPANS_TOPIC, build_messages(range(1, 11)))
             await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
-        assert len(await taken(kafka)) == 10
+        assert len(await read_spans(kafka)) == 10
 
     asyncio.run(run())
 
@@ -176,7 +178,10 @@ def children() -> Iterator[Nursery]:
 @pytest.fixture
 def home(tmp_path: Path, kafka: KafkaConnection) -> Home:
     """Return the settings of a worker process."""
-    names = {"DRIFTLINE_KAFKA_OTLP_SPANS": named(kafka, SPANS_TOPIC), "DRIFTLINE_KAFKA_OTLP_LOGS": named(kafka, LOGS_TOPIC)}
+    names = {
+        "DRIFTLINE_KAFKA_OTLP_SPANS": full_topic_name(kafka, SPANS_TOPIC),
+        "DRIFTLINE_KAFKA_OTLP_LOGS": full_topic_name(kafka, LOGS_TOPIC),
+    }
     return Home(tmp_path, DRIFTLINE_KAFKA=kafka.bootstrap, DRIFTLINE_KAFKA_PREFIX=kafka.prefix, **names)
 
 
@@ -211,7 +216,9 @@ def test_kills_lose_no_span_and_store_each_once(
             # What the killed worker sent last can still come to the topic: it must not pass for work of the next one.
             workers = await new_workers(workers)
             began = len(await contents(kafka, "spans", PARTITIONS))
-            await put(kafka, SPANS_TOPIC, numbered(range(1 + number * KILLS_AFTER, 1 + (number + 1) * KILLS_AFTER)))
+            await produce_messages(
+                kafka, SPANS_TOPIC, build_messages(range(1 + number * KILLS_AFTER, 1 + (number + 1) * KILLS_AFTER))
+            )
             await grown(began + 1)
             for pid in workers:
                 os.kill(pid, signal.SIGKILL)
@@ -232,23 +239,23 @@ def test_kills_lose_no_span_and_store_each_once(
 def doctor(home: Home) -> list[dict[str, str]]:
     """Return the doctor's lines about the Collector's topics."""
     result = CliRunner().invoke(application(), ["doctor", "--json"], env=home.environment)
-    return [found for found in json.loads(result.output) if found["subject"] == "Collector"]
+    return [check for check in json.loads(result.output) if check["subject"] == "Collector"]
 
 
 def test_the_doctor_reports_missing_topics_and_the_lag_of_the_stage(
     home: Home, kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
     """This distinguishes a Collector that sends nothing from a worker that is not running."""
-    spans = named(kafka, SPANS_TOPIC)
+    spans = full_topic_name(kafka, SPANS_TOPIC)
     make_topics(*topics(), partitions=PARTITIONS)
     (nothing,) = doctor(home)
     assert f"no topic {spans}" in nothing["detail"]
     make_topics(SPANS_TOPIC, partitions=PARTITIONS)
-    asyncio.run(put(kafka, SPANS_TOPIC, numbered(range(1, 21))))
+    asyncio.run(produce_messages(kafka, SPANS_TOPIC, build_messages(range(1, 21))))
     unread, logs = doctor(home)
     assert unread["detail"] == f"{spans}: nothing has been read yet"
     assert unread["advice"] == "driftline worker --stages collector"
-    assert logs["detail"] == f"there is no topic {named(kafka, LOGS_TOPIC)}"
+    assert logs["detail"] == f"there is no topic {full_topic_name(kafka, LOGS_TOPIC)}"
 
     async def read() -> None:
         async with collecting(kafka):
@@ -256,7 +263,7 @@ def test_the_doctor_reports_missing_topics_and_the_lag_of_the_stage(
 
     asyncio.run(read())
     assert doctor(home)[0]["detail"] == f"{spans}: 3 partitions, 0 messages not read yet"
-    asyncio.run(put(kafka, SPANS_TOPIC, numbered(range(21, 31))))
+    asyncio.run(produce_messages(kafka, SPANS_TOPIC, build_messages(range(21, 31))))
     assert doctor(home)[0]["detail"] == f"{spans}: 3 partitions, 2 messages not read yet"
 
 
@@ -269,8 +276,8 @@ def test_a_worker_reports_missing_topics(
     until(lambda: "1 worker process" in worker.printed and '"assigned: ' in worker.logged, "a worker at work")
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
-    assert f"{named(kafka, SPANS_TOPIC)} (3 partitions)" in worker.printed
-    assert f"there is no topic {named(kafka, LOGS_TOPIC)} yet" in worker.printed
+    assert f"{full_topic_name(kafka, SPANS_TOPIC)} (3 partitions)" in worker.printed
+    assert f"there is no topic {full_topic_name(kafka, LOGS_TOPIC)} yet" in worker.printed
 
 
 @pytest.mark.parametrize(

@@ -54,15 +54,15 @@ GARBAGE = (
 class Broker:
     """Accepts produced messages, except those of the topics in `fails`."""
 
-    taken: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
+    accepted: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
     fails: frozenset[str] = frozenset()
 
     async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
         """Accept messages."""
-        assert partition is None, "a session has one partition, which its key says"
+        assert partition is None, "the key of a session chooses its partition"
         if messages and topic in self.fails:
             raise BrokerError(f"{topic}: away")
-        self.taken[topic] += messages
+        self.accepted[topic] += messages
         return None
 
     @property
@@ -76,18 +76,18 @@ class Broker:
         return [record for record in self._records("dead-letters") if isinstance(record, DeadLetter)]
 
     def _records(self, topic: str) -> list[Record]:
-        records = [decode(value) for _, value in self.taken[topic]]
-        assert [key_of(record) for record in records] == [key for key, _ in self.taken[topic]]
+        records = [decode(value) for _, value in self.accepted[topic]]
+        assert [key_of(record) for record in records] == [key for key, _ in self.accepted[topic]]
         return records
 
 
 def message(value: bytes | None, offset: int = 0, headers: Mapping[str, str] | None = None) -> Any:
     """Return a message from the broker with a foreign key."""
-    header_list = [(name, one.encode()) for name, one in (headers or {}).items()]
+    header_list = [(name, text.encode()) for name, text in (headers or {}).items()]
     return SimpleNamespace(offset=offset, timestamp=1_795_000_000_000, key=b"\xff\x00", value=value, headers=header_list)
 
 
-def work(
+def process_messages(
     *values: Any,
     broker: Broker | None = None,
     policy: Policy | None = None,
@@ -95,9 +95,10 @@ def work(
     topic: str = TOPIC,
     now: datetime = LATER,
 ) -> Broker:
-    """Return the results of a chunk with these messages."""
-    broker, policy = broker or Broker(), policy or Policy()
-    records = [one if isinstance(one, SimpleNamespace) else message(one, place) for place, one in enumerate(values)]
+    """Process a chunk of these messages and return the broker with its results."""
+    broker = broker or Broker()
+    policy = policy or Policy()
+    records = [value if isinstance(value, SimpleNamespace) else message(value, offset) for offset, value in enumerate(values)]
     stage = CollectorProcessor(signal, policy=policy, redactor=Redactor(policy.redaction), now=lambda: now, producer=broker)
     finished: list[bool] = []
     asyncio.run(stage.take(Chunk(topic, 3, records), lambda: finished.append(True)))
@@ -105,12 +106,12 @@ def work(
     return broker
 
 
-def over_http(sent: Captured, owner: SpanOwner) -> list[bytes]:
+def records_over_http(capture: Captured, owner: SpanOwner) -> list[bytes]:
     """Return the records that the HTTP endpoint creates from a request."""
-    spans_read = SIGNALS[sent.signal].read(sent.as_protobuf, LATER, is_json=False)
+    received_spans = SIGNALS[capture.signal].read(capture.as_protobuf, LATER, is_json=False)
     policy = Policy()
-    all_of_it = admit_spans(spans_read, lambda _: owner, labels_of(policy), Redactor(policy.redaction), LATER)
-    return [one.message for one in all_of_it if isinstance(one, AdmittedSpan)]
+    admitted = admit_spans(received_spans, lambda _: owner, labels_of(policy), Redactor(policy.redaction), LATER)
+    return [span.message for span in admitted if isinstance(span, AdmittedSpan)]
 
 
 @pytest.mark.parametrize("name", ["openai_v2", "pydantic_ai"])
@@ -119,29 +120,30 @@ def test_a_message_gives_the_same_spans_as_over_http(name: str, encoding: str) -
     """Spans over Kafka give the same bytes as over HTTP, in both encodings."""
     owner = SpanOwner("collector", "default")
     for capture in requests_of(name):
-        broker = work(getattr(capture, encoding), signal=capture.signal)
-        assert over_http(capture, owner) == [value for _, value in broker.taken["spans"]]
+        broker = process_messages(getattr(capture, encoding), signal=capture.signal)
+        assert [value for _, value in broker.accepted["spans"]] == records_over_http(capture, owner)
         assert broker.letters == []
-    assert broker.taken["spans"]
+    assert broker.accepted["spans"]
 
 
 def test_a_topic_may_have_both_encodings() -> None:
     """A topic may hold both encodings after the Collector is reconfigured."""
     first, second = traces(turn(1, build.START)), traces(turn(2, build.START))
-    assert [span.session_id for span in work(first.as_json, second.as_protobuf).spans] == ["session-1", "session-2"]
+    assert [span.session_id for span in process_messages(first.as_json, second.as_protobuf).spans] == ["session-1", "session-2"]
 
 
 def test_an_unreadable_message_is_a_dead_letter_and_stops_nothing() -> None:
     """Any producer may write to the topic: a bad message affects no other, and is identified by its offset."""
     good = traces(turn(1, build.START)).as_protobuf
-    broker = work(*(one for bad in GARBAGE for one in (bad, good)))
+    broker = process_messages(*(value for garbage in GARBAGE for value in (garbage, good)))
 
     assert len(broker.spans) == len(GARBAGE)
     assert {(letter.source, letter.partition, letter.position) for letter in broker.letters} == {
-        (TOPIC, 3, 2 * place) for place in range(len(GARBAGE))
+        (TOPIC, 3, 2 * index) for index in range(len(GARBAGE))
     }
     assert {(letter.stage, letter.reason) for letter in broker.letters} == {("collector", "not_otlp")}
-    assert [one.body for one in sorted(broker.letters, key=lambda one: one.position)] == [bad or b"" for bad in GARBAGE]
+    letters = sorted(broker.letters, key=lambda letter: letter.position)
+    assert [letter.body for letter in letters] == [garbage or b"" for garbage in GARBAGE]
 
 
 def test_an_invalid_span_affects_no_other() -> None:
@@ -152,11 +154,13 @@ def test_an_invalid_span_affects_no_other() -> None:
         {**turn(4, build.START), "startTimeUnixNano": nanoseconds(build.START.replace(year=2200))},
     ]
     for value in (traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf, traces(*bad).as_json):
-        letters = work(value).letters
+        letters = process_messages(value).letters
         assert {letter.reason for letter in letters} == {"refused_span"}
         assert {letter.detail.partition(":")[0] for letter in letters} == {"trace_id", "span_id", "start_time_unix_nano"}
         assert all(b"Where is order" in letter.body and b"order 1?" not in letter.body for letter in letters)
-    assert [span.session_id for span in work(traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf).spans] == [
+    assert [
+        span.session_id for span in process_messages(traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf).spans
+    ] == [
         "session-1",
         "session-5",
     ]
@@ -165,9 +169,10 @@ def test_an_invalid_span_affects_no_other() -> None:
 def test_many_invalid_spans_of_a_message_make_few_letters_with_their_number() -> None:
     """One faulty exporter must not flood the dead letters."""
     bad = [{**turn(number, build.START), "traceId": "00" * 16} for number in range(1, 200)]
-    letters = work(traces(*bad).as_protobuf).letters
+    letters = process_messages(traces(*bad).as_protobuf).letters
 
-    assert collector.MAX_DEAD_LETTERS + 1 == len(letters) == len({letter.dead_letter_id for letter in letters})
+    assert len(letters) == collector.MAX_DEAD_LETTERS + 1
+    assert len({letter.dead_letter_id for letter in letters}) == len(letters)
     assert any(str(letter.detail).startswith("149 more spans") for letter in letters)
 
 
@@ -175,7 +180,7 @@ def test_a_message_with_too_many_spans_is_a_dead_letter(monkeypatch: pytest.Monk
     """Memory must stay bounded, and the other messages are read."""
     monkeypatch.setattr(collector, "MAX_SPANS", 3)
     small, large = (traces(*(turn(number, build.START) for number in range(1, count))).as_protobuf for count in (4, 5))
-    broker = work(small, large, small)
+    broker = process_messages(small, large, small)
 
     assert [(letter.reason, letter.position) for letter in broker.letters] == [("too_many_spans", 1)]
     assert len(broker.spans) == 6
@@ -186,7 +191,7 @@ def test_an_incomplete_character_affects_only_its_span(is_json: bool) -> None:
     """A Collector forwards text that an SDK cut within a character, in one message with other spans."""
     request = traces(turn(1, build.START), turn(2, build.START, **{"gen_ai.agent.name": "clerk @@@"}))
     value = request.as_json.replace(b"@@@", rb"\udc9f") if is_json else request.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f")
-    broker = work(value)
+    broker = process_messages(value)
 
     assert broker.letters == []
     assert ["\ufffd" in span.content and "truncated" in span.content for span in broker.spans] == [False, True]
@@ -195,7 +200,7 @@ def test_an_incomplete_character_affects_only_its_span(is_json: bool) -> None:
 def test_a_session_id_that_is_not_text_is_a_dead_letter() -> None:
     """A repaired id could name another session; the other spans are accepted."""
     request = traces(turn(1, build.START), turn(2, build.START, session="visit @@@"))
-    broker = work(request.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f"))
+    broker = process_messages(request.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f"))
 
     assert [span.session_id for span in broker.spans] == ["session-1"]
     [letter] = broker.letters
@@ -208,7 +213,7 @@ def test_every_valid_json_name_is_read(names: tuple[str, str]) -> None:
     """HTTP accepts the same names."""
     groups, scopes = (f'"{name}"'.encode() for name in names)
     value = traces(turn(1, build.START)).as_json.replace(b'"resourceSpans"', groups).replace(b'"scopeSpans"', scopes)
-    broker = work(value)
+    broker = process_messages(value)
     assert broker.letters == []
     assert [span.session_id for span in broker.spans] == ["session-1"]
 
@@ -217,7 +222,7 @@ def test_letters_contain_no_secret() -> None:
     """Attribute names identify secrets, in protobuf as in JSON."""
     secret = "not-a-known-form-0123456789"
     bad = {**turn(2, build.START, api_key=secret, Authorization=f"Bearer {secret}"), "traceId": "00" * 16}
-    letters = [letter for value in (traces(bad).as_json, traces(bad).as_protobuf) for letter in work(value).letters]
+    letters = [letter for value in (traces(bad).as_json, traces(bad).as_protobuf) for letter in process_messages(value).letters]
     assert len(letters) == 2
     assert all(secret.encode() not in letter.body for letter in letters)
 
@@ -225,27 +230,27 @@ def test_letters_contain_no_secret() -> None:
 def test_an_unexpected_error_affects_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in the mapping would otherwise end every worker at the same message."""
 
-    def faulty(observed: ReceivedSpan, *given: Any) -> SpanDraft:
+    def faulty(observed: ReceivedSpan, *arguments: Any) -> SpanDraft:
         if observed.trace_id.endswith("2"):
             raise KeyError("unforeseen")
-        return build_draft(observed, *given)
+        return build_draft(observed, *arguments)
 
     monkeypatch.setattr("streams.log.span_admission.build_draft", faulty)
-    broker = work(traces(*(turn(number, build.START) for number in (1, 2, 3))).as_protobuf)
+    broker = process_messages(traces(*(turn(number, build.START) for number in (1, 2, 3))).as_protobuf)
 
     assert [span.session_id for span in broker.spans] == ["session-1", "session-3"]
     assert [letter.detail for letter in broker.letters] == ["0000000000000002: cannot be read: KeyError"]
 
 
 def test_the_same_message_gives_the_same_ids_and_letters() -> None:
-    """After a kill a message is read again, and readers recognise the records by their ids."""
+    """After a kill a message is read again, and readers recognize the records by their ids."""
     values = [traces(turn(1, build.START), {**turn(2, build.START), "spanId": ""}).as_protobuf, b"garbage"]
-    first, repeated = work(*values), work(*values, now=LATER + timedelta(days=1))
+    first, repeated = process_messages(*values), process_messages(*values, now=LATER + timedelta(days=1))
     assert first.letters == repeated.letters
     assert first.spans == [msgspec.structs.replace(span, ingested_at=LATER) for span in repeated.spans]
 
 
-def test_a_message_is_done_only_once_the_broker_has_its_spans() -> None:
+def test_a_message_is_done_only_after_the_broker_has_its_spans() -> None:
     """An offset committed before its spans are durable would lose them in a crash."""
     value = traces(turn(1, build.START)).as_protobuf
     for topic in ("spans", "dead-letters"):
@@ -271,7 +276,7 @@ def test_the_policy_assigns_spans_by_topic_service_and_header() -> None:
 
     def filed(service: str | None, topic: str = TOPIC, **headers: str) -> tuple[str, str, str]:
         record = message(traces(turn(1, build.START), service=service).as_protobuf, 0, headers)
-        (span,) = work(record, policy=policy, topic=topic).spans
+        (span,) = process_messages(record, policy=policy, topic=topic).spans
         facts = span.content
         return span.connection, span.project, "cart" if '"agent":"cart"' in facts else "clerk"
 
@@ -289,14 +294,14 @@ def test_spans_of_two_services_in_one_message_are_assigned_separately() -> None:
     groups = [
         traces(turn(number, build.START), service=name).request["resourceSpans"][0] for number, name in ((1, "a"), (2, "b"))
     ]
-    broker = work(Captured("traces", {"resourceSpans": groups}).as_protobuf, policy=policy)
+    broker = process_messages(Captured("traces", {"resourceSpans": groups}).as_protobuf, policy=policy)
     assert {(span.session_id, span.project) for span in broker.spans} == {("session-1", "one"), ("session-2", "default")}
 
 
 def test_spans_of_an_unaudited_project_are_skipped() -> None:
     """A disabled project must store nothing, over any path."""
     policy = Policy(projects={"default": ProjectSettings(enabled=False)})
-    broker = work(traces(turn(1, build.START)).as_protobuf, policy=policy)
+    broker = process_messages(traces(turn(1, build.START)).as_protobuf, policy=policy)
     assert broker.spans == []
     assert broker.letters == []
 
@@ -309,17 +314,17 @@ def test_no_secret_is_produced() -> None:
     )
     good = turn(1, build.START)
     good["attributes"] += attributes_with_secret
-    broker = work(traces(good, {**good, "spanId": ""}).as_protobuf, f"key {secret}".encode())
+    broker = process_messages(traces(good, {**good, "spanId": ""}).as_protobuf, f"key {secret}".encode())
 
     assert len(broker.spans) == 1
     assert len(broker.letters) == 2
-    assert not any(secret.encode() in value for messages in broker.taken.values() for _, value in messages)
+    assert not any(secret.encode() in value for messages in broker.accepted.values() for _, value in messages)
     assert "[SECRET:" in broker.spans[0].content
 
 
 def test_a_letter_says_that_it_cannot_be_requeued() -> None:
     """The error says what to do instead."""
-    (letter,) = work(b"garbage").letters
+    (letter,) = process_messages(b"garbage").letters
     requeued = plan_retry(letter, now=NOW)
     assert isinstance(requeued, RetryRefusal)
     assert "an OpenTelemetry Collector" in requeued.reason
@@ -334,5 +339,5 @@ def test_other_log_records_are_skipped() -> None:
         "body": {"stringValue": "starting"},
     }
     capture = Captured("logs", {"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": [record]}]}]})
-    broker = work(capture.as_json, capture.as_protobuf, signal="logs")
-    assert {topic: messages for topic, messages in broker.taken.items() if messages} == {}
+    broker = process_messages(capture.as_json, capture.as_protobuf, signal="logs")
+    assert {topic: messages for topic, messages in broker.accepted.items() if messages} == {}

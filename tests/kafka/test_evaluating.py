@@ -67,18 +67,24 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 2 * PATIENCE))
 
 
-def wanted(session: str, case_id: str = "rotate-key", *, model: str = "claude-haiku-4-5", **plan: Any) -> EvaluationRequest:
+def build_request(
+    session: str, case_id: str = "rotate-key", *, model: str = "claude-haiku-4-5", **plan: Any
+) -> EvaluationRequest:
     """Return the first request to evaluate a session by a case."""
     evaluation_id = stable_id("evaluation", session, case_id)
-    by = evaluated.plan(model, **plan)
+    evaluation_plan = evaluated.plan(model, **plan)
     return next_attempt(
-        evaluated.make_request(evaluated.case(case_id=case_id), by, session_id=session, evaluation_id=evaluation_id), 0, ()
+        evaluated.make_request(
+            evaluated.case(case_id=case_id), evaluation_plan, session_id=session, evaluation_id=evaluation_id
+        ),
+        0,
+        (),
     )
 
 
-def several(sessions: int = 4, **plan: Any) -> list[EvaluationRequest]:
+def build_requests(sessions: int = 4, **plan: Any) -> list[EvaluationRequest]:
     """Return two requests for each of several sessions, with different system prompts so that a judge can tell them apart."""
-    requests = [wanted(f"s{session}", f"case-{case}", **plan) for session in range(sessions) for case in range(2)]
+    requests = [build_request(f"s{session}", f"case-{case}", **plan) for session in range(sessions) for case in range(2)]
     return [
         msgspec.structs.replace(request, system_prompt=f"Judge {request.session_id}, {request.case_id}.")
         for request in requests
@@ -90,7 +96,7 @@ def answer(question: Question) -> str:
     return canonical_json(evaluated.answer(1 + int(question.fingerprint[:4], 16) % 9))
 
 
-class Watched:
+class CountingJudge:
     """Counts the calls for each question and forwards them; `silent` questions are paid for and never answered."""
 
     def __init__(self, inner: Judge | None = None, silent: Callable[[Question], bool] = lambda _: False) -> None:
@@ -125,15 +131,16 @@ class EvaluationRig(Rig):
 
     async def check(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """Assert the invariants at the end, and return the evaluations."""
-        evaluations, (judgements, reservations) = await self.evaluations(), await self.calls()
+        evaluations = await self.evaluations()
+        judgements, reservations = await self.calls()
         assert evaluations.keys() == {(request.evaluation_id, request.attempt) for request in requests}
         self.check_calls(judgements, reservations)
-        newest = {name: one for (name, _), one in sorted(evaluations.items())}
+        newest = {evaluation_id: evaluation for (evaluation_id, _), evaluation in sorted(evaluations.items())}
         paid: Counter[str] = Counter()
         for judgement in judgements:
             paid[judgement.subject_id] += nano_of(judgement.cost_usd or 0)
-        assert {name: cost for name, cost in paid.items() if cost} == {
-            name: nano_of(one.cost_usd) for name, one in newest.items() if one.cost_usd
+        assert {evaluation_id: cost for evaluation_id, cost in paid.items() if cost} == {
+            evaluation_id: nano_of(evaluation.cost_usd) for evaluation_id, evaluation in newest.items() if evaluation.cost_usd
         }
         assert self._embedded(requests, judgements) == sorted(map(encode, evaluations.values()))
         return list(evaluations.values())
@@ -166,23 +173,23 @@ async def evaluation_on(kafka: KafkaConnection) -> AsyncIterator[EvaluationRig]:
         await producer.stop()
 
 
-def timeless(value: Any) -> Any:
+def without_times(value: Any) -> Any:
     """Return a value without fields that depend on the time of the calls, including those in nested JSON."""
     if isinstance(value, dict):
-        return {name: timeless(one) for name, one in value.items() if name not in BY_CLOCK}
+        return {name: without_times(item) for name, item in value.items() if name not in BY_CLOCK}
     if isinstance(value, list | tuple):
-        return [timeless(one) for one in value]
-    return timeless(json.loads(value)) if isinstance(value, str) and value.startswith("{") else value
+        return [without_times(item) for item in value]
+    return without_times(json.loads(value)) if isinstance(value, str) and value.startswith("{") else value
 
 
 @pytest.mark.usefixtures("topics")
 def test_equal_answers_give_equal_evaluations_embedded_and_on_kafka(kafka: KafkaConnection) -> None:
     """Both runners agree on answers, failures, caps, unknown prices and recorded answers."""
     requests = [
-        *several(),
-        wanted("s0", "no-room", cost_cap_usd=0.0001),
-        wanted("s1", "who-knows", model="claude-of-tomorrow"),
-        wanted("s2", "looked-up", judge={"judge_id": "haiku", "model": "claude-haiku-4-5", "type": "recorded"}),
+        *build_requests(),
+        build_request("s0", "no-room", cost_cap_usd=0.0001),
+        build_request("s1", "who-knows", model="claude-of-tomorrow"),
+        build_request("s2", "looked-up", judge={"judge_id": "haiku", "model": "claude-haiku-4-5", "type": "recorded"}),
     ]
 
     class Fickle(SoundJudge):
@@ -200,7 +207,7 @@ def test_equal_answers_give_equal_evaluations_embedded_and_on_kafka(kafka: Kafka
             async with engine_over(store, POLICY, Fickle(answer)) as engine:
                 await engine.publish(EVALUATION.source, requests)
                 await engine.wait_until_drained()
-            return [timeless(msgspec.to_builtins(one)) for one in map(decode, encoded(store, "evaluations"))]
+            return [without_times(msgspec.to_builtins(decode(record))) for record in encoded(store, "evaluations")]
 
     async def work() -> None:
         async with evaluation_on(kafka) as rig:
@@ -209,15 +216,15 @@ def test_equal_answers_give_equal_evaluations_embedded_and_on_kafka(kafka: Kafka
             evaluations = await rig.check(requests)
         outcomes = {step.outcome for evaluation in evaluations for step in evaluation.iterations}
         assert outcomes == {"answered", "timeout", "cost_cap", "unknown_price", "not_recorded"}
-        on_kafka = [timeless(msgspec.to_builtins(evaluation)) for evaluation in evaluations]
+        on_kafka = [without_times(msgspec.to_builtins(evaluation)) for evaluation in evaluations]
         assert sorted(await embedded(), key=by_id) == sorted(on_kafka, key=by_id)
 
     run(work())
 
 
-def by_id(one: dict[str, Any]) -> str:
+def by_id(evaluation: dict[str, Any]) -> str:
     """Return the id of an evaluation."""
-    return str(one["evaluation_id"])
+    return str(evaluation["evaluation_id"])
 
 
 @pytest.mark.usefixtures("topics")
@@ -226,12 +233,14 @@ def test_a_kill_at_any_record_repeats_no_answered_question(kafka: KafkaConnectio
     """After a kill before or after each kind of record, the next process uses recorded answers and charges unknown calls."""
 
     async def work() -> None:
-        requests, chance = several(3), random.Random(seed)
+        requests = build_requests(3)
+        rng = random.Random(seed)
         async with evaluation_on(kafka) as rig:
             await rig.publish(requests)
-            judge, deaths = MoodyJudge(seed, answer), 0
+            judge = MoodyJudge(seed, answer)
+            deaths = 0
             while not rig.is_done():
-                process = rig.process(judge, Mortal(rig.producer, chance.randrange(1, 24), having_sent=chance.random() < 0.5))
+                process = rig.process(judge, Mortal(rig.producer, rng.randrange(1, 24), having_sent=rng.random() < 0.5))
                 await process.work(*range(PARTITIONS))
                 await came(lambda process=process: process.mortal.dead.is_set() or rig.is_done(), "a death or the end")
                 deaths += process.mortal.dead.is_set()
@@ -245,35 +254,34 @@ def test_a_kill_at_any_record_repeats_no_answered_question(kafka: KafkaConnectio
 @pytest.mark.usefixtures("topics")
 def test_after_a_kill_only_unanswered_repetitions_are_asked_again(kafka: KafkaConnection) -> None:
     """Each answer is paid for once, the interrupted call is charged in full, and calls of other stages are ignored."""
-    request = wanted("s", repetitions=4)
+    request = build_request("s", repetitions=4)
     first, second, third, fourth = (question.fingerprint for question in questions_of(request))
 
     async def work() -> None:
         async with evaluation_on(kafka) as rig:
             await rig.publish([request])
             [partition] = rig.records
-            scored = build.reservation("s", 1, purpose="tier2")
-            await rig.producer.send("judgements", [(key_of(scored), encode(scored))], partition=partition)
-            judge = Watched(silent=lambda question: question.fingerprint == third)
+            score_reservation = build.reservation("s", 1, purpose="tier2")
+            await rig.producer.send("judgements", [(key_of(score_reservation), encode(score_reservation))], partition=partition)
+            judge = CountingJudge(silent=lambda question: question.fingerprint == third)
             killed = rig.process(judge)
             await killed.work(partition)
             await judge.hangs.wait()
             await killed.kill()
-            second_judge = Watched()
+            second_judge = CountingJudge()
             await rig.work_off(second_judge)
-            assert Counter([first, second, third]) == judge.asked
-            assert Counter([third, fourth]) == second_judge.asked
+            assert judge.asked == Counter([first, second, third])
+            assert second_judge.asked == Counter([third, fourth])
             judgements, reservations = await rig.calls()
-            (cut_off,) = (judgement for judgement in judgements if judgement.outcome == "interrupted")
+            (interrupted,) = (judgement for judgement in judgements if judgement.outcome == "interrupted")
             amounts = {reservation.reservation_id: reservation.amount_usd for reservation in reservations}
-            assert third == cut_off.fingerprint
-            assert amounts[cut_off.reservation_ids[0]] == cut_off.cost_usd
+            assert interrupted.fingerprint == third
+            assert interrupted.cost_usd == amounts[interrupted.reservation_ids[0]]
             (evaluation,) = (await rig.evaluations()).values()
             assert evaluation.status == "completed"
             assert evaluation.successful_iterations == 4
-            assert {*amounts} - {name for judgement in judgements for name in judgement.reservation_ids} == {
-                scored.reservation_id
-            }
+            settled_ids = {reservation_id for judgement in judgements for reservation_id in judgement.reservation_ids}
+            assert amounts.keys() - settled_ids == {score_reservation.reservation_id}
 
     run(work())
 
@@ -282,8 +290,8 @@ def test_after_a_kill_only_unanswered_repetitions_are_asked_again(kafka: KafkaCo
 @pytest.mark.usefixtures("topics")
 def test_a_killed_workers_successor_pays_for_no_answer_again(kafka: KafkaConnection, tmp_path: Path) -> None:
     """This uses real processes, a judge over HTTP, and kill -9 while the second of three calls hangs."""
-    request = wanted("s")
-    names = [question.fingerprint for question in questions_of(request)]
+    request = build_request("s")
+    fingerprints = [question.fingerprint for question in questions_of(request)]
     command = ("worker", "--stages", "evaluation", "--child", "--kafka", kafka.bootstrap)
 
     async def work(judge: RunningJudge, children: Nursery, home: Home) -> None:
@@ -301,7 +309,7 @@ def test_a_killed_workers_successor_pays_for_no_answer_again(kafka: KafkaConnect
             judgements, reservations = await rig.calls()
             rig.check_calls(judgements, reservations)
             assert judge.requests == 2
-            outcomes = [(names.index(judgement.fingerprint), judgement.outcome) for judgement in judgements]
+            outcomes = [(fingerprints.index(judgement.fingerprint), judgement.outcome) for judgement in judgements]
             assert outcomes == [(0, "answered"), (1, "interrupted"), (1, "answered"), (2, "answered")]
             assert [evaluation.status for evaluation in (await rig.evaluations()).values()] == ["completed"]
             successor.send(signal.SIGTERM)
@@ -317,9 +325,9 @@ def test_a_repeated_request_changes_nothing(kafka: KafkaConnection) -> None:
     """Requests may be repeated and topics deliver at least once; a judge makes no difference."""
 
     async def work() -> None:
-        requests = several(2)
+        requests = build_requests(2)
         async with evaluation_on(kafka) as rig:
-            judge = Watched()
+            judge = CountingJudge()
             await rig.publish([*requests, *requests])
             await rig.work_off(judge)
             for judge_or_none in (judge, None):
@@ -335,7 +343,7 @@ def test_a_repeated_request_changes_nothing(kafka: KafkaConnection) -> None:
 @pytest.mark.usefixtures("topics")
 def test_another_attempt_asks_only_the_failed_questions(kafka: KafkaConnection) -> None:
     """The request carries the recorded answers; the last result includes the costs of all attempts."""
-    request = wanted("s")
+    request = build_request("s")
     _, second, _ = (question.fingerprint for question in questions_of(request))
 
     class Refusing(SoundJudge):
@@ -350,14 +358,14 @@ def test_another_attempt_asks_only_the_failed_questions(kafka: KafkaConnection) 
             earlier, _ = await rig.calls()
             second_attempt = next_attempt(request, 1, earlier)
             await rig.publish([second_attempt])
-            judge = Watched()
+            judge = CountingJudge()
             await rig.work_off(judge)
-            assert Counter([second]) == judge.asked
-            first, last = sorted(await rig.check([request, second_attempt]), key=lambda one: one.revision)
-            assert [(one.successful_iterations, one.warnings) for one in (first, last)] == [
-                (2, ("Judge iteration 2 failed and was excluded.",)),
-                (3, ()),
-            ]
+            assert judge.asked == Counter([second])
+            first, last = sorted(await rig.check([request, second_attempt]), key=lambda evaluation: evaluation.revision)
+            assert first.successful_iterations == 2
+            assert first.warnings == ("Judge iteration 2 failed and was excluded.",)
+            assert last.successful_iterations == 3
+            assert last.warnings == ()
 
     run(work())
 
@@ -366,7 +374,7 @@ def test_another_attempt_asks_only_the_failed_questions(kafka: KafkaConnection) 
 @pytest.mark.parametrize("judge", [SoundJudge(answer), None], ids=["judge", "no judge"])
 def test_an_invalid_request_is_a_dead_letter_and_stops_no_other(kafka: KafkaConnection, judge: Judge | None) -> None:
     """A bad record becomes a dead letter with its bytes and offset; without a judge the others fail with a reason."""
-    first, second = wanted("s"), wanted("s", "another")
+    first, second = build_request("s"), build_request("s", "another")
     bad = next_attempt(msgspec.structs.replace(first, profile="{}", evaluation_id="of no profile"), 0, ())
 
     async def work() -> None:
@@ -375,7 +383,7 @@ def test_an_invalid_request_is_a_dead_letter_and_stops_no_other(kafka: KafkaConn
             await rig.produce(EVALUATION.source, [(b"local/s", value) for value in values])
             await rig.work_off(judge)
             [partition] = rig.records
-            letters = sorted(await rig.letters(), key=lambda one: one.position)
+            letters = sorted(await rig.letters(), key=lambda letter: letter.position)
             assert [(letter.stage, letter.reason, letter.source, letter.partition, letter.position) for letter in letters] == [
                 ("decoding", "framing", EVALUATION.source, partition, 1),
                 ("evaluation", "stage_failed", EVALUATION.source, partition, 2),
@@ -383,10 +391,11 @@ def test_an_invalid_request_is_a_dead_letter_and_stops_no_other(kafka: KafkaConn
             ]
             assert letters[1].detail.startswith("RecordError: EvaluationRequest.profile: ")
             evaluations = await rig.check([first, second])
-        status, outcomes = ("completed", {"answered"}) if judge else ("failed", {"no_judge"})
+        status = "completed" if judge else "failed"
+        outcome = "answered" if judge else "no_judge"
         assert [evaluation.status for evaluation in evaluations] == [status] * 2
         assert [evaluation.final_score is None for evaluation in evaluations] == [judge is None] * 2
-        assert outcomes == {step.outcome for evaluation in evaluations for step in evaluation.iterations}
+        assert {step.outcome for evaluation in evaluations for step in evaluation.iterations} == {outcome}
 
     run(work())
 
@@ -395,7 +404,7 @@ def test_an_invalid_request_is_a_dead_letter_and_stops_no_other(kafka: KafkaConn
     ("stage", "record"),
     [
         (SCORING, IntakeStep(POLICY)(build.batch("exchanges", [build.exchange("s", 1)]), {}).records[0][1]),
-        (EVALUATION, next_attempt(wanted("s"), 2, ())),
+        (EVALUATION, next_attempt(build_request("s"), 2, ())),
     ],
     ids=["scoring", "evaluation"],
 )

@@ -68,7 +68,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 class SoundJudge(Sound):
-    """Answers every question at once, at a low cost."""
+    """Answers every question immediately, at a low cost."""
 
     def __init__(self) -> None:
         super().__init__(answer)
@@ -77,7 +77,7 @@ class SoundJudge(Sound):
 def sessions(count: int, turns: int) -> list[Exchange]:
     """Return interleaved exchanges of several sessions."""
     dialogues = [dialogue(f"s{number}", turns) for number in range(count)]
-    return [task for turn in zip(*dialogues, strict=True) for task in turn]
+    return [exchange for turn in zip(*dialogues, strict=True) for exchange in turn]
 
 
 def test_scores_are_those_of_the_embedded_runner_and_a_session_keeps_its_order(kafka: KafkaConnection) -> None:
@@ -97,8 +97,9 @@ def test_scores_are_those_of_the_embedded_runner_and_a_session_keeps_its_order(k
                 judge.subjects
             )
             for session in {exchange.session_id for exchange in exchanges}:
-                asked = [subject for subject, _ in groupby(one for one in judge.subjects if one.startswith(f"{session}:"))]
-                assert asked == sorted(set(asked), key=lambda subject: int(subject.split(":")[1]))
+                subjects = [subject for subject in judge.subjects if subject.startswith(f"{session}:")]
+                order = [subject for subject, _ in groupby(subjects)]
+                assert order == sorted(set(order), key=lambda subject: int(subject.split(":")[1]))
 
     run(work())
 
@@ -108,13 +109,14 @@ def test_whenever_a_process_is_killed_nothing_is_judged_twice_and_the_cap_holds(
     """After a kill before or after each kind of record, the next process uses recorded answers and charges unknown calls."""
 
     async def work() -> None:
-        exchanges, chance = sessions(4, 4), random.Random(seed)
+        exchanges = sessions(4, 4)
+        rng = random.Random(seed)
         async with scoring_on(kafka, CAPPED) as rig:
             await rig.publish(tasks_of(CAPPED, exchanges))
             judge = MoodyJudge(seed, answer)
             deaths = 0
             while not rig.is_done():
-                process = rig.process(judge, Mortal(rig.producer, chance.randrange(1, 20), having_sent=chance.random() < 0.5))
+                process = rig.process(judge, Mortal(rig.producer, rng.randrange(1, 20), having_sent=rng.random() < 0.5))
                 await process.work(*range(PARTITIONS))
                 await came(lambda process=process: process.mortal.dead.is_set() or rig.is_done(), "a death or the end")
                 deaths += process.mortal.dead.is_set()
@@ -149,32 +151,29 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(kafka: KafkaCon
             await rig.check(exchanges)
             judgements, reservations = await rig.calls()
             amounts = {reservation.reservation_id: reservation.amount_usd for reservation in reservations}
-            assert sorted(
-                (judgement.subject_id, judgement.attempts) for judgement in judgements if judgement.outcome == "interrupted"
-            ) == [
+            interrupted = [judgement for judgement in judgements if judgement.outcome == "interrupted"]
+            assert sorted((judgement.subject_id, judgement.attempts) for judgement in interrupted) == [
                 ("s0:1", 1),
                 ("s1:1", 1),
                 ("s2:1", 1),
             ]
-            assert all(
-                judgement.cost_usd == amounts[judgement.reservation_ids[0]]
-                for judgement in judgements
-                if judgement.outcome == "interrupted"
-            )
+            for judgement in interrupted:
+                assert judgement.cost_usd == amounts[judgement.reservation_ids[0]]
 
     run(work())
 
 
-def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_goes(kafka: KafkaConnection) -> None:
+def test_revoking_a_partition_waits_for_judgements_being_produced(kafka: KafkaConnection) -> None:
     """If it arrived after the next process read the topic, the call would be charged and paid for twice."""
-    on_its_way, release = asyncio.Event(), asyncio.Event()
+    is_producing = asyncio.Event()
+    release = asyncio.Event()
 
     class Slow(Mortal):
         """Sends each judgement when the test releases it."""
 
         async def send(self, topic: str, messages: Any, *, partition: int | None = None) -> object:
             if any(isinstance(decode(value), Judgement) for _, value in messages if topic == "judgements"):
-                on_its_way.set()
+                is_producing.set()
                 await release.wait()
             return await super().send(topic, messages, partition=partition)
 
@@ -185,14 +184,16 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
             [partition] = rig.records
             first = rig.process(SoundJudge(), Slow(rig.producer))
             await first.work(partition)
-            await on_its_way.wait()
-            scored = first.works[partition]
+            await is_producing.wait()
+            partition_work = first.works[partition]
             revoking = asyncio.create_task(first.revoke(partition, grace=0.0))
-            await came(lambda: not scored.tasks._runners, "the session to be given up")
-            assert (await asyncio.wait([revoking], timeout=0.1))[0] == set()
+            await came(lambda: not partition_work.tasks._runners, "the session to be given up")
+            finished, _ = await asyncio.wait([revoking], timeout=0.1)
+            assert finished == set()
             release.set()
             await revoking
-            assert [one.outcome for one in (await rig.calls())[0]] == ["answered"]
+            judgements, _ = await rig.calls()
+            assert [judgement.outcome for judgement in judgements] == ["answered"]
             judge = WatchedJudge(SoundJudge())
             second = rig.process(judge)
             await second.work(partition)
@@ -204,7 +205,7 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
     run(work())
 
 
-def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnection) -> None:
+def test_a_running_call_is_recorded_when_the_process_stops(kafka: KafkaConnection) -> None:
     """The call is paid for, so its answer is worth a few seconds. Further calls are left to the next process."""
     release = asyncio.Event()
 
@@ -226,13 +227,15 @@ def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnect
             await came(lambda: process.works[next(iter(rig.records))].tasks.is_closed, "the stop")
             release.set()
             await stopping
-            assert len((await rig.calls())[0]) == 1
-            assert len(await rig.scores()) == 0
-            again = rig.process(SoundJudge())
-            await again.work(*rig.records)
-            await again.wait_until_drained()
-            await again.stop()
-            assert [one.outcome for one in (await rig.calls())[0]] == ["answered"] * 4
+            judgements, _ = await rig.calls()
+            assert len(judgements) == 1
+            assert await rig.scores() == []
+            successor = rig.process(SoundJudge())
+            await successor.work(*rig.records)
+            await successor.wait_until_drained()
+            await successor.stop()
+            judgements, _ = await rig.calls()
+            assert [judgement.outcome for judgement in judgements] == ["answered"] * 4
             await rig.check(exchanges)
 
     run(work())
@@ -248,14 +251,14 @@ def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: 
             process = rig.process(WatchedJudge(SoundJudge(), "s0"))
             await process.work(*range(PARTITIONS), size=2)
             await came(process.has_taken_all, "every chunk to be taken")
-            with_s0 = Counter(
+            chunks_with_s0 = Counter(
                 number
                 for number, records in rig.records.items()
                 for first in range(0, len(records), 2)
                 if any(record.key == b"local/s0" for record in records[first : first + 2])
             )
-            expected = {number: -(-len(records) // 2) - with_s0[number] for number, records in rig.records.items()}
-            await came(lambda: expected == dict(process.chunks_done), "every chunk without that session")
+            expected = {number: -(-len(records) // 2) - chunks_with_s0[number] for number, records in rig.records.items()}
+            await came(lambda: dict(process.chunks_done) == expected, "every chunk without that session")
             scored = {score.exchange_id for score in await rig.scores()}
             assert scored == {exchange.exchange_id for exchange in exchanges if exchange.session_id != "s0"}
             assert not rig.is_done()
@@ -296,7 +299,7 @@ def test_a_task_that_is_repeated_changes_nothing(kafka: KafkaConnection) -> None
             first = rig.process(judge)
             await first.work(*range(PARTITIONS))
             await first.wait_until_drained()
-            asked = len(judge.subjects)
+            call_count = len(judge.subjects)
             await first.stop()
             for judge_or_none in (judge, None):
                 await rig.publish(tasks)
@@ -304,7 +307,7 @@ def test_a_task_that_is_repeated_changes_nothing(kafka: KafkaConnection) -> None
                 await process.work(*range(PARTITIONS))
                 await process.wait_until_drained()
                 await process.stop()
-            assert asked == len(judge.subjects)
+            assert len(judge.subjects) == call_count
             assert len(await rig.decoded("scores")) == 6
             await rig.check(exchanges)
 
@@ -351,8 +354,8 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
             await first.stop()
             earlier, _ = await rig.calls()
             assert {judgement.purpose: judgement.outcome for judgement in earlier} == {"tier2": "refused", "tier3": "answered"}
-            again = msgspec.structs.replace(task, revision=1, earlier_judgements=tuple(map(encode, earlier)))
-            await rig.publish([again])
+            revised_task = msgspec.structs.replace(task, revision=1, earlier_judgements=tuple(map(encode, earlier)))
+            await rig.publish([revised_task])
             judge = WatchedJudge(SoundJudge())
             second = rig.process(judge)
             await second.work(*rig.records)
@@ -369,7 +372,7 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
     run(work())
 
 
-def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_partition(kafka: KafkaConnection) -> None:
+def test_a_last_turn_asks_only_new_questions_after_its_partition_moved(kafka: KafkaConnection) -> None:
     """A session may close hours after a routine sample, when another process owns the partition."""
 
     async def work() -> None:
@@ -377,52 +380,56 @@ def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_
         closing = build.closing("s1", 11)
         outcome = IntakeStep(Policy())(build.batch("exchanges", [*exchanges, closing]), {})
         tasks = [record for _, record in outcome.records if isinstance(record, ScoringTask)]
-        first, last = [task for task in tasks if not task.revision], [task for task in tasks if task.revision]
-        assert [(one.exchange_id, one.sampling_reason) for one in first[-1:]] == [("s1:10", "routine_sample")]
-        assert [task.exchange_id for task in last] == ["s1:8", "s1:9", "s1:10"]
+        sampled_tasks = [task for task in tasks if not task.revision]
+        last_turn_tasks = [task for task in tasks if task.revision]
+        assert sampled_tasks[-1].exchange_id == "s1:10"
+        assert sampled_tasks[-1].sampling_reason == "routine_sample"
+        assert [task.exchange_id for task in last_turn_tasks] == ["s1:8", "s1:9", "s1:10"]
         async with scoring_on(kafka, Policy()) as rig:
-            for part in (first, last):
-                await rig.publish(part)
+            for published_tasks in (sampled_tasks, last_turn_tasks):
+                await rig.publish(published_tasks)
                 process = rig.process(SoundJudge())
                 await process.work(*rig.records)
                 await process.wait_until_drained()
                 await process.stop()
             judgements, _ = await rig.calls()
-            about = [judgement for judgement in judgements if judgement.subject_id == "s1:10"]
-            assert Counter((judgement.purpose, judgement.subject_revision) for judgement in about) == {
+            turn_judgements = [judgement for judgement in judgements if judgement.subject_id == "s1:10"]
+            assert Counter((judgement.purpose, judgement.subject_revision) for judgement in turn_judgements) == {
                 ("tier2", 0): 1,
                 ("tier3", 1): 1,
             }
-            score = next(one for one in await rig.scores() if one.exchange_id == "s1:10" and one.revision)
-            assert score.sampling_reason == "last_turns"
-            assert score.sampling_probability == 1.0
-            assert score.tier3_state == "scored"
-            assert nano_of(score.cost_usd) == sum(nano_of(judgement.cost_usd or 0) for judgement in about)
+            (final_score,) = [score for score in await rig.scores() if score.exchange_id == "s1:10" and score.revision]
+            assert final_score.sampling_reason == "last_turns"
+            assert final_score.sampling_probability == 1.0
+            assert final_score.tier3_state == "scored"
+            assert nano_of(final_score.cost_usd) == sum(nano_of(judgement.cost_usd or 0) for judgement in turn_judgements)
 
     run(work())
 
 
-def test_without_a_judge_a_last_turn_rests_on_what_was_recorded_whoever_has_its_partition(kafka: KafkaConnection) -> None:
+def test_without_a_judge_a_last_turn_uses_recorded_answers_after_its_partition_moved(kafka: KafkaConnection) -> None:
     """A takeover between a turn's score and the end of its session must not lose a paid answer."""
 
     async def work() -> None:
         exchanges = [*dialogue("s1", 10), build.closing("s1", 11)]
         outcome = IntakeStep(Policy())(build.batch("exchanges", exchanges), {})
-        turn = [record for _, record in outcome.records if isinstance(record, ScoringTask) and record.exchange_id == "s1:10"]
-        assert [(task.revision, task.sampling_reason) for task in turn] == [(0, "routine_sample"), (1, "last_turns")]
+        turn_tasks = [
+            record for _, record in outcome.records if isinstance(record, ScoringTask) and record.exchange_id == "s1:10"
+        ]
+        assert [(task.revision, task.sampling_reason) for task in turn_tasks] == [(0, "routine_sample"), (1, "last_turns")]
         async with scoring_on(kafka, Policy()) as rig:
-            await rig.publish(turn[:1])
+            await rig.publish(turn_tasks[:1])
             judging = rig.process(SoundJudge(), Mortal(rig.producer, 3))  # reservation, judgement, score
             await judging.work(*rig.records)
             await judging.mortal.dead.wait()
             await judging.kill()
-            for part in (), turn[1:]:
-                await rig.publish(part)
+            for published_tasks in (), turn_tasks[1:]:
+                await rig.publish(published_tasks)
                 process = rig.process(None)
                 await process.work(*rig.records)
                 await process.wait_until_drained()
                 await process.stop()
-            first, last = sorted(await rig.scores(), key=lambda one: one.revision)
+            first, last = sorted(await rig.scores(), key=lambda score: score.revision)
             assert first.tier2_state == "scored"
             assert last.tier2_state == "scored"
             assert last.tier3_reason == "no_judge"
@@ -431,7 +438,7 @@ def test_without_a_judge_a_last_turn_rests_on_what_was_recorded_whoever_has_its_
     run(work())
 
 
-def test_without_a_judge_calls_that_were_cut_off_are_charged_all_the_same(kafka: KafkaConnection) -> None:
+def test_interrupted_calls_are_charged_even_without_a_judge(kafka: KafkaConnection) -> None:
     """Removing the key does not undo paid calls."""
 
     async def work() -> None:
@@ -454,7 +461,7 @@ def test_without_a_judge_calls_that_were_cut_off_are_charged_all_the_same(kafka:
     run(work())
 
 
-def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConnection) -> None:
+def test_an_invalid_task_is_a_dead_letter_and_stops_no_other(kafka: KafkaConnection) -> None:
     """A bad record becomes a dead letter with its bytes, and may be sent again."""
 
     async def work() -> None:
@@ -462,7 +469,7 @@ def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConne
         first, second, third = tasks_of(ALL, exchanges)
         bad = msgspec.structs.replace(second, exchange=encode(build.judgement("s", 2)))
         async with scoring_on(kafka, ALL) as rig:
-            await rig.produce(TASKS, [(b"local/s", b"poison"), *((b"local/s", encode(one)) for one in (first, bad, third))])
+            await rig.produce(TASKS, [(b"local/s", b"poison"), *((b"local/s", encode(task)) for task in (first, bad, third))])
             process = rig.process(SoundJudge())
             await process.work(*rig.records)
             await process.wait_until_drained()
@@ -475,21 +482,21 @@ def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConne
             assert {letter.partition for letter in await rig.letters()} == {partition}
             rig.committed.clear()
             await rig.publish([second])
-            again = rig.process(SoundJudge())
-            await again.work(*rig.records)
-            await again.wait_until_drained()
-            await again.stop()
+            successor = rig.process(SoundJudge())
+            await successor.work(*rig.records)
+            await successor.wait_until_drained()
+            await successor.stop()
             assert [letter.reason for letter in await rig.letters() if letter.stage == "scoring"] == ["stage_failed"]
             await rig.check(exchanges)
 
     run(work())
 
 
-def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnection) -> None:
+def test_a_process_that_may_have_lost_its_partitions_writes_nothing(kafka: KafkaConnection) -> None:
     """A frozen process may wake up after others took its partitions: its writes would pay and score twice."""
 
     async def work() -> None:
-        sure = [True]
+        is_sure = [True]
         async with scoring_on(kafka, ALL) as rig:
             await rig.publish(tasks_of(ALL, dialogue("s", 2)))
             [partition] = rig.records
@@ -498,11 +505,11 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
             class FreezingJudge(SoundJudge):
                 async def ask(self, question: Question, budget: CallBudget) -> Verdict:
                     verdict = await super().ask(question, budget)
-                    sure[0] = False
+                    is_sure[0] = False
                     frozen.set()
                     return verdict
 
-            process = rig.process(FreezingJudge(), is_sure=lambda: sure[0])
+            process = rig.process(FreezingJudge(), is_sure=lambda: is_sure[0])
             await process.work(partition)
             await frozen.wait()
             await process.revoke(partition, grace=0)
@@ -516,36 +523,37 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
     run(work())
 
 
-def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
+def test_a_process_unsure_of_its_partitions_waits_before_it_writes(
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a broker is silent, others may already own the partitions, and two processes would pay for one call."""
     monkeypatch.setattr(partitions, "RETRY_SECONDS", 0.0)
 
     async def work() -> None:
-        sure, exchanges = [True], dialogue("s", 2)
+        is_sure = [True]
+        exchanges = dialogue("s", 2)
         async with scoring_on(kafka, ALL) as rig:
             await rig.publish(tasks_of(ALL, exchanges))
             [partition] = rig.records
-            asked = asyncio.Event()
+            was_asked = asyncio.Event()
 
             class Interrupted(SoundJudge):
                 async def ask(self, question: Question, budget: CallBudget) -> Verdict:
                     verdict = await super().ask(question, budget)
-                    sure[0] = asked.is_set()
-                    asked.set()
+                    is_sure[0] = was_asked.is_set()
+                    was_asked.set()
                     return verdict
 
-            process = rig.process(Interrupted(), is_sure=lambda: sure[0])
+            process = rig.process(Interrupted(), is_sure=lambda: is_sure[0])
             await process.work(partition)
-            await asked.wait()
+            await was_asked.wait()
             for _ in range(100):
                 await asyncio.sleep(0)
             judgements, reservations = await rig.calls()
             assert len(judgements) == 0
             assert len(reservations) == 1
             assert len(await rig.scores()) == 0
-            sure[0] = True
+            is_sure[0] = True
             await process.wait_until_drained()
             await process.stop()
             await rig.check(exchanges)
@@ -553,12 +561,12 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
     run(work())
 
 
-def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_the_broker_refuses_are_sent_again(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """A temporarily missing broker costs only time."""
     monkeypatch.setattr(partitions, "RETRY_SECONDS", 0.0)
 
     class Unsteady(Mortal):
-        """Fails every second time, sometimes after the broker has the record."""
+        """Fails every second call, sometimes after the broker has accepted the record."""
 
         calls = 0
 
@@ -583,7 +591,7 @@ def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, 
     run(work())
 
 
-def test_a_judge_over_http_scores_and_its_trouble_is_told(
+def test_a_failing_judge_over_http_is_logged_once_and_scores_after_it_recovers(
     kafka: KafkaConnection, simulator: RunningJudge, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log must report a failing judge once, and its recovery once."""
@@ -605,8 +613,9 @@ def test_a_judge_over_http_scores_and_its_trouble_is_told(
             assert process.calls.spent_usd > 0
 
     run(work())
-    said = [log_record.getMessage() for log_record in caplog.records if log_record.name == "streams.judging.judging_partition"]
-    assert [one[: len(want)] for one, want in zip(said, ["the judge does not answer", "the judge answers"], strict=True)] == [
-        "the judge does not answer",
-        "the judge answers",
+    messages = [
+        log_record.getMessage() for log_record in caplog.records if log_record.name == "streams.judging.judging_partition"
     ]
+    failure_message, recovery_message = messages
+    assert failure_message.startswith("the judge does not answer")
+    assert recovery_message.startswith("the judge answers")

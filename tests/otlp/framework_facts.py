@@ -1,4 +1,4 @@
-"""What a run of a framework has to come out as, as far as the framework says it: the conversation of `capturing.programs.numbers`."""
+"""The facts that a framework's traces must yield: the conversation of `capturing.programs.numbers`, as far as it exports it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from otlp.capturing.readable import Json
 from streams.sources.otlp.trace import SESSION_FROM_TRACE
 from streams.sources.otlp.trace_records import Assembly
 
-OF_TRACE = "the id of the trace"
-"""Stands for a session that has no other name."""
+TRACE_ID_SESSION = "the id of the trace"
+"""Stands for a session id that is the id of its trace."""
 Turn = tuple[str, str, str]
 """Question, answer and outcome of an exchange."""
 Call = tuple[str, str]
@@ -24,7 +24,7 @@ Call = tuple[str, str]
 
 
 class Facts(NamedTuple):
-    """What came out of a run."""
+    """The facts of a run that are compared."""
 
     turns: tuple[Turn, ...]
     sessions: frozenset[str]
@@ -33,14 +33,21 @@ class Facts(NamedTuple):
     calls: tuple[Call, ...]
     results: tuple[str, ...]
     errors: tuple[str, ...]
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
+    tokens: Tokens
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a run; input includes the tokens read from the cache."""
+
+    input: int
+    output: int
+    cached: int
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What comes out of a framework's run; a default is what was said, anything else is what the framework leaves out or adds."""
+    """The expected facts of a framework's run; a value other than the default is what the framework omits or adds."""
 
     questions: tuple[str, ...] = numbers.QUESTIONS
     answers: tuple[str, ...] = numbers.ANSWERS
@@ -50,133 +57,157 @@ class Expected:
     version: str | None = numbers.VERSION
     tool: str = "double"
     has_arguments: bool = True
-    more_calls: tuple[Call, ...] = ()
-    more_results: tuple[str, ...] = ()
+    additional_calls: tuple[Call, ...] = ()
+    additional_results: tuple[str, ...] = ()
     results: tuple[str, ...] = ("12 doubled is 24", "30 doubled is 60")
     error: str | None = numbers.ERROR
-    tokens: tuple[int, int, int] = (390, 51, 48)
-    """Those that were read, written, and read from the cache."""
+    tokens: Tokens = Tokens(input=390, output=51, cached=48)
 
     @property
     def facts(self) -> Facts:
-        """What has to come out."""
+        """Return the facts to compare."""
         calls = [(self.tool, json.dumps({"number": number} if self.has_arguments else None)) for number in numbers.NUMBERS]
         return Facts(
-            tuple(zip(self.questions, self.answers, self.outcomes, strict=True)),
-            frozenset({self.session} if self.questions else ()),
-            frozenset({self.agent}),
-            frozenset({self.version} if self.version else ()),
-            tuple(sorted([*calls, *self.more_calls])),
-            tuple(sorted([*self.results, *self.more_results])),
-            () if self.error is None else (self.error,),
-            *self.tokens,
+            turns=tuple(zip(self.questions, self.answers, self.outcomes, strict=True)),
+            sessions=frozenset({self.session} if self.questions else ()),
+            agents=frozenset({self.agent}),
+            versions=frozenset({self.version} if self.version else ()),
+            calls=tuple(sorted([*calls, *self.additional_calls])),
+            results=tuple(sorted([*self.results, *self.additional_results])),
+            errors=() if self.error is None else (self.error,),
+            tokens=self.tokens,
         )
 
 
 def facts_of(lines: Iterable[Json]) -> Facts:
-    """What comes out of the requests of a run."""
+    """Return the facts in the export requests of a run."""
     assemblies = assembled(records_of(Captured(line["signal"], line["request"]) for line in lines))
     exchanges = [exchange for assembly in assemblies for exchange in assembly.exchanges]
     events = [event for assembly in assemblies for event in assembly.events]
-    calls, outputs, usages = (_payloads(assemblies, kind) for kind in ("tool_call", "tool_output", "token_usage"))
+    calls = _payloads(assemblies, "tool_call")
+    outputs = _payloads(assemblies, "tool_output")
+    usages = [payload["usage"] for payload in _payloads(assemblies, "token_usage")]
+    cached_tokens = sum(usage.get("cache_read", 0) for usage in usages)
     return Facts(
-        tuple(
+        turns=tuple(
             (exchange.user_message, "" if exchange.outcome == "error" else exchange.agent_response.strip(), exchange.outcome)
             for exchange in exchanges
         ),
-        frozenset(OF_TRACE if SESSION_FROM_TRACE in exchange.tags else exchange.session_id for exchange in exchanges),
-        frozenset({*(exchange.agent for exchange in exchanges), *(event.agent for event in events)}),
-        frozenset(label.value for exchange in exchanges for label in exchange.labels if label.name == "agent_version"),
-        tuple(sorted((call["tool"], json.dumps(call.get("arguments"))) for call in calls)),
-        tuple(sorted(output["result"] for output in outputs if not output.get("is_error"))),
-        tuple(sorted(output["result"] for output in outputs if output.get("is_error"))),
-        sum(usage["usage"].get("input", 0) + usage["usage"].get("cache_read", 0) for usage in usages),
-        sum(usage["usage"].get("output", 0) for usage in usages),
-        sum(usage["usage"].get("cache_read", 0) for usage in usages),
+        sessions=frozenset(
+            TRACE_ID_SESSION if SESSION_FROM_TRACE in exchange.tags else exchange.session_id for exchange in exchanges
+        ),
+        agents=frozenset({*(exchange.agent for exchange in exchanges), *(event.agent for event in events)}),
+        versions=frozenset(label.value for exchange in exchanges for label in exchange.labels if label.name == "agent_version"),
+        calls=tuple(sorted((call["tool"], json.dumps(call.get("arguments"))) for call in calls)),
+        results=tuple(sorted(output["result"] for output in outputs if not output.get("is_error"))),
+        errors=tuple(sorted(output["result"] for output in outputs if output.get("is_error"))),
+        tokens=Tokens(
+            input=sum(usage.get("input", 0) for usage in usages) + cached_tokens,
+            output=sum(usage.get("output", 0) for usage in usages),
+            cached=cached_tokens,
+        ),
     )
 
 
-def kept_lines(framework: str) -> list[Json]:
-    """The requests of the capture that is kept of a framework."""
+def read_capture(framework: str) -> list[Json]:
+    """Return the export requests in the stored capture of a framework."""
     return [json.loads(line) for line in (FRAMEWORK_CAPTURES / f"{framework}.jsonl").read_text("utf-8").splitlines()]
 
 
-def _payloads(assemblies: Iterable[Assembly], kind: str) -> list[dict[str, Any]]:
-    return [json.loads(event.payload) for assembly in assemblies for event in assembly.events if event.event == kind]
+def _payloads(assemblies: Iterable[Assembly], event_type: str) -> list[dict[str, Any]]:
+    return [json.loads(event.payload) for assembly in assemblies for event in assembly.events if event.event == event_type]
 
 
 _UNDERSCORED = numbers.AGENT.replace("-", "_")
-"""The agent's name where a framework wants a name of Python."""
-_AS_OBJECT = tuple(json.dumps({"result": result}) for result in Expected().results)
+"""The agent's name for frameworks that require a Python identifier."""
+_RESULT_OBJECTS = tuple(json.dumps({"result": result}) for result in Expected().results)
 _ADK = Expected(
     answers=(*numbers.ANSWERS[:2], ""),
     outcomes=("answered", "answered", "error"),
     agent=_UNDERSCORED,
-    results=_AS_OBJECT,
-    tokens=(325, 44, 40),
+    results=_RESULT_OBJECTS,
+    tokens=Tokens(input=325, output=44, cached=40),
 )
-"""A tool that raises ends the run of ADK, so that the model is not asked again."""
+"""An exception in a tool ends the run in ADK, without another model call."""
 _ADK_WITHOUT_CONTENT = replace(
-    _ADK, questions=(), answers=(), outcomes=(), version=None, has_arguments=False, results=(), tokens=(325, 44, 40)
+    _ADK,
+    questions=(),
+    answers=(),
+    outcomes=(),
+    version=None,
+    has_arguments=False,
+    results=(),
+    tokens=Tokens(input=325, output=44, cached=40),
 )
 _APOLOGY = "An error occurred while running the tool. Please try again."
-"""What the OpenAI Agents SDK tells the model of a tool that raised."""
+"""The tool result that the OpenAI Agents SDK gives the model after an exception."""
 
 EXPECTED: Mapping[str, Expected] = {
-    "agent_framework": Expected(session=OF_TRACE, version=None),
+    "agent_framework": Expected(session=TRACE_ID_SESSION, version=None),
     "agno": Expected(),
-    "autogen": Expected(agent=_UNDERSCORED, tokens=(0, 0, 0)),
-    "crewai": Expected(tokens=(0, 0, 0)),
+    "autogen": Expected(agent=_UNDERSCORED, tokens=Tokens(input=0, output=0, cached=0)),
+    "crewai": Expected(tokens=Tokens(input=0, output=0, cached=0)),
     "crewai_openai": Expected(),
     "crewai_openllmetry": Expected(
-        session=OF_TRACE, results=(*Expected().results, f"Error executing tool: {numbers.ERROR}"), error=None
+        session=TRACE_ID_SESSION, results=(*Expected().results, f"Error executing tool: {numbers.ERROR}"), error=None
     ),
     "dspy": Expected(
-        agent="numbers-service", more_calls=(("finish", "{}"),) * 3, more_results=("Completed.",) * 3, tokens=(0, 0, 0)
+        agent="numbers-service",
+        additional_calls=(("finish", "{}"),) * 3,
+        additional_results=("Completed.",) * 3,
+        tokens=Tokens(input=0, output=0, cached=0),
     ),
     "google_adk": _ADK_WITHOUT_CONTENT,
     "google_adk_opt_in": _ADK,
     "google_adk_openinference": replace(
-        _ADK, results=tuple(result.replace(": ", ":") for result in _AS_OBJECT), tokens=(195, 24, 24)
+        _ADK,
+        results=tuple(result.replace(": ", ":") for result in _RESULT_OBJECTS),
+        tokens=Tokens(input=195, output=24, cached=24),
     ),
     "genkit": Expected(
         agent="numbers-service",
         answers=(*numbers.ANSWERS[:2], ""),
         outcomes=("answered", "answered", "error"),
-        session=OF_TRACE,
-        tokens=(325, 44, 0),
+        session=TRACE_ID_SESSION,
+        tokens=Tokens(input=325, output=44, cached=0),
     ),
     "google_adk_schema_1": _ADK,
     "google_adk_1": _ADK,
     "haystack_own": Expected(
-        session=OF_TRACE,
+        session=TRACE_ID_SESSION,
         agent="numbers-service",
-        tokens=(260, 34, 32),
+        tokens=Tokens(input=260, output=34, cached=32),
         error=json.dumps({"error": f"Failed to invoke Tool `double` with parameters {{'number': 13}}. Error: {numbers.ERROR}"}),
     ),
-    "litellm": Expected(session=OF_TRACE, agent="numbers-service", results=(), error=None, tokens=(390, 51, 0)),
-    "mastra": Expected(version=None, results=('{"doubled":24}', '{"doubled":60}'), tokens=(260, 34, 32)),
-    "openai_agents_chat": Expected(error=_APOLOGY, tokens=(260, 34, 0)),
+    "litellm": Expected(
+        session=TRACE_ID_SESSION, agent="numbers-service", results=(), error=None, tokens=Tokens(input=390, output=51, cached=0)
+    ),
+    "mastra": Expected(
+        version=None, results=('{"doubled":24}', '{"doubled":60}'), tokens=Tokens(input=260, output=34, cached=32)
+    ),
+    "openai_agents_chat": Expected(error=_APOLOGY, tokens=Tokens(input=260, output=34, cached=0)),
     "smolagents": Expected(
         agent=_UNDERSCORED,
-        more_calls=tuple(("final_answer", json.dumps({"answer": answer})) for answer in numbers.ANSWERS),
-        more_results=numbers.ANSWERS,
-        tokens=(390, 51, 0),
+        additional_calls=tuple(("final_answer", json.dumps({"answer": answer})) for answer in numbers.ANSWERS),
+        additional_results=numbers.ANSWERS,
+        tokens=Tokens(input=390, output=51, cached=0),
     ),
-    "haystack_openinference": Expected(agent="numbers-service", results=(), error=None, tokens=(260, 34, 0)),
+    "haystack_openinference": Expected(
+        agent="numbers-service", results=(), error=None, tokens=Tokens(input=260, output=34, cached=0)
+    ),
     "langgraph_both": Expected(),
     "langgraph_langfuse": Expected(),
     "langgraph_openinference": Expected(),
     "langgraph_openllmetry": Expected(),
     "livekit": Expected(error="An internal error occurred"),
     "llama_index": Expected(agent="numbers-service"),
-    "openai_agents_openllmetry": Expected(session=OF_TRACE, error=_APOLOGY),
+    "openai_agents_openllmetry": Expected(session=TRACE_ID_SESSION, error=_APOLOGY),
     "openai_agents_responses": Expected(error=_APOLOGY),
     "openllmetry": Expected(),
     "pydantic_ai": Expected(),
     "vercel_ai": Expected(),
     "vercel_ai_6": Expected(),
-    "semantic_kernel": Expected(session=OF_TRACE, tool="Numbers-double", tokens=(390, 51, 0)),
+    "semantic_kernel": Expected(session=TRACE_ID_SESSION, tool="Numbers-double", tokens=Tokens(input=390, output=51, cached=0)),
     "strands": Expected(version=None, error=f"Error: {numbers.ERROR}"),
     "strands_opt_in": Expected(version=None),
 }

@@ -1,7 +1,7 @@
-"""Runs of real frameworks, each instrumented as its documentation says, come out as the conversation that was had.
+"""Traces of real frameworks, each instrumented as its documentation describes, yield the conversation that took place.
 
-A quick test reads what the exporter of each sent once, which is kept in `captures/frameworks`; a slow one runs the framework again. Of
-these `make check` runs those that install quickly, and `make soak` all. Keep a run anew:
+A fast test reads the stored export of each framework in `captures/frameworks`; a slow test runs the framework again. `make check` runs
+the frameworks that install quickly, `make soak` runs all of them. To store a new capture, run
 `PYTHONPATH=tests .venv/bin/python -m otlp.capturing NAME`.
 """
 
@@ -17,50 +17,52 @@ from support.npm import or_skip
 from otlp.capturing.capture import captured
 from otlp.capturing.environments import ENVIRONMENTS, REQUIREMENTS
 from otlp.capturing.frameworks import FRAMEWORK_CAPTURES, FRAMEWORKS
-from otlp.framework_facts import EXPECTED, facts_of, kept_lines
+from otlp.framework_facts import EXPECTED, facts_of, read_capture
 
-BOUND = 400_000
-QUICK = ("agno", "google_adk_opt_in", "openai_agents_responses", "strands")
-"""Those that are run in every check: of each kind of instrumentation one, together within a few minutes with their installation."""
+MAX_CAPTURE_BYTES = 400_000
+QUICKLY_INSTALLED = ("agno", "google_adk_opt_in", "openai_agents_responses", "strands")
+"""One framework per kind of instrumentation; all of them install and run within a few minutes, in every check."""
 
 
 @pytest.mark.parametrize("framework", EXPECTED)
-def test_what_a_framework_sent_is_the_conversation(framework: str) -> None:
-    """Three exchanges of one session, the calls with their outputs, the failure and the tokens: as far as the framework says them."""
-    assert EXPECTED[framework].facts == facts_of(kept_lines(framework))
+def test_the_stored_capture_of_a_framework_yields_the_conversation(framework: str) -> None:
+    """Expected are three exchanges of a session, the tool calls, their outputs, the failure and the tokens."""
+    assert facts_of(read_capture(framework)) == EXPECTED[framework].facts
 
 
-@pytest.mark.parametrize("framework", QUICK)
+@pytest.mark.parametrize("framework", QUICKLY_INSTALLED)
 def test_a_framework_sends_the_conversation_again(framework: str) -> None:
-    """The kept runs are what these versions send."""
-    assert EXPECTED[framework].facts == facts_of(or_skip(lambda: captured(FRAMEWORKS[framework], ENVIRONMENTS)))
+    """The stored captures match what the pinned versions send."""
+    assert facts_of(or_skip(lambda: captured(FRAMEWORKS[framework], ENVIRONMENTS))) == EXPECTED[framework].facts
 
 
-@pytest.mark.parametrize("framework", [name for name in EXPECTED if name not in QUICK])
+@pytest.mark.parametrize("framework", [name for name in EXPECTED if name not in QUICKLY_INSTALLED])
 def test_every_other_framework_sends_the_conversation_again(framework: str) -> None:
-    """Their installation takes longer than a check may."""
+    """Their installation takes too long for `make check`."""
     if not SOAK:
         pytest.skip("installed and run in `make soak` only")
-    assert EXPECTED[framework].facts == facts_of(or_skip(lambda: captured(FRAMEWORKS[framework], ENVIRONMENTS)))
+    assert facts_of(or_skip(lambda: captured(FRAMEWORKS[framework], ENVIRONMENTS))) == EXPECTED[framework].facts
 
 
-def test_each_framework_has_a_kept_run_of_bounded_size_and_its_facts() -> None:
-    """One without facts would be tried by nobody, and a large one cannot be reviewed."""
+def test_each_framework_has_a_small_capture_and_expected_facts() -> None:
+    """A capture without expected facts is tested nowhere, and a large one cannot be reviewed."""
     sizes = {path.stem: path.stat().st_size for path in FRAMEWORK_CAPTURES.glob("*.jsonl")}
     assert set(FRAMEWORKS) == set(sizes) == set(EXPECTED)
-    assert {name: size for name, size in sizes.items() if not 0 < size < BOUND} == {}
+    assert {name: size for name, size in sizes.items() if not 0 < size <= MAX_CAPTURE_BYTES} == {}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_packages_of_a_framework_are_pinned(framework: str) -> None:
-    """A version that moves by itself makes a test of today fail tomorrow."""
+    """An unpinned version could break a test without a change of the repository."""
     (file,) = REQUIREMENTS.glob(f"{FRAMEWORKS[framework].requirements}.*")
-    assert "<" not in (text := file.read_text("utf-8"))
+    text = file.read_text("utf-8")
+    assert "<" not in text
     assert text.count("==") == len(text.splitlines()) or file.suffix == ".json"
 
 
 @pytest.mark.parametrize("framework", EXPECTED)
-def test_a_kept_run_names_no_machine(framework: str) -> None:
-    """Else every run kept again differs, and says whose machine it was."""
+def test_a_capture_has_no_path_of_a_machine(framework: str) -> None:
+    """Paths would make each new capture differ, and disclose whose machine it was."""
     text = (FRAMEWORK_CAPTURES / f"{framework}.jsonl").read_text("utf-8")
-    assert not [trace for trace in (ENVIRONMENTS.parent.as_posix(), Path.home().as_posix(), sys.prefix) if trace in text]
+    local_paths = (ENVIRONMENTS.parent.as_posix(), Path.home().as_posix(), sys.prefix)
+    assert [path for path in local_paths if path in text] == []
