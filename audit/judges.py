@@ -1,8 +1,8 @@
-"""Judges by name: the API that each is asked over, at which address, with which key, and what it costs.
+"""Judges by name: the API, address, key and price of each.
 
-A judge is named `<judge>/<model>`, such as `openai/gpt-5.4-mini`. The part before the first slash is an entry of `judges:` in the policy, or
-a built-in one; the rest is the model that its API is asked for. An entry with a model of its own needs no slash. Any other name is a model
-of the Messages API, at the address and with the key of the environment.
+A judge is named `<judge>/<model>`, such as `openai/gpt-5.4-mini`. The part before the first slash is an entry of `judges:` in the policy or
+a built-in judge. The part after it is the model to request from its API. An entry with its own model needs no slash. Any other name is a
+model of the Messages API, with the address and key of the environment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from audit.cost import MODEL_NAME, ListedPrice, ModelPrice, price_of
 from audit.settings_files import PolicyModel
 
 ENVIRONMENT = ""
-"""The judge of the environment, which `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL` configure."""
+"""Id of the environment's judge, which `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL` configure."""
 JUDGE_ID = r"^[a-z][a-z0-9_-]{0,31}$"
 ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
 
@@ -28,13 +28,13 @@ class JudgeSettings(PolicyModel):
     api: Literal["messages", "chat", "responses"] = "chat"
     """The API that the server speaks: Messages (Anthropic), Chat Completions or Responses (OpenAI and most others)."""
     base_url: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = None
-    """Address of the API. Without one, that of Anthropic or OpenAI."""
+    """Address of the API. The default is that of Anthropic or OpenAI."""
     key_env: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")] | None = None
     """Environment variable that holds the key; null for a server that needs none."""
     model: ModelName | None = None
-    """Model that is asked if the name of the judge stands alone."""
+    """Model to use if a name gives only the judge."""
     price: ModelPrice | None = None
-    """What its models cost, 0 for a server of your own. Without it, the prices of the models by name."""
+    """Price of its models, 0 for a server of your own. The default is the listed price of each model."""
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     """How much a reasoning model thinks before it answers; null leaves it to the model."""
 
@@ -51,34 +51,38 @@ BUILT_IN: Mapping[str, JudgeSettings] = {
 }
 """Judges that need no entry in the policy; an entry of the same name replaces one."""
 _ANTHROPIC = "anthropic"
-"""Before a slash, another name of the judge of the environment."""
+"""Another name of the environment's judge, used before a slash."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedJudge:
-    """A judge and a model, found by their name."""
+    """A judge and its model, resolved from a name."""
 
     name: str
-    """The full name, which questions and records have."""
+    """The full name, as questions and records store it."""
     judge_id: str
-    """The entry of the policy or the built-in judge; `ENVIRONMENT` for that of the environment."""
+    """The entry of the policy or the built-in judge; `ENVIRONMENT` for the environment's judge."""
     model: str
-    """The model that the API is asked for."""
+    """The model to request from the API."""
     settings: JudgeSettings | None
-    """None for the judge of the environment."""
+    """None for the environment's judge."""
     price: ModelPrice | None
     """None if unknown."""
 
 
 def resolve_judge(name: str, judges: Mapping[str, JudgeSettings], prices: Mapping[str, ListedPrice]) -> ResolvedJudge:
-    """Return the judge of a name. A name without a known judge is a model of the judge of the environment."""
-    known = {**BUILT_IN, **judges}
-    judge_id, slash, model = name.partition("/")
-    settings = known.get(judge_id)
-    if settings is None or not (model or settings.model):
-        model = model if slash and judge_id == _ANTHROPIC else name
-        return ResolvedJudge(name, ENVIRONMENT, model, None, price_of(model, prices))
-    model = model or settings.model or ""
+    """Return the judge with a name. A name without a known judge is a model of the environment's judge."""
+    judge_id, slash, model_in_name = name.partition("/")
+    settings = {**BUILT_IN, **judges}.get(judge_id)
+    model = model_in_name
+    if settings is not None and not model:
+        model = settings.model or ""
+    if settings is None or not model:
+        return _resolve_in_environment(model_in_name if slash and judge_id == _ANTHROPIC else name, name, prices)
     full_name = f"{judge_id}/{model}"
     price = settings.price or prices.get(full_name) or price_of(model, prices)
     return ResolvedJudge(full_name, judge_id, model, settings, price)
+
+
+def _resolve_in_environment(model: str, name: str, prices: Mapping[str, ListedPrice]) -> ResolvedJudge:
+    return ResolvedJudge(name, ENVIRONMENT, model, None, price_of(model, prices))

@@ -1,0 +1,214 @@
+"""Normalized views of a text for patterns: escapes undone, lower case, lookalike letters replaced; and what a text hides.
+
+All steps work character by character or with patterns of bounded length, so they are linear in the length of the text. Unicode's
+own normalization is not, because it sorts runs of combining characters.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator
+
+from audit.patterns import compile_pattern, decode, encode, straighten
+
+_MIN_SUSPICIOUS_RUN = 256
+"""Shortest run of Base64, in characters, that is suspicious for containing language at all."""
+_MIN_BASE64_LENGTH = 24
+_MIN_ZERO_WIDTH_RUN = 8
+"""Shortest suspicious run of zero-width characters. No script and no emoji has as many."""
+_MIN_SPLIT_WORDS = 8
+"""Smallest suspicious number of Latin words split by a zero-width character. A copied text may have one or two."""
+_MAX_FLAG_TAGS = 8
+_ZERO_WIDTH = "\u180e\u200b-\u200d\u2060-\u2064\ufeff"
+_TAGS = re.compile("[\U000e0000-\U000e007f]+")
+_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{4}")
+_ZERO_WIDTH_RUN = re.compile(f"[{_ZERO_WIDTH}\u00ad\u115f\u1160\u3164\uffa0]{{{_MIN_ZERO_WIDTH_RUN}}}")
+_SPLIT_WORD = re.compile(f"[a-zA-Z][{_ZERO_WIDTH}](?=[a-zA-Z])")
+_REVERSED_TEXT = re.compile("[\u202d\u202e][^a-zA-Z\u202c]{0,16}[a-zA-Z]{4}")
+_FLAG_EMOJI = "\U0001f3f4"
+_CANCEL_TAG = "\U000e007f"
+BASE64 = compile_pattern(
+    rf"[A-Za-z0-9+/_-]{{40,}}(?:\r?\n[A-Za-z0-9+/_-]{{4,}})*={{0,2}}|[A-Za-z0-9+/_-]{{{_MIN_BASE64_LENGTH},}}={{0,2}}",
+    where="base64",
+    ignore_case=False,
+)
+"""A run of Base64 that is long enough to be decoded."""
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+_PRINTABLE_BYTES = bytes(range(0x20, 0x7F)) + b"\t\r\n" + bytes(range(0x80, 0x100))
+_PRINTABLE_RATIO = 20
+"""At most one byte of this many may be unprintable in a text."""
+_MAX_WORD_BYTES = 12
+"""Average bytes per white space up to which a text counts as words."""
+
+_MAX_LEVELS = 3
+"""Levels of nested encodings that are undone, such as JSON in JSON in JSON."""
+_ESCAPE = re.compile(
+    r"""\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(["'\\/bfnrt]))|&(?:#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6})|(lt|gt|amp|quot|apos|nbsp));"""
+)
+_ESCAPED_CHARACTERS = {"b": " ", "f": "\n", "n": "\n", "r": "\n", "t": "\t"}
+_ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "nbsp": " "}
+_STYLED_CHARACTERS = (
+    *range(0xC0, 0x250),  # letters with accents
+    *range(0x1E00, 0x1F00),
+    *range(0x2100, 0x2150),  # letters of mathematics
+    *range(0x2460, 0x2500),  # in circles and brackets
+    *range(0xFB00, 0xFB07),  # ligatures
+    *range(0xFF01, 0xFF5F),  # full width
+    *range(0x1D400, 0x1D800),  # bold, italic, script, double-struck
+    *range(0x1F110, 0x1F14A),  # in squares
+)
+_INVISIBLE_CHARACTERS = (
+    *(0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFEFF, 0xFFA0, 0xE0001, 0xE007F),
+    *range(0x300, 0x370),  # combining accents
+    *range(0x180B, 0x1810),
+    *range(0x200B, 0x2010),
+    *range(0x202A, 0x202F),
+    *range(0x2060, 0x2070),
+    *range(0xFE00, 0xFE10),
+    *range(0xE0100, 0xE01F0),
+)
+_SPACES = (0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)
+_BRACKETS = {0x2039: "<", 0x203A: ">", 0x2329: "<", 0x232A: ">", 0x27E8: "<", 0x27E9: ">", 0x3008: "<", 0x3009: ">"}
+_LOOKALIKES = str.maketrans(
+    "\u0430\u0432\u0435\u0456\u0458\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u0455\u0501\u051b\u051d\u04bb\u0261\u0131"
+    "\u03b1\u03b2\u03b5\u03b7\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u03f2",
+    "abeijkmhopctyxsdqwhgiabenikvoptuxc",
+)
+"""Cyrillic, Greek and other small letters that look like Latin ones."""
+
+
+def _map_styled_characters() -> dict[int, str]:
+    """Map styled letters and digits to the ASCII characters that they are variants of."""
+    letters_by_code = {}
+    for code in _STYLED_CHARACTERS:
+        parts = unicodedata.normalize("NFKD", chr(code))
+        letters = "".join(part for part in parts if not unicodedata.combining(part))
+        if letters and letters.isascii():
+            letters_by_code[code] = letters
+    return letters_by_code
+
+
+_PLAIN_CHARACTERS = (
+    _map_styled_characters()
+    | dict.fromkeys(_INVISIBLE_CHARACTERS, "")
+    | dict.fromkeys(_SPACES, " ")
+    | _BRACKETS
+    | dict.fromkeys((0x85, 0x2028, 0x2029), "\n")
+    | {0xE0000 + code: chr(code) for code in range(0x20, 0x7F)}  # tags: invisible ASCII
+)
+"""Maps characters to their plain form; invisible ones to nothing."""
+
+
+def decode_levels(text: str) -> Iterator[str]:
+    """Yield the text, then the text with the escapes of JSON and HTML undone once, twice and so on while there are any."""
+    yield text
+    for _ in range(_MAX_LEVELS):
+        if not has_escapes(text):
+            return
+        unescaped = _ESCAPE.sub(_unescape, text)
+        if unescaped == text:
+            return
+        text = _join_surrogates(unescaped)
+        yield text
+
+
+def _unescape(match: re.Match[str]) -> str:
+    """Return the character of an escape; nothing for a number that is no character."""
+    unicode_digits, byte_digits, letter, decimal, hexadecimal, entity = match.groups()
+    if letter:
+        return _ESCAPED_CHARACTERS.get(letter, letter)
+    if entity:
+        return _ENTITIES[entity]
+    code = int(decimal) if decimal else int(unicode_digits or byte_digits or hexadecimal, 16)
+    return chr(code) if code <= sys.maxunicode else ""
+
+
+def has_escapes(text: str) -> bool:
+    """Return whether a text may contain escapes of JSON or HTML."""
+    return "\\" in text or "&" in text
+
+
+def _join_surrogates(text: str) -> str:
+    """Join pairs of surrogates into the characters that they stand for."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def fold_views(text: str) -> Iterator[str]:
+    """Yield the text in plain lower case, and once more with lookalike letters replaced by Latin ones."""
+    visible = text if text.isascii() else text.translate(_PLAIN_CHARACTERS)
+    plain = straighten(visible).lower()
+    yield plain
+    if plain.isascii():
+        return
+    latin = plain.translate(_LOOKALIKES)
+    if latin != plain:
+        yield latin
+
+
+def hides_text(text: str) -> bool:
+    """Return whether invisible characters carry or cover text.
+
+    Ordinary uses are not counted: a byte order mark, joiners in emoji and in Persian or Indian words, a few soft hyphens and
+    stray zero-width spaces, flags of regions (a black flag and up to eight tags), one variation selector after a character.
+    """
+    if text.isascii():
+        return False
+    if any(pattern.search(text) for pattern in (_SELECTORS, _ZERO_WIDTH_RUN, _REVERSED_TEXT)):
+        return True
+    if any(not _is_flag(text, tags) for tags in _TAGS.finditer(text)):
+        return True
+    return sum(1 for _ in _SPLIT_WORD.finditer(text)) >= _MIN_SPLIT_WORDS
+
+
+def _is_flag(text: str, tags: re.Match[str]) -> bool:
+    """Return whether the tags belong to the flag emoji of a region."""
+    preceding = text[tags.start() - 1 : tags.start()]
+    return preceding == _FLAG_EMOJI and tags.group().endswith(_CANCEL_TAG) and len(tags.group()) <= _MAX_FLAG_TAGS
+
+
+def decoded_runs(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the decoded text of each run of Base64, and whether the run alone is suspicious: it is long and contains language.
+
+    Digests, keys, certificates, images, tokens and source maps decode to bytes, or to text without spaces between words.
+    """
+    data = encode(text)
+    for start, end in BASE64.groups(data):
+        run = b"".join(data[start:end].rstrip(b"=").split()).translate(_URL_SAFE)
+        content = _decode_run(run)
+        if len(content) >= _MIN_BASE64_LENGTH // 2 and _is_text(content):
+            yield _decode_leniently(content), len(run) >= _MIN_SUSPICIOUS_RUN and _is_language(content)
+
+
+def _decode_run(run: bytes) -> bytes:
+    """Return the decoded bytes; nothing if the run is invalid. A last character without a partner is dropped."""
+    complete = run[:-1] if len(run) % 4 == 1 else run
+    try:
+        return base64.b64decode(complete + b"=" * (-len(complete) % 4))
+    except binascii.Error:
+        return b""
+
+
+def _is_text(data: bytes) -> bool:
+    """Return whether the bytes are UTF-8 and nearly all of them printable."""
+    unprintable = len(data.translate(None, _PRINTABLE_BYTES))
+    replaced = data.decode("utf-8", "replace").count("\ufffd")
+    return (unprintable + replaced) * _PRINTABLE_RATIO <= len(data)
+
+
+def _decode_leniently(data: bytes) -> str:
+    """Decode bytes, and replace invalid ones. Lone surrogates are allowed."""
+    try:
+        return decode(data)
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace")
+
+
+def _is_language(data: bytes) -> bool:
+    """Return whether the text has words: separated by white space, or in a script other than Latin."""
+    spaces = sum(data.count(space) for space in (b" ", b"\n", b"\t"))
+    non_ascii = len(data) - len(data.translate(None, bytes(range(0x80, 0x100))))
+    return spaces * _MAX_WORD_BYTES >= len(data) or non_ascii * 2 >= len(data)
