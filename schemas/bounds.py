@@ -159,14 +159,14 @@ def _check_of(avro_type: Any, name: str, named: dict[str, Any]) -> Check | None:
     if "logicalType" in avro_type:
         return functools.partial(_check_time, name)
     if avro_type["type"] == "array":
-        item = _check_of(avro_type["items"], name, named)
-        return item and functools.partial(_check_items, item)
+        item_check = _check_of(avro_type["items"], name, named)
+        return None if item_check is None else functools.partial(_check_items, item_check)
     named[f"{NAMESPACE}.{avro_type['name']}"] = avro_type
-    checks = [
-        (field["name"], check)
-        for field in avro_type["fields"]
-        if (check := _check_of(field["type"], f"{name}.{field['name']}", named))
-    ]
+    checks: list[tuple[str, Check]] = []
+    for field in avro_type["fields"]:
+        check = _check_of(field["type"], f"{name}.{field['name']}", named)
+        if check is not None:
+            checks.append((field["name"], check))
     return functools.partial(_check_record, checks) if checks else None
 
 

@@ -54,11 +54,14 @@ def inline(text: object, limit: int = MAX_SHOWN) -> str:
     would turn them into links.
     """
     line = plain(" ".join(str(text).split()), limit)
-    parts, at = [], 0
+    parts: list[str] = []
+    end = 0
     for match in _LINKED.finditer(line):
-        parts += [_escape_markup(line[at : match.start()]), f"`{match.group()}`"]
-        at = match.end()
-    return _START.sub(r"\1\\", "".join([*parts, _escape_markup(line[at:])]))
+        parts.append(_escape_markup(line[end : match.start()]))
+        parts.append(f"`{match.group()}`")
+        end = match.end()
+    parts.append(_escape_markup(line[end:]))
+    return _START.sub(r"\1\\", "".join(parts))
 
 
 def fenced(text: str, language: str = "") -> str:

@@ -31,7 +31,8 @@ from streams.kafka.topics import COLLECTOR, SPANS
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
 from streams.log.span_admission import AdmittedSpan, admit_spans, labels_of
 from streams.sources.otlp.conventions import SERVICE
-from streams.sources.otlp.request import SIGNALS, ReceivedSpan, RejectedItem
+from streams.sources.otlp.received import ReceivedSpan, RejectedItem
+from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.stored_spans import SpanOwner
 
 NOT_OTLP, REFUSED_SPAN, TOO_MANY = "not_otlp", "refused_span", "too_many_spans"

@@ -15,7 +15,7 @@ from schemas.errors import RecordError
 from schemas.records import Span
 from streams.log.admission import encode_validated
 from streams.sources.otlp.reading import FactReader
-from streams.sources.otlp.request import ReadItems, ReceivedSpan, RejectedItem
+from streams.sources.otlp.received import ReceivedItems, ReceivedSpan, RejectedItem
 from streams.sources.otlp.stored_spans import SpanDraft, SpanOwner, build_draft, build_record
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def labels_of(policy: Policy) -> LabelsOf:
 
 
 def admit_spans(
-    items: ReadItems, owner_of: OwnerOf, labels: LabelsOf, redactor: Redactor, now: datetime
+    items: ReceivedItems, owner_of: OwnerOf, labels: LabelsOf, redactor: Redactor, now: datetime
 ) -> Iterator[AdmittedSpan | RejectedItem]:
     """Yield the result of each span, in order; skipped spans have none. A span that cannot be stored affects no other."""
     reader_of = lru_cache(MAX_CACHED_READERS)(lambda project: FactReader(labels(project)))

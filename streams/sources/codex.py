@@ -91,6 +91,132 @@ FOLDERS = ("sessions", "archived_sessions")
 """Folders in which Codex keeps rollouts."""
 Json = dict[str, Any]
 _TOKEN_FIELDS = ("input_tokens", "output_tokens", "total_tokens")
+SOURCE = "codex"
+_TEXT_TYPES = {"input_text": "text", "output_text": "text", "text": "text"}
+_LineReader = Callable[[Json, Json], list[Entry | Problem] | Problem]
+CALLS = frozenset(
+    {"function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "web_search_call", "image_generation_call"}
+)
+"""Kinds of items that call a tool."""
+OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output", "mcp_tool_call_output"})
+"""Kinds of items that hold the output of a tool."""
+_ARGUMENTS = ("arguments", "input", "action", "query")
+_PASSTHROUGH = "internal_chat_message_metadata_passthrough"
+_CONTEXT_PREFIXES = (
+    "<environment_context>",
+    "<user_instructions>",
+    "<permissions instructions>",
+    "<skills_instructions>",
+    "<collaboration_mode>",
+    "<turn_aborted>",
+    "<subagent_notification>",
+    "<user_shell_command>",
+    "<skill>",
+    "<codex_internal_context",
+    "# AGENTS.md instructions",
+)
+"""Prefixes of texts that Codex writes in the user's role, for versions that do not name the author."""
+_OUTPUT_HEADER_CHARACTERS = 1024
+_EXIT_CODE = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,9})$", re.MULTILINE)
+_WALL_TIME = re.compile(r"^Wall time: (\d{1,9}(?:\.\d{1,9})?) seconds$", re.MULTILINE)
+_REJECTIONS = ("unsupported call: ", "unsupported custom tool call: ", "failed to parse function arguments: ")
+_OUTPUT = "\nOutput:\n"
+_FAILED_STATUSES = frozenset({"failed", "declined", "errored"})
+_MAX_OUTCOMES = 100_000
+_UsageLine = Literal["token_count", "token_usage_record"]
+_MAX_UNMATCHED = 16
+"""Maximum number of usages kept until the line of the other kind arrives. Several requests may run at once."""
+IGNORED_ITEMS = frozenset(
+    {
+        "compaction",
+        "compaction_trigger",
+        "context_compaction",
+        "configuration_update",
+        "ghost_snapshot",
+        "other",
+        "additional_tools",
+    }
+)
+"""Kinds of `response_item` without readable content."""
+_ITEMS = CALLS | OUTPUTS | IGNORED_ITEMS | {"message", "reasoning"}
+STATE = "state"
+"""Envelope type of lines that only mark the program's state."""
+IGNORED_LINES = frozenset(
+    {
+        "world_state",
+        "inter_agent_communication_metadata",
+        "state",
+    }
+)
+"""Kinds of lines that record nothing about the agent's work."""
+DISPLAY_EVENTS = frozenset(
+    {
+        "agent_message",
+        "agent_message_content_delta",
+        "agent_message_delta",
+        "agent_reasoning",
+        "agent_reasoning_delta",
+        "agent_reasoning_raw_content",
+        "agent_reasoning_section_break",
+        "background_event",
+        "context_compacted",
+        "deprecation_notice",
+        "entered_review_mode",
+        "exec_approval_request",
+        "exec_command_begin",
+        "exec_command_output_delta",
+        "exited_review_mode",
+        "hook_completed",
+        "hook_started",
+        "image_generation_begin",
+        "image_generation_end",
+        "item_started",
+        "mcp_startup_complete",
+        "mcp_startup_update",
+        "mcp_tool_call_begin",
+        "model_reroute",
+        "patch_apply_begin",
+        "patch_apply_updated",
+        "plan_delta",
+        "plan_update",
+        "raw_response_completed",
+        "raw_response_item",
+        "reasoning_content_delta",
+        "session_configured",
+        "shutdown_complete",
+        "skills_update_available",
+        "sub_agent_activity",
+        "terminal_interaction",
+        "thread_goal_updated",
+        "thread_name_updated",
+        "thread_rolled_back",
+        "thread_settings_applied",
+        "turn_diff",
+        "undo_completed",
+        "undo_started",
+        "user_message",
+        "view_image_tool_call",
+        "warning",
+        "web_search_begin",
+        "web_search_end",
+        "collab_agent_spawn_begin",
+        "collab_agent_spawn_end",
+        "collab_agent_interaction_begin",
+        "collab_agent_interaction_end",
+        "collab_waiting_begin",
+        "collab_waiting_end",
+        "collab_close_begin",
+        "collab_close_end",
+        "dynamic_tool_call_request",
+        "dynamic_tool_call_response",
+        "elicitation_request",
+        "elicitation_abandoned",
+        "guardian_assessment",
+    }
+)
+"""Kinds of `event_msg` that only repeat other lines for display."""
+END_EVENTS = frozenset({"item_completed", "exec_command_end", "mcp_tool_call_end", "patch_apply_end"})
+"""Kinds of `event_msg` that report the end of a call."""
 
 
 def find_codex(path: Path) -> list[Path]:
@@ -296,136 +422,6 @@ def _parent_ids(meta: Json) -> Iterator[Any]:
     yield source
 
 
-SOURCE = "codex"
-_TEXT_TYPES = {"input_text": "text", "output_text": "text", "text": "text"}
-_LineReader = Callable[[Json, Json], list[Entry | Problem] | Problem]
-CALLS = frozenset(
-    {"function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "web_search_call", "image_generation_call"}
-)
-"""Kinds of items that call a tool."""
-OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output", "mcp_tool_call_output"})
-"""Kinds of items that hold the output of a tool."""
-_ARGUMENTS = ("arguments", "input", "action", "query")
-_PASSTHROUGH = "internal_chat_message_metadata_passthrough"
-_CONTEXT_PREFIXES = (
-    "<environment_context>",
-    "<user_instructions>",
-    "<permissions instructions>",
-    "<skills_instructions>",
-    "<collaboration_mode>",
-    "<turn_aborted>",
-    "<subagent_notification>",
-    "<user_shell_command>",
-    "<skill>",
-    "<codex_internal_context",
-    "# AGENTS.md instructions",
-)
-"""Prefixes of texts that Codex writes in the user's role, for versions that do not name the author."""
-_OUTPUT_HEADER_CHARACTERS = 1024
-_EXIT_CODE = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,9})$", re.MULTILINE)
-_WALL_TIME = re.compile(r"^Wall time: (\d{1,9}(?:\.\d{1,9})?) seconds$", re.MULTILINE)
-_REJECTIONS = ("unsupported call: ", "unsupported custom tool call: ", "failed to parse function arguments: ")
-_OUTPUT = "\nOutput:\n"
-_FAILED_STATUSES = frozenset({"failed", "declined", "errored"})
-_MAX_OUTCOMES = 100_000
-_UsageLine = Literal["token_count", "token_usage_record"]
-_MAX_UNMATCHED = 16
-"""Maximum number of usages kept until the line of the other kind arrives. Several requests may run at once."""
-IGNORED_ITEMS = frozenset(
-    {
-        "compaction",
-        "compaction_trigger",
-        "context_compaction",
-        "configuration_update",
-        "ghost_snapshot",
-        "other",
-        "additional_tools",
-    }
-)
-"""Kinds of `response_item` without readable content."""
-_ITEMS = CALLS | OUTPUTS | IGNORED_ITEMS | {"message", "reasoning"}
-STATE = "state"
-"""Envelope type of lines that only mark the program's state."""
-IGNORED_LINES = frozenset(
-    {
-        "world_state",
-        "inter_agent_communication_metadata",
-        "state",
-    }
-)
-"""Kinds of lines that record nothing about the agent's work."""
-DISPLAY_EVENTS = frozenset(
-    {
-        "agent_message",
-        "agent_message_content_delta",
-        "agent_message_delta",
-        "agent_reasoning",
-        "agent_reasoning_delta",
-        "agent_reasoning_raw_content",
-        "agent_reasoning_section_break",
-        "background_event",
-        "context_compacted",
-        "deprecation_notice",
-        "entered_review_mode",
-        "exec_approval_request",
-        "exec_command_begin",
-        "exec_command_output_delta",
-        "exited_review_mode",
-        "hook_completed",
-        "hook_started",
-        "image_generation_begin",
-        "image_generation_end",
-        "item_started",
-        "mcp_startup_complete",
-        "mcp_startup_update",
-        "mcp_tool_call_begin",
-        "model_reroute",
-        "patch_apply_begin",
-        "patch_apply_updated",
-        "plan_delta",
-        "plan_update",
-        "raw_response_completed",
-        "raw_response_item",
-        "reasoning_content_delta",
-        "session_configured",
-        "shutdown_complete",
-        "skills_update_available",
-        "sub_agent_activity",
-        "terminal_interaction",
-        "thread_goal_updated",
-        "thread_name_updated",
-        "thread_rolled_back",
-        "thread_settings_applied",
-        "turn_diff",
-        "undo_completed",
-        "undo_started",
-        "user_message",
-        "view_image_tool_call",
-        "warning",
-        "web_search_begin",
-        "web_search_end",
-        "collab_agent_spawn_begin",
-        "collab_agent_spawn_end",
-        "collab_agent_interaction_begin",
-        "collab_agent_interaction_end",
-        "collab_waiting_begin",
-        "collab_waiting_end",
-        "collab_close_begin",
-        "collab_close_end",
-        "dynamic_tool_call_request",
-        "dynamic_tool_call_response",
-        "elicitation_request",
-        "elicitation_abandoned",
-        "guardian_assessment",
-    }
-)
-"""Kinds of `event_msg` that only repeat other lines for display."""
-
-
-END_EVENTS = frozenset({"item_completed", "exec_command_end", "mcp_tool_call_end", "patch_apply_end"})
-"""Kinds of `event_msg` that report the end of a call."""
-
-
 class CodexDialect(AgentDialect):
     """Codex's dialect. `copied` is the number of leading lines that were copied from another session."""
 
@@ -450,7 +446,8 @@ class CodexDialect(AgentDialect):
         """Whether the current turn has a question. Lines before the first turn continue an earlier one."""
         self._is_under_way = False
         self._has_failed = False
-        self._stop, self._text = "tool_use", ""
+        self._stop = "tool_use"
+        self._text = ""
         self._line_readers: Mapping[str, _LineReader] = {
             "session_meta": self._read_session_meta,
             "turn_context": self._read_settings,

@@ -29,7 +29,8 @@ from streams.kafka.producing import Message, key_of
 from streams.kafka.reading import Chunk
 from streams.log.dead_letters import RetryRefusal, plan_retry
 from streams.log.span_admission import AdmittedSpan, admit_spans, labels_of
-from streams.sources.otlp.request import SIGNALS, ReceivedSpan
+from streams.sources.otlp.received import ReceivedSpan
+from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.stored_spans import SpanDraft, SpanOwner, build_draft
 
 TOPIC = "otlp_spans"

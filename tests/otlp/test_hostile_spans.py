@@ -17,7 +17,8 @@ from schemas.bounds import MAX_ID
 from schemas.records import Span
 from streams.log.admission import encode_validated
 from streams.sources.otlp import conventions
-from streams.sources.otlp.request import SIGNALS, RejectedItem
+from streams.sources.otlp.received import RejectedItem
+from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.stored_spans import build_span_record, to_stored_span
 
 SECRET = "ghp_" + "aB3" * 12

@@ -13,7 +13,8 @@ from support.otlp_captures import LABELS, NOW, OWNER, REDACTOR, Captured, Json, 
 from support.otlp_spans import START, TRACE, agent, body, request, span, span_id, tool
 
 from schemas.errors import InputError
-from streams.sources.otlp.request import SIGNALS, ReceivedSpan, RejectedItem
+from streams.sources.otlp.received import ReceivedSpan, RejectedItem
+from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.span_facts import SpanFacts
 from streams.sources.otlp.stored_spans import build_span_record, to_stored_span
 
@@ -169,7 +170,7 @@ def _wrapped(request: bytes, more: bytes) -> bytes:
     """The request's one span with more fields."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from streams.sources.otlp.request import read_lenient
+    from streams.sources.otlp.request_protobuf import read_lenient
 
     lenient = read_lenient(ExportTraceServiceRequest, request)
     [span] = lenient.resource_spans[0].scope_spans[0].spans

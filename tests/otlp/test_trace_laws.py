@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from support.otlp_captures import NOW, Captured, Json, assembled, dialects, records_of, requests_of
 from support.otlp_spans import TRACE, agent, body, chat, request, span, tool
 
-from streams.sources.otlp.request import SIGNALS, RejectedItem
+from streams.sources.otlp.received import RejectedItem
+from streams.sources.otlp.request import SIGNALS
 
 _LEVELS = {"traces": ("resourceSpans", "scopeSpans", "spans"), "logs": ("resourceLogs", "scopeLogs", "logRecords")}
 

@@ -13,7 +13,8 @@ from otlp.capturing.readable import message
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.records import Span
-from streams.sources.otlp.request import SIGNALS, RejectedItem
+from streams.sources.otlp.received import RejectedItem
+from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.stored_spans import SpanOwner, build_span_record
 from streams.sources.otlp.trace_records import Assembly, Decision, assemble
 

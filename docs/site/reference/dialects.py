@@ -15,7 +15,8 @@ from schemas.records import Span
 from streams.sources.otlp import conventions
 from streams.sources.otlp.conventions import TOKEN_CONVENTIONS, MessageAttribute, TokenConvention
 from streams.sources.otlp.kinds import KINDS
-from streams.sources.otlp.request import SIGNALS, RejectedItem
+from streams.sources.otlp.received import RejectedItem
+from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.stored_spans import SpanOwner, build_span_record
 from streams.sources.otlp.trace import SESSION_FROM_TRACE
 from streams.sources.otlp.trace_records import Assembly, Decision, assemble

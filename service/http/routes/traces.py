@@ -31,7 +31,8 @@ from service.web.errors import ApiError, documented
 from service.web.middleware import GZIP, JSON, PROTOBUF, body_kind, header_values
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
 from streams.log.span_admission import admit_spans, labels_of
-from streams.sources.otlp.request import SIGNALS, ReadItems, ReceivedSpan, RejectedItem, Rejection
+from streams.sources.otlp.received import ReceivedItems, ReceivedSpan, RejectedItem
+from streams.sources.otlp.request import SIGNALS, Rejection
 from streams.sources.otlp.stored_spans import SpanOwner
 
 TOPIC = "spans"
@@ -118,7 +119,7 @@ def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
     return spans
 
 
-def _limit_items(items: ReadItems, spans: MappedSpans) -> Iterator[ReceivedSpan | RejectedItem]:
+def _limit_items(items: ReceivedItems, spans: MappedSpans) -> Iterator[ReceivedSpan | RejectedItem]:
     """Yield the items of a request without the ignored ones. Raises ApiError if there are too many."""
     count = 0
     for item in items:

@@ -24,7 +24,7 @@ from streams.sources.exchange_files.mapping import (
 )
 from streams.sources.exchange_files.rows import Json
 from streams.sources.lines import Problem
-from streams.sources.otlp.request import Event, ReceivedSpan
+from streams.sources.otlp.received import Event, ReceivedSpan
 from streams.sources.source import ReadingContext
 
 MAX_LITERAL = 4 * 1024 * 1024

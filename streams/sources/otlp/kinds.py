@@ -22,7 +22,7 @@ from streams.sources.otlp.conventions import MessageAttribute, TokenConvention
 from streams.sources.otlp.span_facts import Kind
 
 if TYPE_CHECKING:
-    from streams.sources.otlp.request import ReceivedSpan
+    from streams.sources.otlp.received import ReceivedSpan
 
 
 _MAX_UNKNOWN = 64

@@ -33,7 +33,7 @@ from streams.sources.otlp.kinds import PresentAttributes
 from streams.sources.otlp.span_facts import Kind, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from streams.sources.otlp.request import Event
+    from streams.sources.otlp.received import Event
 
 
 MAX_CACHED_TEXTS = 512

@@ -29,7 +29,7 @@ from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, T
 from streams.sources.otlp.token_usage import UsageReading, read_usage
 
 if TYPE_CHECKING:
-    from streams.sources.otlp.request import Event, ReceivedSpan
+    from streams.sources.otlp.received import Event, ReceivedSpan
 
 
 TRUNCATED = "truncated"

@@ -22,7 +22,7 @@ from streams.sources.otlp.span_facts import Rating, SpanFacts, ToolCall, ToolRes
 from streams.sources.otlp.trace import StoredSpan
 
 if TYPE_CHECKING:
-    from streams.sources.otlp.request import ReceivedSpan
+    from streams.sources.otlp.received import ReceivedSpan
 
 MAX_CALLS = 256
 """Maximum number of tool calls, and of tool outputs, kept per message."""

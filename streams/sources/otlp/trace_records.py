@@ -20,10 +20,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice, takewhile
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -70,11 +69,14 @@ _STATE_BY_KIND = {"helper": HELPER, "evaluation": EVALUATION, "retrieval": RETRI
 _CALL_EVENT_TYPES = frozenset({"tool_call", "tool_output"})
 _OWNER_FIELDS = frozenset({"event_id", "exchange_id"})
 _MAX_TOOL_NAME = 256
+_CONTEXT_RANK, _CALL_RANK, _OUTPUT_RANK, _USAGE_RANK, _ERROR_RANK = range(5)
+"""The order of events at equal times."""
 SOURCE = "otlp"
 """The `source` of events from traces."""
 Json = dict[str, Any]
-_match_handoff = re.compile(r"(?:transfer|hand_?off)[ _-]to[ _-](.+)", re.IGNORECASE | re.DOTALL).match
-_replace_separators = partial(re.compile(r"[^a-z0-9]+").sub)
+_AnyEvent = TypeVar("_AnyEvent", "EarlierEvent", "TracedEvent")
+_HANDOFF = re.compile(r"(?:transfer|hand_?off)[ _-]to[ _-](.+)", re.IGNORECASE | re.DOTALL)
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
 
 
 class Assembly(NamedTuple):
@@ -310,12 +312,13 @@ class _EventOwners:
     def owner_of(self, span: StoredSpan) -> _EventOwner:
         owner = self._owners.get(span.span_id)
         if owner is None:
-            owner = self._owners[span.span_id] = _EventOwner(
+            owner = _EventOwner(
                 session_id=self._trace.session_of(span),
                 agent=self._trace.agent_of(span),
                 exchange_id=self._exchange_ids.get(span.span_id),
                 labels=_build_labels(self._trace.labels_of(span)),
             )
+            self._owners[span.span_id] = owner
         return owner
 
 
@@ -342,34 +345,37 @@ def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: 
         return list(events)
     current_ids = {event.event_id for event in events}
     earlier_ids = {event.event_id for event in earlier}
-    new_candidates: dict[str, list[TracedEvent]] = defaultdict(list)
-    for event in events:
-        if event.event_id not in earlier_ids:
-            new_candidates[event.payload["event"]].append(event)
-    superseded: dict[str, list[EarlierEvent]] = defaultdict(list)
-    for earlier_event in earlier:
-        if earlier_event.event_id not in current_ids:
-            superseded[earlier_event.payload["event"]].append(earlier_event)
+    candidates = _group_by_type(event for event in events if event.event_id not in earlier_ids)
+    superseded = _group_by_type(event for event in earlier if event.event_id not in current_ids)
     new_ids: set[str] = set()
-    for event_type, fresh_events in new_candidates.items():
+    for event_type, candidates_of_type in candidates.items():
+        superseded_of_type = superseded.get(event_type, [])
         if event_type in _CALL_EVENT_TYPES:
-            new_events = _new_calls(fresh_events, superseded[event_type])
+            new_events = _find_new_calls(candidates_of_type, superseded_of_type)
         else:
-            new_events = _new_events(trace, fresh_events, superseded[event_type])
+            new_events = _find_new_events(trace, candidates_of_type, superseded_of_type)
         new_ids.update(event.event_id for event in new_events)
     return [event for event in events if event.event_id in new_ids]
 
 
-def _new_calls(new_candidates: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
+def _group_by_type(events: Iterable[_AnyEvent]) -> dict[str, list[_AnyEvent]]:
+    """Return the events by their type, each group in the original order."""
+    by_type: dict[str, list[_AnyEvent]] = defaultdict(list)
+    for event in events:
+        by_type[event.payload["event"]].append(event)
+    return by_type
+
+
+def _find_new_calls(candidates: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
     """Yield the calls that no superseded event reported. Calls match by call id, or by tool name if one of the two has no id."""
     by_call_id: dict[Any, EarlierEvent] = {}
     by_name: dict[tuple[str, bool], dict[str, EarlierEvent]] = defaultdict(dict)
-    for candidate in superseded:
-        call_id = candidate.payload.get("tool_call_id")
-        by_name[candidate.payload.get("tool", ""), call_id is None][candidate.event_id] = candidate
+    for earlier in superseded:
+        call_id = earlier.payload.get("tool_call_id")
+        by_name[earlier.payload.get("tool", ""), call_id is None][earlier.event_id] = earlier
         if call_id is not None:
-            by_call_id[call_id] = candidate
-    for event in new_candidates:
+            by_call_id[call_id] = earlier
+    for event in candidates:
         call_id = event.payload.get("tool_call_id")
         match = None if call_id is None else by_call_id.get(call_id)
         if match is None:
@@ -392,22 +398,22 @@ def _same_tool_events(
             yield from by_name.get((tool[start:], False), {}).values()
 
 
-def _new_events(
-    trace: Trace, new_candidates: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]
+def _find_new_events(
+    trace: Trace, candidates: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]
 ) -> Iterator[TracedEvent]:
     """Yield the events that no superseded event reported.
 
     Spans inside each other report the same thing. For other spans, each superseded event matches one new event with equal content.
     """
-    near_superseded = trace.ids_on_path({event.span_id for event in superseded})
-    near_fresh = trace.ids_on_path({event.span.span_id for event in new_candidates})
-    uncovered = Counter(_build_content_key(event.payload) for event in superseded if event.span_id not in near_fresh)
-    for event in new_candidates:
-        if event.span.span_id in near_superseded:
+    superseded_paths = trace.ids_on_path({event.span_id for event in superseded})
+    candidate_paths = trace.ids_on_path({event.span.span_id for event in candidates})
+    unmatched = Counter(_build_content_key(event.payload) for event in superseded if event.span_id not in candidate_paths)
+    for event in candidates:
+        if event.span.span_id in superseded_paths:
             continue
         key = _build_content_key(event.payload)
-        if uncovered[key] > 0:
-            uncovered[key] -= 1
+        if unmatched[key] > 0:
+            unmatched[key] -= 1
         else:
             yield event
 
@@ -417,7 +423,7 @@ def _build_content_key(payload: Mapping[str, Any]) -> str:
 
 
 def _trace_state(spans: Sequence[StoredSpan], traced: Sequence[TracedExchange]) -> str:
-    """Return the state of a trace. If it has no exchange, the state is the reason, the one that its sender can act on most directly."""
+    """Return the state of a trace. Without an exchange, it is the reason that its sender can act on most directly."""
     ids = {span.span_id for span in spans}
     if any(exchange.span.span_id in ids for exchange in traced):
         return COMPLETE
@@ -440,7 +446,7 @@ def _state_without_content(kinds: Collection[str]) -> str:
 def unused_spans(
     spans: Iterable[StoredSpan], used: Collection[str], helpers: Collection[str], *, has_exchange: bool
 ) -> tuple[UnusedSpans, ...]:
-    """Return the numbers of unused spans by state and scope. `used` and `helpers` are ids of used spans and of spans inside helpers.
+    """Count the unused spans by state and scope. `used` and `helpers` are ids of used spans and of spans inside helpers.
 
     A request without texts counts as unused even if its tokens were used: its sender may wonder why there is no exchange.
     """
@@ -452,9 +458,10 @@ def unused_spans(
             group = _Group(state, span.facts.scope or "")
             counts[group] = counts.get(group, 0) + 1
             examples.setdefault(group, span.facts.unknown or span.facts.name)
-    groups = sorted(counts, key=lambda group: (STATES.index(group.state), -counts[group], group.scope))[:MAX_UNUSED_GROUPS]
+    groups = sorted(counts, key=lambda group: (STATES.index(group.state), -counts[group], group.scope))
     return tuple(
-        [UnusedSpans(state=group.state, scope=group.scope, example=examples[group], spans=counts[group]) for group in groups]
+        UnusedSpans(state=group.state, scope=group.scope, example=examples[group], spans=counts[group])
+        for group in groups[:MAX_UNUSED_GROUPS]
     )
 
 
@@ -528,15 +535,19 @@ def _build_own_events(trace: Trace, span: StoredSpan) -> Iterator[TracedEvent]:
         span.span_id in trace.request_ids or (facts.kind == "helper" and trace.conversation_requests)
     ):
         payload = {"event": "token_usage", "usage": _usage_fields(facts.usage), **_drop_missing(model=facts.model)}
-        yield _build_event(span.ended_at, 3, span, "usage", payload)
+        yield _build_event(span.ended_at, _USAGE_RANK, span, "usage", payload)
     if facts.compacted and facts.kind == "inference":
-        yield _build_event(span.started_at, 0, span, "compaction", {"event": "context_event", "action": "compaction"})
+        yield _build_event(
+            span.started_at, _CONTEXT_RANK, span, "compaction", {"event": "context_event", "action": "compaction"}
+        )
     if facts.kind == "memory":
         payload = {"event": "memory_event", **_drop_missing(action=facts.memory, error=facts.error)}
-        yield _build_event(span.started_at, 0, span, "memory", payload)
+        yield _build_event(span.started_at, _CONTEXT_RANK, span, "memory", payload)
     # Spans around a failed span repeat its error.
     if facts.error is not None and facts.kind != "tool" and span.span_id not in trace.failed_within:
-        yield _build_event(span.ended_at, 4, span, "err", {"event": "error_event", "action": "error", "message": facts.error})
+        yield _build_event(
+            span.ended_at, _ERROR_RANK, span, "err", {"event": "error_event", "action": "error", "message": facts.error}
+        )
 
 
 def _usage_fields(usage: Usage) -> Json:
@@ -593,14 +604,24 @@ def _tool_name(facts: SpanFacts) -> str | None:
 
 def _drop_repeated_tools(tools: Iterable[StoredSpan]) -> list[StoredSpan]:
     """Return the spans of tools without those that a second instrumentor reports for the same call at the same time."""
-    kept, by_call = list[StoredSpan](), dict[tuple[str, str] | None, StoredSpan]()
+    distinct: list[StoredSpan] = []
+    latest_by_call: dict[tuple[str, str], StoredSpan] = {}
     for span in tools:
         call = None if span.facts.called is None else _build_arguments_key(span.facts.called)
-        before = by_call.setdefault(call, span)
-        if call is None or instrumentor_of(before) == instrumentor_of(span) or span.started_at > before.ended_at:
-            kept.append(span)
-            by_call[call] = span
-    return kept
+        if call is None:
+            distinct.append(span)
+            continue
+        previous = latest_by_call.get(call)
+        if previous is not None and _is_reported_twice(previous, span):
+            continue
+        distinct.append(span)
+        latest_by_call[call] = span
+    return distinct
+
+
+def _is_reported_twice(previous: StoredSpan, span: StoredSpan) -> bool:
+    """Return whether two spans of equal calls are one call, reported by two instrumentors at the same time."""
+    return instrumentor_of(previous) != instrumentor_of(span) and span.started_at <= previous.ended_at
 
 
 def _build_arguments_key(call: ToolCall) -> tuple[str, str] | None:
@@ -683,24 +704,25 @@ def _join_calls(tools: list[StoredSpan], messages: list[_MessageCall]) -> dict[s
 
 def _build_handoff_key(call: ToolCall) -> str | None:
     """Return the normalised name of the agent that takes over in a handoff: `transfer_to_billing_desk` and `handoff to Billing Desk` match."""
-    match = None if call.name is None else _match_handoff(call.name)
-    return None if match is None else _replace_separators("_", match[1].lower())
+    match = None if call.name is None else _HANDOFF.match(call.name)
+    return None if match is None else _SEPARATORS.sub("_", match[1].lower())
 
 
 def _build_span_events(span: StoredSpan, message: ToolCall | None, outputs: _ToolOutputs) -> Iterator[TracedEvent]:
     call = _merge_calls(span.facts.called or ToolCall(), message or ToolCall())
-    yield _build_event(span.started_at, 1, span, "call", _call_fields(call))
-    reported = outputs.find(call.call_id, span)
+    yield _build_event(span.started_at, _CALL_RANK, span, "call", _call_fields(call))
     output = span.facts.returned
+    reported = outputs.find(call.call_id, span)
     if reported is not None:
+        _, result = reported
         if output is None:
-            output = reported[1]
-        elif reported[1].is_error:
+            output = result
+        elif result.is_error:
             output = replace(output, is_error=True)
     if output is not None:
         payload = _output_fields(output, call)
         payload["duration_ms"] = round((span.ended_at - span.started_at).total_seconds() * 1000, 3)
-        yield _build_event(span.ended_at, 2, span, "out", payload)
+        yield _build_event(span.ended_at, _OUTPUT_RANK, span, "out", payload)
 
 
 def _merge_calls(own: ToolCall, message: ToolCall) -> ToolCall:
@@ -726,12 +748,12 @@ def _output_fields(output: ToolResult, call: ToolCall) -> Json:
 
 def _build_message_events(message: _MessageCall, outputs: _ToolOutputs) -> Iterator[TracedEvent]:
     span, call = message.span, message.call
-    yield _build_event(span.ended_at, 1, span, f"call:{message.position}", _call_fields(call))
+    yield _build_event(span.ended_at, _CALL_RANK, span, f"call:{message.position}", _call_fields(call))
     reported = outputs.find(call.call_id, span)
     if reported is not None:
         reporter, result = reported
         yield _build_event(
-            max(span.ended_at, reporter.started_at), 2, span, f"out:{message.position}", _output_fields(result, call)
+            max(span.ended_at, reporter.started_at), _OUTPUT_RANK, span, f"out:{message.position}", _output_fields(result, call)
         )
 
 
@@ -784,8 +806,7 @@ def _with_name_end(
     name: str, tools_with_arguments: Sequence[_ToolTimes], reversed_names: Sequence[str]
 ) -> Sequence[_ToolTimes]:
     """Return the tools whose name ends with `name`. They are adjacent in the sorted list."""
-    reversed_name = name[::-1]
-    start = bisect_left(reversed_names, reversed_name)
-    return tools_with_arguments[
-        start : bisect_left(reversed_names, 1, start, key=lambda name: not name.startswith(reversed_name))
-    ]
+    reversed_end = name[::-1]
+    start = bisect_left(reversed_names, reversed_end)
+    adjacent_tools = islice(tools_with_arguments, start, None)
+    return list(takewhile(lambda tool: tool.reversed_name.startswith(reversed_end), adjacent_tools))

@@ -16,7 +16,7 @@ from audit.redaction import Redactor
 from schemas.bounds import MAX_ID
 from schemas.records import Span
 from streams.log.span_admission import AdmittedSpan, admit_spans, labels_of
-from streams.sources.otlp.request import Event, ReceivedSpan
+from streams.sources.otlp.received import Event, ReceivedSpan
 from streams.sources.otlp.stored_spans import MAX_CALLS, SpanOwner, build_span_record
 
 SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"

@@ -34,7 +34,8 @@ from schemas.records import Record, Span
 from streams.engine.engine import Engine
 from streams.log.local_log import LocalLog
 from streams.log.log import Commit, Submission
-from streams.sources.otlp.request import SIGNALS, RejectedItem
+from streams.sources.otlp.received import RejectedItem
+from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.stored_spans import build_span_record
 from streams.upkeep import assembling
 from streams.upkeep.assembling import LATE, LONGEST_PAUSE, TOO_MANY, TraceAssembler

@@ -14,7 +14,8 @@ from support.otlp_spans import agent, chat, messages, request, span, tool
 from schemas.records import Exchange
 from streams.sources.otlp.kinds import KINDS
 from streams.sources.otlp.reading import FactReader
-from streams.sources.otlp.request import SIGNALS, RejectedItem
+from streams.sources.otlp.received import RejectedItem
+from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.span_facts import SpanFacts
 
 VALUES = [(attribute, value, kind) for _, attribute, kinds in KINDS for value, kind in kinds.items()]

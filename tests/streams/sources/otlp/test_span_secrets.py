@@ -12,7 +12,7 @@ from support import builders as build
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import Span
-from streams.sources.otlp.request import Event, ReceivedSpan
+from streams.sources.otlp.received import Event, ReceivedSpan
 from streams.sources.otlp.stored_spans import SpanOwner, build_span_record
 
 SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"
