@@ -114,8 +114,8 @@ class Rates(_PriceModel):
         """
         single = self._usd_per_million(batched=False)
         batch = self._usd_per_million(batched=True)
-        known = [rates for rates in (batch, single) if rates is not None]
-        return known[:1] if batched else known
+        rates = [pair for pair in (batch, single) if pair is not None]
+        return rates[:1] if batched else rates
 
     def _usd_per_million(self, *, batched: bool) -> tuple[float, float] | None:
         """Return USD per million tokens of input and of output; None if unknown."""

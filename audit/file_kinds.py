@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 HEAD = 8192
-"""Bytes at the beginning of a file that are read."""
+"""Number of bytes at the beginning of a file that are read."""
 
 
 class Kind(NamedTuple):
@@ -83,7 +83,7 @@ _MARKUP = re.compile(rb"\s*<(?:\?xml|!doctype|html|[a-z]+[ >])", re.IGNORECASE)
 _SEPARATORS = (b",", b";", b"\t", b"|")
 _SEPARATOR_LINE = re.compile(rb'\A"?sep=."?\r?\n', re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-"""Bytes that no text has in any encoding, except for the escape of some Japanese ones."""
+"""Bytes that occur in no text of any encoding. The escape character is not among them, because Japanese encodings use it."""
 _SESSION = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session"')
 _EVENT = re.compile(rb'"events?"\s*:')
 _SESSION_ID = re.compile(rb'"session_id"\s*:')
@@ -150,12 +150,14 @@ def exchanges_kind(head: bytes) -> Kind | None:
         return kind
     if text[:1] not in (b"{", b"["):
         return _text_kind(head)
-    if kind := detect_non_json(head) or _trace_kind(text):
+    kind = detect_non_json(head) or _trace_kind(text)
+    if kind is not None:
         return kind
     agent = _agent_kind(head)
     # Other programs write session ids in the same way.
-    is_claude = agent is CLAUDE_CODE and _CLAUDE_CODE_LINE.search(head.split(b"\n", 1)[0])
-    return agent if agent is not CLAUDE_CODE or is_claude else None
+    if agent is CLAUDE_CODE and not _CLAUDE_CODE_LINE.search(head.split(b"\n", 1)[0]):
+        return None
+    return agent
 
 
 def detect_non_transcript(head: bytes) -> Kind | None:
@@ -171,17 +173,20 @@ def detect_non_transcript(head: bytes) -> Kind | None:
 
 def detect_non_claude_code(head: bytes) -> Kind | None:
     """Return the kind of a file that is not a Claude Code transcript; None if it may be."""
-    return _unlike_agent(head, CLAUDE_CODE)
+    return _detect_other_kind(head, CLAUDE_CODE)
 
 
 def detect_non_codex(head: bytes) -> Kind | None:
     """Return the kind of a file that is not a Codex rollout, compressed or not; None if it may be."""
-    return None if binary_kind(head) is ZSTANDARD else _unlike_agent(head, CODEX)
+    return None if binary_kind(head) is ZSTANDARD else _detect_other_kind(head, CODEX)
 
 
-def _unlike_agent(head: bytes, wanted: Kind) -> Kind | None:
-    kind = detect_non_json(head) or _agent_kind(head) or (EVENTS if _is_events(head) else None)
-    return None if kind is wanted else kind
+def _detect_other_kind(head: bytes, expected: Kind) -> Kind | None:
+    """Return the kind of a file if it is known and not the expected one."""
+    kind = detect_non_json(head) or _agent_kind(head)
+    if kind is None and _is_events(head):
+        kind = EVENTS
+    return None if kind is expected else kind
 
 
 def _agent_kind(head: bytes) -> Kind | None:
@@ -193,15 +198,17 @@ def _agent_kind(head: bytes) -> Kind | None:
         return CODEX
     if _CODEX_LOG.match(head):
         return CODEX_LOG
-    first = head.split(b"\n", 1)[0]
-    is_claude = _CLAUDE_CODE.match(head) and not _SESSION_ID.search(first) and not _EVENT.search(first)
-    is_log = _STREAM_LOG.match(head) and _SESSION_ID.search(first) and _LOG_LINE.search(first)
-    return CLAUDE_CODE if is_claude or is_log else None
+    first_line = head.split(b"\n", 1)[0]
+    is_transcript = _CLAUDE_CODE.match(head) and not _SESSION_ID.search(first_line) and not _EVENT.search(first_line)
+    is_stream_log = _STREAM_LOG.match(head) and _SESSION_ID.search(first_line) and _LOG_LINE.search(first_line)
+    return CLAUDE_CODE if is_transcript or is_stream_log else None
 
 
 def _trace_kind(text: bytes) -> Kind | None:
     """Return the kind of a file of traces, by its first members; None for another file."""
-    return OTLP if _OTLP.match(text) else SPANS if _SPANS.match(text) else None
+    if _OTLP.match(text):
+        return OTLP
+    return SPANS if _SPANS.match(text) else None
 
 
 def _is_events(head: bytes) -> bool:
@@ -222,9 +229,9 @@ def _is_utf8(head: bytes) -> bool:
 
 def _is_damaged_utf8(head: bytes) -> bool:
     """Return whether most non-ASCII letters are valid UTF-8."""
-    beyond = [character for character in head.decode(errors="surrogateescape") if character > "\x7f"]
-    invalid = sum("\udc80" <= character <= "\udcff" for character in beyond)
-    return len(beyond) >= 2 * invalid
+    non_ascii = [character for character in head.decode(errors="surrogateescape") if character > "\x7f"]
+    invalid_count = sum("\udc80" <= character <= "\udcff" for character in non_ascii)
+    return len(non_ascii) >= 2 * invalid_count
 
 
 def _has_columns(head: bytes) -> bool:
@@ -232,4 +239,6 @@ def _has_columns(head: bytes) -> bool:
     lines = [line for line in _SEPARATOR_LINE.sub(b"", head.removeprefix(_BOM), count=1).splitlines()[:5] if line.strip()]
     if len(head) == HEAD:
         lines = lines[:-1] or lines
-    return any(0 < lines[0].count(mark) == lines[-1].count(mark) for mark in _SEPARATORS) if lines else False
+    if not lines:
+        return False
+    return any(0 < lines[0].count(mark) == lines[-1].count(mark) for mark in _SEPARATORS)

@@ -23,7 +23,7 @@ import re2
 from schemas.errors import PolicyError
 
 MAX_PATTERN_LENGTH = 1000
-"""Longest pattern in a file; a longer one should be several patterns."""
+"""Maximum length of a pattern in a file. A longer pattern should be split."""
 WINDOW = 8192
 """Bytes that `Pattern.spans` passes to one search, so that many matches do not take quadratic time."""
 MAX_MATCH = WINDOW // 2
@@ -32,12 +32,14 @@ _APOSTROPHES = "\u2018\u2019\u02bc\uff07\u0060\u00b4"
 _ASCII_APOSTROPHES = "".join(filter(str.isascii, _APOSTROPHES))
 _HINT = "Patterns are RE2: no look-around and no back-references, because matching must stay linear in time on hostile text."
 
-_TOGETHER = 16 * 1024
-"""Bytes of texts that are searched as one; few, because a search may read all of them for each hit."""
-_MEMORY = 32 * 1024 * 1024
-"""Most bytes of memory for the union of the patterns; a larger union is searched pattern by pattern."""
+_CHUNK_BYTES = 16 * 1024
+"""Maximum bytes of texts that are searched as one. It is small because a search may read all of them for each match."""
+_MAX_UNION_BYTES = 32 * 1024 * 1024
+"""Maximum memory of the union of the patterns. Without a union, the patterns are searched one by one."""
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_LINES = {"A": "(?m:^)", "z": "(?m:$)"}
+_LINE_ANCHORS = {"A": "(?m:^)", "z": "(?m:$)"}
+_NO_SPAN = (-1, -1)
+"""The span of a group that did not match."""
 _SWITCHES = re.compile(r"\\Q|\(\?[a-zA-Z]*-")
 """A literal section in which nothing is an escape, or a flag that is switched off."""
 
@@ -74,8 +76,9 @@ class Pattern:
                 position = limit if limit == len(data) else limit - MAX_MATCH
                 continue
             start, end = match.span()
-            if start > position and end == limit < len(data):
-                position = start  # the window cut it short: look again from where it starts
+            may_be_cut = end == limit < len(data)
+            if may_be_cut and start > position:
+                position = start  # search again from its start, in a full window
                 continue
             if end > start:
                 yield start, end
@@ -86,9 +89,10 @@ class Pattern:
 
         There is no window, so this is only for patterns that fail early, for which the sum of the searches is linear as well.
         """
-        wanted = tuple(groups)
+        group_numbers = tuple(groups)
         for match in self._regexp.finditer(data):
-            yield next(span for group in wanted if (span := match.span(group)) != (-1, -1))
+            spans = [match.span(number) for number in group_numbers]
+            yield next(span for span in spans if span != _NO_SPAN)
 
 
 def encode(text: str) -> bytes:
@@ -126,72 +130,79 @@ class Prefilter:
     """A prefilter for some patterns, on texts in the form of `audit.patterns.encode`."""
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
-        listed = tuple(patterns)
-        self._alone = tuple(pattern for pattern in listed if _SWITCHES.search(pattern.text))
-        joined = [pattern for pattern in listed if pattern not in self._alone]
-        self._union = _union(joined)
-        if self._union is None:
-            self._alone = listed
+        all_patterns = tuple(patterns)
+        separate = tuple(pattern for pattern in all_patterns if _SWITCHES.search(pattern.text))
+        self._union = _compile_union([pattern for pattern in all_patterns if pattern not in separate])
+        self._separate = all_patterns if self._union is None else separate
+        """Patterns that are not in the union, and are searched text by text."""
 
     def found_in(self, data: bytes) -> bool:
         """Return whether one of the patterns may match anywhere in the text."""
-        return (self._union is not None and self._union.search(data) is not None) or any(
-            pattern.found_in(data) for pattern in self._alone
-        )
+        if self._union is not None and self._union.search(data) is not None:
+            return True
+        return any(pattern.found_in(data) for pattern in self._separate)
 
     def is_clean(self, texts: Sequence[bytes]) -> bool:
         """Return whether none of the patterns can match in a few texts, by one search."""
-        if any(pattern.found_in(text) for pattern in self._alone for text in texts):
+        if any(pattern.found_in(text) for pattern in self._separate for text in texts):
             return False
         return self._union is None or self._union.search(b"\n".join(texts)) is None
 
-    def rows(self, texts: Sequence[bytes]) -> list[int]:
+    def find_suspects(self, texts: Sequence[bytes]) -> list[int]:
         """Return the indexes of the texts in which one of the patterns may match, ascending."""
-        rows = {row for pattern in self._alone for row, text in enumerate(texts) if pattern.found_in(text)}
-        for start, end in _chunks(texts) if self._union is not None else ():
-            rows.update(start + row for row in _touched(self._union, texts[start:end]))
-        return sorted(rows)
+        matching = {index for pattern in self._separate for index, text in enumerate(texts) if pattern.found_in(text)}
+        if self._union is not None:
+            for start, end in _split_into_chunks(texts):
+                matching.update(start + index for index in _find_touched(self._union, texts[start:end]))
+        return sorted(matching)
 
 
-def _union(patterns: Sequence[Pattern]) -> Any:
+def _compile_union(patterns: Sequence[Pattern]) -> Any:
     """Return one expression for all patterns; None without patterns, or if it would be too large."""
     if not patterns:
         return None
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
-    options.max_mem = _MEMORY
+    options.max_mem = _MAX_UNION_BYTES
     flags = {True: "im", False: "m"}
-    parts = (f"(?{flags[pattern.ignore_case]}:{_ESCAPE.sub(_line_wise, pattern.text)})" for pattern in patterns)
+    alternatives = (f"(?{flags[pattern.ignore_case]}:{_ESCAPE.sub(_anchor_to_line, pattern.text)})" for pattern in patterns)
     try:
-        return re2.compile(encode("|".join(parts)), options)
+        return re2.compile(encode("|".join(alternatives)), options)
     except re2.error:
         return None
 
 
-def _line_wise(escape: re.Match[str]) -> str:
-    return _LINES.get(escape[1], escape[0])
+def _anchor_to_line(escape: re.Match[str]) -> str:
+    r"""Return an escape with `\A` and `\z` replaced by the start and the end of a line."""
+    return _LINE_ANCHORS.get(escape[1], escape[0])
 
 
-def _chunks(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield groups of texts that are searched as one: each has few bytes, or one text."""
-    start, size = 0, 0
+def _split_into_chunks(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield ranges (start, end) of texts that are searched as one: each has at most _CHUNK_BYTES bytes, or one text."""
+    start = 0
+    size = 0
     for index, text in enumerate(texts):
-        if size + len(text) > _TOGETHER and index > start:
+        if size + len(text) > _CHUNK_BYTES and index > start:
             yield start, index
-            start, size = index, 0
+            start = index
+            size = 0
         size += len(text) + 1
     if texts:
         yield start, len(texts)
 
 
-def _touched(union: Any, texts: Sequence[bytes]) -> Iterator[int]:
-    """Return the indexes of the texts that a match touches, in a group that is searched as one."""
-    whole = b"\n".join(texts)
-    begins = [0, *accumulate(len(text) + 1 for text in texts)]
+def _find_touched(union: Any, texts: Sequence[bytes]) -> Iterator[int]:
+    """Yield the indexes of the texts that a match touches, in a chunk that is searched as one."""
+    chunk = b"\n".join(texts)
+    offsets = [0, *accumulate(len(text) + 1 for text in texts)]
     position = 0
-    while position < begins[-1] and (match := union.search(whole, position)) is not None:
+    while position < offsets[-1]:
+        match = union.search(chunk, position)
+        if match is None:
+            return
         start, end = match.span()
-        last = bisect_right(begins, max(start, end - 1)) - 1
-        yield from range(bisect_right(begins, start) - 1, last + 1)
-        position = begins[last + 1]
+        first_index = bisect_right(offsets, start) - 1
+        last_index = bisect_right(offsets, max(start, end - 1)) - 1
+        yield from range(first_index, last_index + 1)
+        position = offsets[last_index + 1]

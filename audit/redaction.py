@@ -211,32 +211,35 @@ class Redactor:
         if not self._enabled:
             return self
         distinct = list(dict.fromkeys(texts))
-        suspects = {distinct[row] for row in self._find_suspects(list(map(encode, distinct)))}
+        suspects = {distinct[index] for index in self._find_suspects(list(map(encode, distinct)))}
         names = list(dict.fromkeys(json_texts))
-        sensitive = [names[row] for row in _build_prefilter((NAME_PREFILTER,)).rows(list(map(encode, names)))] if names else ()
-        copied = copy.copy(self)
-        copied._clean = frozenset(distinct).difference(suspects) if suspects else frozenset(distinct)  # noqa: SLF001 - same class
-        copied._clean_json = copied._clean.intersection(names).difference(sensitive)  # noqa: SLF001 - same class
-        return copied
+        sensitive: list[str] = []
+        if names:
+            indexes = _build_prefilter((NAME_PREFILTER,)).find_suspects(list(map(encode, names)))
+            sensitive = [names[index] for index in indexes]
+        redactor = copy.copy(self)
+        redactor._clean = frozenset(distinct).difference(suspects) if suspects else frozenset(distinct)  # noqa: SLF001 - same class
+        redactor._clean_json = redactor._clean.intersection(names).difference(sensitive)  # noqa: SLF001 - same class
+        return redactor
 
     def _find_suspects(self, data: Sequence[bytes]) -> Iterator[int]:
         """Yield the indexes of the texts that may contain a secret."""
         ids: list[int] = []
         others: list[int] = []
-        for row, text in enumerate(data):
+        for index, text in enumerate(data):
             if is_one_run(text):
-                ids.append(row)
+                ids.append(index)
             else:
-                others.append(row)
-        suspects = ids + [others[index] for index in self._prefilter.rows([data[row] for row in others])]
+                others.append(index)
+        suspects = ids + [others[number] for number in self._prefilter.find_suspects([data[index] for index in others])]
         if not suspects:
             return
         # This prefilter is built on first use, because it is not needed at every start.
         prefilter = _build_prefilter(self._patterns_without_runs)
-        specific = {suspects[index] for index in prefilter.rows([data[row] for row in suspects])}
-        for row in suspects:
-            if row in specific or b"[SECRET:" in data[row] or has_random_run(data[row]):
-                yield row
+        specific = {suspects[number] for number in prefilter.find_suspects([data[index] for index in suspects])}
+        for index in suspects:
+            if index in specific or b"[SECRET:" in data[index] or has_random_run(data[index]):
+                yield index
 
     def are_clean(self, texts: Iterable[str]) -> bool:
         """Return whether all texts are known to be clean, or nothing is redacted; False if unknown."""
@@ -319,19 +322,19 @@ class Redactor:
     def _replace(self, data: bytes, kind: SecretKind, counts: Counter[str]) -> bytes:
         """Return the text with secrets of one kind between markers replaced."""
         pieces: list[bytes] = []
-        position = 0
+        section_start = 0
         for marker_start, marker_end in [*_find_markers(data), (len(data), len(data))]:
-            between = data[position:marker_start]
-            copied = 0
-            for start, end in kind.spans(between):
-                first, last = _widen_to_characters(between, start, end)
-                first = max(first, copied)
+            section = data[section_start:marker_start]
+            secret_end = 0
+            for start, end in kind.spans(section):
+                first, last = _widen_to_characters(section, start, end)
+                first = max(first, secret_end)
                 if first < last:
-                    pieces += [between[copied:first], self._build_marker(kind.name, between[first:last])]
+                    pieces += [section[secret_end:first], self._build_marker(kind.name, section[first:last])]
                     counts[kind.name] += 1
-                    copied = last
-            pieces += [between[copied:], data[marker_start:marker_end]]
-            position = marker_end
+                    secret_end = last
+            pieces += [section[secret_end:], data[marker_start:marker_end]]
+            section_start = marker_end
         return b"".join(pieces)
 
     def _build_marker(self, kind: str, secret: bytes) -> bytes:

@@ -22,14 +22,15 @@ Location = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 POLICY_HINT = "Correct the lines named above; examples/policy.yaml explains every field."
 """Advice on problems in a policy or methodology."""
-_KEYS = {"string_pattern_mismatch": "project name"}
-_TYPES_IN_WORDS = {  # what a file says otherwise than a call
+_KEY_NOUNS = {"string_pattern_mismatch": "project name"}
+_FILE_MESSAGES = {
     "model_type": "fields are expected here, one per line: `name: value`",
     "model_attributes_type": "fields are expected here, one per line: `name: value`",
     "missing": "is required",
     "extra_forbidden": "unknown field",
     "string_type": "must be a string; quote it",
 }
+"""Messages for problems in a file, where they differ from those for a call."""
 
 
 class Document:
@@ -57,7 +58,7 @@ class Document:
             raise self._unreadable(1, "the file is empty")
 
     def problem(self, location: Location, reason: str) -> None:
-        """Add a problem of a field."""
+        """Add a problem with a field."""
         self.note(location, f"{self.describe_location(location)}: {reason}")
 
     def note(self, location: Location, message: str) -> None:
@@ -79,10 +80,11 @@ class Document:
         try:
             result = model.model_validate(self.value, by_alias=True, by_name=False)
         except ValidationError as error:
-            located = [(self._own_location(problem), problem) for problem in error.errors(include_url=False)]
-            for own_location, problem in located:
-                if not _is_consequence(own_location, problem, [location for location, _ in located]):
-                    self.problem(own_location, _reason_of(problem, model))
+            problems = error.errors(include_url=False)
+            locations = [self._own_location(problem) for problem in problems]
+            for location, problem in zip(locations, problems, strict=True):
+                if not _is_consequence(location, problem, locations):
+                    self.problem(location, _describe_problem(problem, model))
             self.refuse_problems()
             raise  # unreachable: a ValidationError has at least one error
         self.refuse_problems()
@@ -98,13 +100,14 @@ class Document:
 
         Pydantic adds elements to the location: the kind chosen from several, and a mark for a bad key.
         """
-        *around, last = problem["loc"] or ("",)
-        known_location: Location = ()
-        for element in around:
-            known_location = (*known_location, element) if (*known_location, element) in self.lines else known_location
+        *parents, last = problem["loc"] or ("",)
+        location: Location = ()
+        for element in parents:
+            if (*location, element) in self.lines:
+                location = (*location, element)
         if problem["type"] in _KIND_PROBLEMS:
-            return (*known_location, last, problem["ctx"]["discriminator"].strip("'"))
-        return known_location if last in ("", "[key]") else (*known_location, last)
+            return (*location, last, problem["ctx"]["discriminator"].strip("'"))
+        return location if last in ("", "[key]") else (*location, last)
 
     def _unreadable(self, line: int, reason: str) -> PolicyError:
         return PolicyError(f"{self.path}:{line}: document: {reason}", hint="The file must be one YAML or JSON document.")
@@ -113,17 +116,17 @@ class Document:
         """Return the node as plain values (sequences as tuples); records lines and refuses features of YAML beyond JSON."""
         self.lines.setdefault(location, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
-            return self._mapping(node, location)
+            return self._construct_mapping(node, location)
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
             return tuple(self._construct(item, (*location, index)) for index, item in enumerate(node.value))
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node)
+            return self._construct_scalar(node)
         raise _refusal(f"the tag {node.tag} is not supported", node)
 
-    def _mapping(self, node: yaml.MappingNode, location: Location) -> dict[Hashable, Any]:
+    def _construct_mapping(self, node: yaml.MappingNode, location: Location) -> dict[Hashable, Any]:
         result: dict[Hashable, Any] = {}
         for key_node, value_node in node.value:
-            key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
+            key = self._construct_scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
                 raise _refusal("a field name must be text; quote it", key_node)
             line = key_node.start_mark.line + 1
@@ -136,7 +139,7 @@ class Document:
             result[key] = self._construct(value_node, (*location, key))
         return result
 
-    def _scalar(self, node: yaml.ScalarNode) -> Any:
+    def _construct_scalar(self, node: yaml.ScalarNode) -> Any:
         try:
             return self._loader.construct_object(node)
         except (ValueError, OverflowError):
@@ -169,7 +172,10 @@ def _refusal(reason: str, position: Any) -> yaml.MarkedYAMLError:
 
 def _decode_text(path: Path, data: bytes) -> str:
     if len(data) > MAX_FILE_BYTES:
-        raise PolicyError(f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes", hint="A settings file has a page or two.")
+        raise PolicyError(
+            f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes",
+            hint="Check that it is the right file; a settings file has a page or two.",
+        )
     if kind := binary_kind(data[:HEAD]):
         raise PolicyError(f"{path}:1: document: is {kind.name}, not YAML or JSON", hint=kind.hint)
     try:
@@ -177,10 +183,10 @@ def _decode_text(path: Path, data: bytes) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise PolicyError(f"{path}:{line}: document: not UTF-8", hint="Save the file as UTF-8.") from None
-    odd = yaml.reader.Reader.NON_PRINTABLE.search(text)
-    if odd:
-        line = text.count("\n", 0, odd.start()) + 1
-        raise PolicyError(f"{path}:{line}: document: control character {odd.group()!r}", hint="Remove the character.")
+    control = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    if control:
+        line = text.count("\n", 0, control.start()) + 1
+        raise PolicyError(f"{path}:{line}: document: control character {control.group()!r}", hint="Remove the character.")
     return text
 
 
@@ -206,34 +212,37 @@ def _field_path(location: Location) -> str:
 
 def _is_consequence(location: Location, problem: Any, locations: Iterable[Location]) -> bool:
     """Return whether a list is only too short because pydantic leaves out elements that have problems of their own."""
-    return problem["type"] == "too_short" and any(
-        len(describe_location) > len(location) and describe_location[: len(location)] == location
-        for describe_location in locations
-    )
+    if problem["type"] != "too_short":
+        return False
+    return any(len(other) > len(location) and other[: len(location)] == location for other in locations)
 
 
-def _reason_of(problem: Any, model: type[BaseModel]) -> str:
-    kind, location = problem["type"], problem["loc"]
+def _describe_problem(problem: Any, model: type[BaseModel]) -> str:
+    """Return what is wrong with a field, with its value or a suggestion."""
+    kind = problem["type"]
+    location = problem["loc"]
     if location and location[-1] == "[key]":
-        return f"not a {_KEYS.get(kind, 'name')}: {words_of(problem)}"
+        return f"not a {_KEY_NOUNS.get(kind, 'name')}: {words_of(problem)}"
     if kind in _KIND_PROBLEMS:
-        return _about_kinds(problem, model)
-    reason = _TYPES_IN_WORDS.get(kind) or words_of(problem)
+        return _describe_kinds(problem, model)
+    reason = _FILE_MESSAGES.get(kind) or words_of(problem)
     if kind == "extra_forbidden":
-        names = _field_names(model) - {str(location[-1])}
-        return reason + _nearest(str(location[-1]), names)
+        name = str(location[-1])
+        return reason + _suggest_name(name, _list_field_names(model) - {name})
     value = problem["input"]
-    is_plain = isinstance(value, str | int | float) or value is None
-    return f"{reason} (it is {value!r:.80})" if kind != "missing" and is_plain else reason
+    is_scalar = isinstance(value, str | int | float) or value is None
+    if kind == "missing" or not is_scalar:
+        return reason
+    return f"{reason} (it is {value!r:.80})"
 
 
-def _about_kinds(problem: Any, model: type[BaseModel]) -> str:
+def _describe_kinds(problem: Any, model: type[BaseModel]) -> str:
     """Name the available kinds, if a field must choose one and names none of them."""
     field = problem["ctx"]["discriminator"].strip("'")
     choices = (item.get("discriminator", {}) for item in _nested(model.model_json_schema(by_alias=True)))
     kinds = sorted(next(choice["mapping"] for choice in choices if choice.get("propertyName") == field))
     tag = problem["ctx"].get("tag")
-    start = "is required" if tag is None else f"there is no {field} {tag[:80]!r}{_nearest(tag, kinds)}"
+    start = "is required" if tag is None else f"there is no {field} {tag[:80]!r}{_suggest_name(tag, kinds)}"
     return f"{start}; there are {', '.join(kinds)}"
 
 
@@ -246,17 +255,19 @@ def _nested(schema: Any) -> Iterator[dict[str, Any]]:
             yield from _nested(item)
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(names), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+def _suggest_name(name: str, names: Iterable[str]) -> str:
+    """Return a suggestion of the most similar name; an empty text if none is similar."""
+    matches = difflib.get_close_matches(name, sorted(names), n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def _field_names(model: type[BaseModel]) -> set[str]:
+def _list_field_names(model: type[BaseModel]) -> set[str]:
     """Return the names that a file may use anywhere in the model, for suggestions."""
-    names: set[str] = set()
-    for definition in (schema := model.model_json_schema(by_alias=True)).get("$defs", {}).values():
+    schema = model.model_json_schema(by_alias=True)
+    names = set(schema.get("properties", {}))
+    for definition in schema.get("$defs", {}).values():
         names |= set(definition.get("properties", {}))
-    return names | set(schema.get("properties", {}))
+    return names
 
 
 class PolicyModel(BaseModel):

@@ -1,4 +1,4 @@
-"""Telemetry, pure: how many heartbeats a session has missed, and the resulting status.
+"""Counts the heartbeats that a session has missed, and derives its status.
 
 | missed | status | level |
 | --- | --- | --- |
@@ -7,7 +7,7 @@
 | 2 | yellow | warning: an alert |
 | 3 or more | red | critical: the session has stopped |
 
-A session whose last turn ended is idle: it owes no heartbeat until its user asks again, so it misses none.
+A session whose last turn ended is idle. It sends no heartbeat until its user asks again, so it misses none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _STATUSES: tuple[Status, ...] = ("green", "yellow", "yellow", "red")
 _LEVELS: tuple[Level | None, ...] = (None, "info", "warning", "critical")
 STOPPED = 3
-"""Missed heartbeats from which on a session counts as stopped."""
+"""Number of missed heartbeats at which a session counts as stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,25 @@ class Silence:
 def silence(
     last_received: datetime, listening: datetime | None, now: datetime, interval: timedelta, *, is_idle: bool = False
 ) -> Silence:
-    """Return the silence since the last heartbeat, not counting time before `listening` (None if there is none).
+    """Return the silence since the last heartbeat, or since the server started `listening` if that is later.
 
-    A heartbeat is missed once its interval is over: after exactly one interval nothing is missed. A heartbeat from the future
-    counts as now. An idle session misses none.
+    A heartbeat is missed once its interval is over: after exactly one interval, none is missed. A heartbeat from the future
+    counts as received now. An idle session misses none.
     """
-    since = last_received if listening is None else max(last_received, listening)
-    elapsed = max(now - since, timedelta(0))
-    return Silence(elapsed, 0 if is_idle else max(elapsed - _MICROSECOND, timedelta(0)) // interval)
+    start = last_received if listening is None else max(last_received, listening)
+    elapsed = max(now - start, timedelta(0))
+    if is_idle:
+        return Silence(elapsed, 0)
+    return Silence(elapsed, max(elapsed - _MICROSECOND, timedelta(0)) // interval)
 
 
 def listening_since(
     since: datetime | None, last_look: datetime | None, now: datetime, *, ready: bool, patience: timedelta
 ) -> datetime:
-    """Return since when the server has listened without a break, as of `now`.
+    """Return the time since which the server has listened without a break, as of `now`.
 
-    Listening restarts if no records are accepted (not `ready`), and if the last look is longer ago than `patience`, because
-    then the process itself was paused. A session that was silent during a break may only have been unheard.
+    Listening restarts if the server accepts no records (not `ready`), or if the last check is longer ago than `patience`,
+    because then the process itself was paused. A session that seems silent during a break may have sent heartbeats.
     """
     if since is None or last_look is None or not ready or now - last_look > patience:
         return now

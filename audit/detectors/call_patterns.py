@@ -2,9 +2,9 @@
 
 1. Calls **alternate** if two different calls, each with unchanged arguments, follow each other in turn without another call in
    between: A, B, A, B (also known as ping-pong). Nothing happened in between that could change their results.
-2. A call is a **near-duplicate** if one of the last WINDOW calls names the same tool with arguments that say nearly the same:
-   the same keys and the same numbers in any order, and nearly the same words, whatever their order, case and spacing. Different
-   numbers are another page, line or id, and so progress.
+2. A call is a **near-duplicate** if one of the last WINDOW calls names the same tool with nearly the same arguments: equal keys
+   and numbers in any order, and nearly the same words; their order, case and spacing do not matter. Different numbers mean
+   progress: another page, line or id.
 3. Polling is neither: calls that `audit.diagnosis.events` exempts have no key, and a policy can name further tools. In a
    transcript, both patterns are found within one exchange.
 
@@ -31,7 +31,7 @@ WINDOW = 10
 BITS = 1024
 """Bits that the words of a call are folded into."""
 MAX_COMPARED_CHARACTERS = 1_000
-"""Most characters of arguments that are compared; longer ones are texts being written, of which similar versions are normal."""
+"""Maximum length of arguments that are compared. Longer ones are texts being written, and similar versions of a text are normal."""
 _TOKENS = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+")
 
 Reference = tuple[int, str]
@@ -49,7 +49,8 @@ class Sketch(msgspec.Struct, array_like=True, frozen=True, gc=False):
         """Return the share of words, 0 to 1, that two calls have in common; 0 if keys or numbers differ."""
         if self.exact != other.exact:
             return 0.0
-        own_bits, other_bits = int.from_bytes(self.words, "big"), int.from_bytes(other.words, "big")
+        own_bits = int.from_bytes(self.words, "big")
+        other_bits = int.from_bytes(other.words, "big")
         return (own_bits & other_bits).bit_count() / max(1, (own_bits | other_bits).bit_count())
 
 
@@ -104,8 +105,8 @@ class CallPatterns(msgspec.Struct, gc=False):
         """Return the patterns to fold calls into; None if the thresholds enable neither pattern."""
         if thresholds.alternating_rounds is None and thresholds.near_duplicate_calls is None:
             return None
-        compared = thresholds.near_duplicate_calls is not None
-        return cls(thresholds.polling_tools, thresholds.near_duplicate_similarity if compared else None)
+        similarity = None if thresholds.near_duplicate_calls is None else thresholds.near_duplicate_similarity
+        return cls(thresholds.polling_tools, similarity)
 
     @property
     def alternation(self) -> Alternation:
@@ -127,7 +128,9 @@ class CallPatterns(msgspec.Struct, gc=False):
             return
         if exchange != self.exchange:
             self._end_alternation()
-            self.current, self.exchange, self.recent = Alternation(), exchange, []
+            self.current = Alternation()
+            self.exchange = exchange
+            self.recent = []
         self._alternate(reference, tool, key, limit)
         if self.similarity is not None and payload is not None:
             self._compare(reference, tool, key, payload, limit)
@@ -140,18 +143,22 @@ class CallPatterns(msgspec.Struct, gc=False):
         return [alternation, self.near_tool, self.near_duplicates, self.near_references[:limit]]
 
     def _alternate(self, reference: Reference, tool: str, key: str, limit: int | None) -> None:
+        """Extend the current alternation by a call, or end it and start another one."""
         current = self.current
-        before, last = current.keys
-        if current.calls >= 2 and key == before:
-            current.keys, current.tools, current.calls = (last, key), (current.tools[1], tool), current.calls + 1
+        last_but_one_key, last_key = current.keys
+        last_tool = current.tools[1]
+        if current.calls >= 2 and key == last_but_one_key:
+            current.keys = (last_key, key)
+            current.tools = (last_tool, tool)
+            current.calls += 1
             if limit is None or len(current.references) < limit:
                 current.references.append(reference)
             return
         self._end_alternation()
-        if self.last is None or current.calls == 0 or key == last:
+        if self.last is None or current.calls == 0 or key == last_key:
             self.current = Alternation(("", key), ("", tool), 1, [reference][:limit])
         else:
-            self.current = Alternation((last, key), (current.tools[1], tool), 2, [self.last, reference][:limit])
+            self.current = Alternation((last_key, key), (last_tool, tool), 2, [self.last, reference][:limit])
 
     def _end_alternation(self) -> None:
         self.longest = self.alternation
@@ -175,7 +182,8 @@ def sketch_of(payload: str | Mapping[str, Any]) -> Sketch | None:
     arguments = _parse_arguments(call_arguments(event)) if isinstance(event, Mapping) else None
     if arguments is None or len(canonical_json(arguments)) > MAX_COMPARED_CHARACTERS:
         return None
-    keys, texts = list[str](), list[str]()
+    keys: list[str] = []
+    texts: list[str] = []
     for key, value in _iterate_leaves(arguments):
         keys.append(key if isinstance(value, str) else f"{key}={canonical_json(value)}")
         texts.append(value if isinstance(value, str) else "")

@@ -42,20 +42,20 @@ def cost_explosion(evidence: SessionEvidence, thresholds: Thresholds) -> list[Ca
     twelve, that together reach the threshold of tokens, and the repeated calls if they reach theirs.
     """
     total = evidence.total_tokens
-    most = evidence.new_tokens
+    new_tokens = evidence.new_tokens
     repeated = evidence.most_repeated_except(thresholds.polling_tools)
     duplicates = duplicates_of(repeated)
     spent = {
         *_select_shares(total, thresholds.session_tokens, evidence.largest),
-        *_select_shares(most.most, thresholds.exchange_tokens, most.most_shares),
+        *_select_shares(new_tokens.max_count, thresholds.exchange_tokens, new_tokens.max_shares),
     }
-    is_expensive = _reaches(total, thresholds.session_tokens) or _reaches(most.most, thresholds.exchange_tokens)
+    is_expensive = _reaches(total, thresholds.session_tokens) or _reaches(new_tokens.max_count, thresholds.exchange_tokens)
     if not is_expensive and duplicates < thresholds.duplicate_calls:
         return []
     if duplicates < thresholds.duplicate_calls:
         repeated = []
     is_critical = _reaches(total, thresholds.critical_session_tokens) or _reaches(
-        most.most, thresholds.critical_exchange_tokens
+        new_tokens.max_count, thresholds.critical_exchange_tokens
     )
     tokens, used = _describe_tokens(evidence, thresholds)
     return [
@@ -89,5 +89,5 @@ def _describe_tokens(evidence: SessionEvidence, thresholds: Thresholds) -> tuple
     """Return the tokens that the thresholds apply to, and their description."""
     if thresholds.session_tokens is not None:
         return evidence.total_tokens, f"Session used {pluralize(evidence.total_tokens, 'token')}"
-    most = evidence.new_tokens.most
-    return most, f"An exchange took up to {pluralize(most, 'new token')}"
+    max_tokens = evidence.new_tokens.max_count
+    return max_tokens, f"An exchange took up to {pluralize(max_tokens, 'new token')}"

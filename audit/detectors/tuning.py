@@ -43,7 +43,7 @@ MEASURES: dict[str, Measure] = {
     "saturation": lambda evidence, _: evidence.fullest,
     "polluted_contexts": _count_problems("context_event"),
     "session_tokens": lambda evidence, _: evidence.total_tokens,
-    "exchange_tokens": lambda evidence, _: evidence.new_tokens.most,
+    "exchange_tokens": lambda evidence, _: evidence.new_tokens.max_count,
     "duplicate_calls": lambda evidence, thresholds: duplicates_of(evidence.most_repeated_except(thresholds.polling_tools)),
     "failed_skills": _count_problems("skill_event"),
     "alternating_rounds": lambda evidence, _: evidence.patterns.alternation.rounds if evidence.patterns else 0,
@@ -77,18 +77,21 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         return self.proposed != self.value
 
 
-def tune(evidence_by_run: Sequence[tuple[int, SessionEvidence]], profile: Profile, *, share: float, named: int) -> list[Tuned]:
-    """Return the effect of each threshold of a profile on these runs, the newest last, listing at most `named` runs for each.
+def tune(
+    evidence_by_run: Sequence[tuple[int, SessionEvidence]], profile: Profile, *, share: float, max_runs: int
+) -> list[Tuned]:
+    """Return the effect of each threshold of a profile on these runs, which are in order of time.
 
-    `share` is the share of runs, 0 to 1, that a proposed value may flag.
+    `share` is the share of runs, 0 to 1, that a proposed value may flag. At most `max_runs` runs are listed for each threshold.
     """
-    measured = {
+    measurements = {
         name: [(number, measure(evidence, profile.thresholds)) for number, evidence in evidence_by_run]
         for name, measure in MEASURES.items()
     }
-    proposals = _propose_all({name: [value for _, value in found] for name, found in measured.items()}, profile, share)
+    values = {name: [value for _, value in pairs] for name, pairs in measurements.items()}
+    proposals = _propose_all(values, profile, share)
     return [
-        _measure_threshold(name, measured[name], profile, proposals[name], named)
+        _measure_threshold(name, measurements[name], profile, proposals[name], max_runs)
         for name in Thresholds.model_fields
         if name in MEASURES
     ]
@@ -103,9 +106,10 @@ def proposed_policy(rows: Sequence[Tuned], name: ProfileName, agent: str) -> dic
 
 def _propose_all(values: dict[str, list[float]], profile: Profile, share: float) -> dict[str, float | None]:
     """Return the proposed value of each threshold; a severer one is never below the other of its kind."""
-    proposed = {name: _propose(name, found, profile, share) for name, found in values.items()}
+    proposed = {name: _propose(name, run_values, profile, share) for name, run_values in values.items()}
     for lower, upper in SEVERER.items():
-        lower_value, upper_value = proposed[lower], proposed[upper]
+        lower_value = proposed[lower]
+        upper_value = proposed[upper]
         if lower_value is not None and upper_value is not None:
             proposed[upper] = max(lower_value, upper_value)
     return proposed
@@ -115,15 +119,17 @@ def _propose(name: str, values: Sequence[float], profile: Profile, share: float)
     value: float | None = getattr(profile.thresholds, name)
     if value is None or len(values) < MIN_RUNS:
         return value
-    return max(_rare_value(sorted(values), share, name), getattr(PROFILES[profile.name], name) or 0)
+    shipped_value = getattr(PROFILES[profile.name], name) or 0
+    return max(_rare_value(sorted(values), share, name), shipped_value)
 
 
 def _measure_threshold(
-    name: str, measurements: Sequence[tuple[int, float]], profile: Profile, proposed: float | None, named: int
+    name: str, measurements: Sequence[tuple[int, float]], profile: Profile, proposed: float | None, max_runs: int
 ) -> Tuned:
     value = getattr(profile.thresholds, name)
     values = sorted(measured for _, measured in measurements)
     flagged = [number for number, measured in measurements if value is not None and measured >= value]
+    proposed_flagged = 0 if proposed is None else sum(measured >= proposed for measured in values)
     return Tuned(
         threshold=name,
         value=value,
@@ -132,17 +138,17 @@ def _measure_threshold(
         p99=_quantile(values, 0.99),
         most=values[-1] if values else 0,
         flagged=len(flagged),
-        runs=tuple(flagged[-named:][::-1]),
+        runs=tuple(flagged[-max_runs:][::-1]),
         proposed=proposed,
-        proposed_flagged=0 if proposed is None else sum(measured >= proposed for measured in values),
+        proposed_flagged=proposed_flagged,
     )
 
 
 def _rare_value(values: Sequence[float], share: float, name: str) -> float:
     """Return the smallest round value that at most this share of the sorted values reaches."""
     allowed = math.floor(share * len(values))
-    beyond = values[len(values) - 1 - allowed]
-    limit = math.floor(beyond) + 1
+    largest_unflagged = values[len(values) - 1 - allowed]
+    limit = math.floor(largest_unflagged) + 1
     if name.endswith("saturation"):
         return float(min(limit, 100))
     if limit < 100:
@@ -151,6 +157,6 @@ def _rare_value(values: Sequence[float], share: float, name: str) -> float:
     return math.ceil(limit / step) * step
 
 
-def _quantile(values: Sequence[float], part: float) -> float:
+def _quantile(values: Sequence[float], share: float) -> float:
     """Return the value that this share of the sorted values does not exceed."""
-    return values[max(0, math.ceil(part * len(values)) - 1)] if values else 0
+    return values[max(0, math.ceil(share * len(values)) - 1)] if values else 0

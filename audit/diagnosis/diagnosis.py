@@ -360,8 +360,8 @@ def evidence_digest(evidence: SessionEvidence) -> str:
         evidence.total_tokens,
     ]
     if evidence.is_transcript:
-        folded += [evidence.new_tokens.most, evidence.exchange_retries.most]
-        folded += [evidence.new_tokens.most_shares, evidence.first_retries]
+        folded += [evidence.new_tokens.max_count, evidence.exchange_retries.max_count]
+        folded += [evidence.new_tokens.max_shares, evidence.first_retries]
     if evidence.patterns is not None:
         folded.append(evidence.patterns.folded(EVIDENCE_REFERENCES))
     return digest(msgspec.json.encode(folded, order="deterministic").decode())

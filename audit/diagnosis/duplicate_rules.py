@@ -26,15 +26,15 @@ from audit.fingerprints import canonical_json, digest_of_texts
 from audit.times import parse_timestamp
 
 CLOCKS = timedelta(minutes=10)
-"""The largest difference between the times that two sources report for one moment."""
+"""Maximum difference between the times that two sources report for one step."""
 MOMENT = timedelta(minutes=2)
-"""The same for a step without an id or any other distinctive field."""
+"""Maximum difference for a step without an id or any other distinctive field."""
 SKEW = timedelta(minutes=1)
-"""How far a sender's clock may be ahead of ours."""
+"""Maximum time by which a sender's clock may be ahead of the server's."""
 MIN_CUT = 200
-"""Fewest characters that a cut leaves of a text."""
+"""Shortest beginning of a cut text that is compared, in characters."""
 MAX_NAMED = 10
-"""Most differing fields that a message names."""
+"""Maximum number of differing fields that a message names."""
 HOOK = "hook"
 """The value of `told_by` in an event that a hook reported."""
 TRAJECTORY = "trajectory"
@@ -58,14 +58,14 @@ FILED_FIELDS = ("agent", "multi_user", "labels")
 Fields = Mapping[str, Any]
 
 _CUT = re.compile(r"\[cut: (\d{1,15}) more characters\]\Z")
-_MARKER = "[SECRET:"
+_REDACTION_PREFIX = "[SECRET:"
 _WITHHELD = "[withheld]"
 _IGNORED_FIELDS = frozenset({"timestamp", "exchange_id", "event_id", "told_by"})
 _CALL_FIELDS = ("tool_call_id", "tool")
 _SOURCE = "source"
 _MAX_NAME = 64
 _MAX_CANDIDATES = 100
-"""Stored events that are compared with one incoming event, at most."""
+"""Maximum number of stored events that are compared with one incoming event."""
 
 
 class _DuplicateRule(NamedTuple):
@@ -128,11 +128,12 @@ def exchange_differences(stored: Fields, incoming: Fields) -> tuple[str, ...]:
 def payload_differences(stored: Fields, incoming: Fields) -> tuple[str, ...]:
     """Return the fields in which two payloads of one event conflict; empty if they are the same event."""
     if (_SOURCE in stored) != (_SOURCE in incoming):
-        stored, incoming = _without_source(stored), _without_source(incoming)
+        stored = _without_source(stored)
+        incoming = _without_source(incoming)
     if stored == incoming:
         return ()
-    entry = stored.get("entry_id")
-    if not isinstance(entry, str) or entry != incoming.get("entry_id"):
+    entry_id = stored.get("entry_id")
+    if not isinstance(entry_id, str) or entry_id != incoming.get("entry_id"):
         differing = sorted(name for name in {*stored, *incoming} if stored.get(name) != incoming.get(name))
         return tuple(differing) or ("event",)
 
@@ -171,12 +172,13 @@ def find_duplicates(stored: Iterable[ReportedEvent], incoming: Iterable[Reported
 
 
 def describe_differences(differing: Sequence[str]) -> str:
-    """Format the names of differing fields as a suffix of a message; empty without any. Long names are cut, as senders choose them."""
+    """Return the names of differing fields as a suffix of a message; empty without any. Long names are cut, because senders choose them."""
     if not differing:
         return ""
     names = ", ".join(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…" for name in differing[:MAX_NAMED])
-    more = f" and {len(differing) - MAX_NAMED} more" if len(differing) > MAX_NAMED else ""
-    return f" (it differs in {names}{more})"
+    if len(differing) > MAX_NAMED:
+        names += f" and {len(differing) - MAX_NAMED} more"
+    return f" (it differs in {names})"
 
 
 def _match_in_order(stored: Sequence[ReportedEvent], incoming: Sequence[ReportedEvent]) -> dict[int, int]:
@@ -185,39 +187,40 @@ def _match_in_order(stored: Sequence[ReportedEvent], incoming: Sequence[Reported
         return {}
     rule = _DUPLICATE_RULES[stored[0].payload["event"]]
     # If each side has the call once, it is the same call, however late the transcript was written.
-    ahead = CLOCKS if rule.equal_fields == _CALL_FIELDS and len(stored) == len(incoming) == 1 else SKEW
+    max_ahead = CLOCKS if rule.equal_fields == _CALL_FIELDS and len(stored) == len(incoming) == 1 else SKEW
     pairs: dict[int, int] = {}
     matched: set[int] = set()
     start = 0
     for event in incoming:
-        # A stored event that is too old for this one is too old for all that follow.
-        while start < len(stored) and (start in matched or event.occurred_at > _latest_duplicate(stored[start], rule, ahead)):
-            start += 1
+        while start < len(stored) and (
+            start in matched or event.occurred_at > _latest_duplicate(stored[start], rule, max_ahead)
+        ):
+            start += 1  # a stored event that is too old for this event is too old for all later ones
         for index in range(start, min(start + _MAX_CANDIDATES, len(stored))):
-            if index not in matched and _are_duplicates(stored[index], event, rule, ahead):
+            if index not in matched and _are_duplicates(stored[index], event, rule, max_ahead):
                 matched.add(index)
                 pairs[event.key] = stored[index].key
                 break
     return pairs
 
 
-def _latest_duplicate(stored: ReportedEvent, rule: _DuplicateRule, ahead: timedelta) -> datetime:
+def _latest_duplicate(stored: ReportedEvent, rule: _DuplicateRule, max_ahead: timedelta) -> datetime:
     """Return the latest time at which a duplicate of a stored event may have occurred."""
-    return min(stored.occurred_at + rule.max_distance, stored.received_at + ahead)
+    return min(stored.occurred_at + rule.max_distance, stored.received_at + max_ahead)
 
 
-def _are_duplicates(stored: ReportedEvent, incoming: ReportedEvent, rule: _DuplicateRule, ahead: timedelta) -> bool:
-    return (
-        abs(stored.occurred_at - incoming.occurred_at) <= rule.max_distance
-        and incoming.occurred_at <= stored.received_at + ahead
-        and all(
-            _payload_fields_agree(name, stored.payload.get(name), incoming.payload.get(name)) for name in rule.compatible_fields
-        )
+def _are_duplicates(stored: ReportedEvent, incoming: ReportedEvent, rule: _DuplicateRule, max_ahead: timedelta) -> bool:
+    if abs(stored.occurred_at - incoming.occurred_at) > rule.max_distance:
+        return False
+    if incoming.occurred_at > stored.received_at + max_ahead:
+        return False
+    return all(
+        _payload_fields_agree(name, stored.payload.get(name), incoming.payload.get(name)) for name in rule.compatible_fields
     )
 
 
 class _Group(NamedTuple):
-    """The properties that duplicates have in common, and which of the two sources the events are from."""
+    """The properties that duplicates share, and the source of the events."""
 
     is_hook: bool
     session: tuple[str, str]
@@ -274,7 +277,7 @@ def _is_cut_version(first: Any, second: Any) -> bool:
     if not shorter.is_cut or len(shorter.start) < MIN_CUT or not longer.start.startswith(shorter.start):
         return False
     # Secrets that were replaced after the cut change the length.
-    has_secret = _MARKER in first or _MARKER in second
+    has_secret = _REDACTION_PREFIX in first or _REDACTION_PREFIX in second
     return has_secret or shorter.full_length == longer.full_length
 
 
@@ -296,7 +299,8 @@ def _split_cut(text: str) -> _Cut:
 
 def _is_near(value: Any, other_value: Any) -> bool:
     try:
-        first, second = parse_timestamp(value), parse_timestamp(other_value)
+        first = parse_timestamp(value)
+        second = parse_timestamp(other_value)
     except ValueError:
         return False
     return first is None or second is None or abs(first - second) <= CLOCKS

@@ -363,10 +363,11 @@ def normalise_session(raw_events: Iterable[Mapping[str, Any]], *, reserved: Coll
     """Normalize a session's events in order and make their ids unique; raises as `normalise_event`."""
     events = [normalise_event(raw, index) for index, raw in enumerate(raw_events)]
     ids = [event.event_id for event in events]
-    for position, unique in enumerate(unique_ids(ids, reserved=reserved)):
-        if unique != ids[position]:
-            event = events[position]
-            events[position] = msgspec.structs.replace(event, event_id=unique, payload={**event.payload, "event_id": unique})
+    for index, unique_id in enumerate(unique_ids(ids, reserved=reserved)):
+        if unique_id != ids[index]:
+            event = events[index]
+            payload = {**event.payload, "event_id": unique_id}
+            events[index] = msgspec.structs.replace(event, event_id=unique_id, payload=payload)
     return events
 
 

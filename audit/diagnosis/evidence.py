@@ -1,8 +1,7 @@
-"""Folding a session's events into the evidence that detectors need.
+"""Folds a session's events into the evidence that detectors need.
 
-A fold is incremental: events may come one at a time or in columns, in batches split anywhere and mixed with events of other
-sessions, as long as the events of each session keep their order; the evidence is the same. The evidence is a plain value that
-survives MessagePack, so it is also the state of the diagnosis stage.
+A fold is incremental. Events may arrive one at a time or in batches, mixed with events of other sessions. The evidence is the same as
+long as the events of each session keep their order. It survives MessagePack, so it is also the state of the diagnosis stage.
 
 Events of transcripts (see `audit.detectors.thresholds`) are folded by exchange, because their sessions last for weeks:
 
@@ -48,6 +47,27 @@ FOLD_COLUMNS = (
 
 The payload is needed only for calls, and only if `SessionEvidence.patterns` compares them; otherwise it is None.
 """
+(
+    _SESSION,
+    _SEQ,
+    _EVENT_ID,
+    _EVENT,
+    _TOOL,
+    _CALL_KEY,
+    _ACTION,
+    _STATUS,
+    _USED,
+    _REFERENCED,
+    _INVOKED,
+    _SATURATION,
+    _TOKENS,
+    _SOURCE,
+    _EXCHANGE_ID,
+    _PROMPT_TOKENS,
+    _CACHED_TOKENS,
+    _PAYLOAD,
+) = range(len(FOLD_COLUMNS))
+"""Positions of the columns in a row."""
 
 RETRY_REFERENCES = 3
 """Maximum number of retry events that are evidence of a loop."""
@@ -87,10 +107,10 @@ class ExchangeSums(msgspec.Struct, array_like=True, gc=False):
 
     exchange: str | None = None
     count: int = 0
-    most: int = 0
+    max_count: int = 0
     shares: list[Share] = []
     """Shares of the current exchange."""
-    most_shares: list[Share] = []
+    max_shares: list[Share] = []
     """Shares of the exchange with the largest sum, the first of equals."""
 
     def add(self, exchange: str | None, count: int, reference: Reference) -> None:
@@ -101,9 +121,9 @@ class ExchangeSums(msgspec.Struct, array_like=True, gc=False):
             self.shares = []
         self.count += count
         _keep_largest(self.shares, count, reference)
-        if self.count > self.most:
-            self.most = min(self.count, MAX_TOKENS)
-            self.most_shares = self.shares.copy()
+        if self.count > self.max_count:
+            self.max_count = min(self.count, MAX_TOKENS)
+            self.max_shares = self.shares.copy()
 
 
 class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
@@ -165,14 +185,14 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     @property
     def retries_in_scope(self) -> int:
         """The number of retry events in the session, or for a transcript in the exchange with the most."""
-        return self.exchange_retries.most if self.is_transcript else self.count("retry_event")
+        return self.exchange_retries.max_count if self.is_transcript else self.count("retry_event")
 
     @property
     def first_retries(self) -> list[Reference]:
         """The first retry events of the session, or for a transcript of the exchange with the most."""
         if not self.is_transcript:
             return self.retries
-        return [(seq, event_id) for _, seq, event_id in self.exchange_retries.most_shares[:RETRY_REFERENCES]]
+        return [(seq, event_id) for _, seq, event_id in self.exchange_retries.max_shares[:RETRY_REFERENCES]]
 
     @property
     def event_count(self) -> int:
@@ -251,10 +271,11 @@ def fold_columns(
     find = evidence_by_session.get
     folds = _FOLDS
     for row in rows:
-        evidence = find(row[0])
+        evidence = find(row[_SESSION])
         if evidence is None:
-            evidence = evidence_by_session[row[0]] = SessionEvidence(reference_limit=reference_limit)
-        event = row[3]
+            evidence = SessionEvidence(reference_limit=reference_limit)
+            evidence_by_session[row[_SESSION]] = evidence
+        event = row[_EVENT]
         counts = evidence.event_counts
         if event in counts:
             counts[event] += 1
@@ -265,19 +286,20 @@ def fold_columns(
 
 
 def fold_counted(evidence_by_session: Mapping[Key, SessionEvidence], rows: Iterable[Row]) -> None:
-    """Fold rows of existing sessions whose events were counted before.
+    """Fold rows of existing sessions whose events are already counted.
 
-    Rows of events that are only counted may be left out, and so may rows without the fields that the fold of their type reads.
+    Rows may be left out if the fold of their type has nothing to read in them.
     """
     folds = _FOLDS
     for row in rows:
-        folds[row[3]](evidence_by_session[row[0]], row)
+        folds[row[_EVENT]](evidence_by_session[row[_SESSION]], row)
 
 
 def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
-    recorded = _note_transcript(evidence, row)
-    key: Any = _run_key(evidence, row) if recorded else row[5]
-    reference = (row[1], row[2])
+    is_transcript = _mark_transcript(evidence, row)
+    exchange = row[_EXCHANGE_ID] if is_transcript else None
+    key: Any = _update_run(evidence, row) if is_transcript else row[_CALL_KEY]
+    reference = (row[_SEQ], row[_EVENT_ID])
     limit = evidence.reference_limit
     calls = evidence.calls.get(key)
     if calls is not None:
@@ -285,43 +307,50 @@ def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
         if limit is None or len(calls.references) < limit:
             calls.references.append(reference)
     elif key is not None:  # a call without a key repeats nothing
-        evidence.calls[key] = Calls(row[4], 1, [reference] if limit is None or limit > 0 else [], row[14] if recorded else None)
+        references = [reference] if limit is None or limit > 0 else []
+        evidence.calls[key] = Calls(row[_TOOL], 1, references, exchange)
     if evidence.patterns is not None:
-        exchange = row[14] if recorded else None
-        evidence.patterns.add(reference, row[4], row[5], exchange=exchange, payload=row[17], limit=limit)
+        evidence.patterns.add(reference, row[_TOOL], row[_CALL_KEY], exchange=exchange, payload=row[_PAYLOAD], limit=limit)
 
 
-def _note_transcript(evidence: SessionEvidence, row: Row) -> bool:
-    """Return whether the event was read from a transcript, which makes its session one."""
-    if row[13] not in TRANSCRIPT_SOURCES:
+def _mark_transcript(evidence: SessionEvidence, row: Row) -> bool:
+    """Return whether the event was read from a transcript, and if so mark its session as a transcript."""
+    if row[_SOURCE] not in TRANSCRIPT_SOURCES:
         return False
-    evidence.source = evidence.source or row[13]
+    evidence.source = evidence.source or row[_SOURCE]
     return True
 
 
-def _run_key(evidence: SessionEvidence, row: Row) -> str | None:
-    """Return the key of the run of equal calls that a transcript's call extends or starts; drops a run of one."""
-    key, exchange = row[5], row[14]
-    if key is None:
+def _update_run(evidence: SessionEvidence, row: Row) -> str | None:
+    """Return the key of the run of equal calls that a transcript's call extends or starts.
+
+    If it starts a run, the previous run is dropped if it had a single call.
+    """
+    call_key = row[_CALL_KEY]
+    exchange = row[_EXCHANGE_ID]
+    if call_key is None:
         return None
     if evidence.last_call is not None:
-        run, before = evidence.last_call
-        if before == exchange and run.rpartition("@")[0] == key:
-            return run
-        if evidence.calls[run].count == 1:
-            del evidence.calls[run]
-    run = f"{key}@{row[1]}"
-    evidence.last_call = (run, exchange)
-    return run
+        last_run, last_exchange = evidence.last_call
+        if last_exchange == exchange and last_run.rpartition("@")[0] == call_key:
+            return last_run
+        if evidence.calls[last_run].count == 1:
+            del evidence.calls[last_run]
+    new_run = f"{call_key}@{row[_SEQ]}"
+    evidence.last_call = (new_run, exchange)
+    return new_run
 
 
 def _fold_token_usage(evidence: SessionEvidence, row: Row) -> None:
-    tokens = row[12]
-    if tokens is not None:
-        evidence.total_tokens = min(evidence.total_tokens + tokens, MAX_TOKENS)
-        if _note_transcript(evidence, row):
-            evidence.new_tokens.add(row[14], _count_new_tokens(evidence, tokens, row[15], row[16]), (row[1], row[2]))
-        _keep_largest(evidence.largest, tokens, (row[1], row[2]))
+    tokens = row[_TOKENS]
+    if tokens is None:
+        return
+    reference = (row[_SEQ], row[_EVENT_ID])
+    evidence.total_tokens = min(evidence.total_tokens + tokens, MAX_TOKENS)
+    if _mark_transcript(evidence, row):
+        new_tokens = _count_new_tokens(evidence, tokens, row[_PROMPT_TOKENS], row[_CACHED_TOKENS])
+        evidence.new_tokens.add(row[_EXCHANGE_ID], new_tokens, reference)
+    _keep_largest(evidence.largest, tokens, reference)
 
 
 def _keep_largest(shares: list[Share], amount: int, reference: Reference) -> None:
@@ -336,60 +365,65 @@ def _count_new_tokens(evidence: SessionEvidence, tokens: int, prompt: int | None
     """Return the tokens of a request that the previous request did not have."""
     if prompt is None:
         return tokens
-    tokens_before = max(cached or 0, prompt if evidence.last_prompt is None else evidence.last_prompt)
+    previous_prompt = prompt if evidence.last_prompt is None else evidence.last_prompt
     evidence.last_prompt = prompt
-    return max(0, tokens - prompt) + max(0, prompt - tokens_before)
+    written = max(0, tokens - prompt)
+    newly_read = max(0, prompt - max(cached or 0, previous_prompt))
+    return written + newly_read
 
 
 def _fold_retry(evidence: SessionEvidence, row: Row) -> None:
-    if _note_transcript(evidence, row):
-        evidence.exchange_retries.add(row[14], 1, (row[1], row[2]))
-    limit = evidence.reference_limit
-    if len(evidence.retries) < (RETRY_REFERENCES if limit is None else min(limit, RETRY_REFERENCES)):
-        evidence.retries.append((row[1], row[2]))
+    if _mark_transcript(evidence, row):
+        evidence.exchange_retries.add(row[_EXCHANGE_ID], 1, (row[_SEQ], row[_EVENT_ID]))
+    limit = RETRY_REFERENCES
+    if evidence.reference_limit is not None:
+        limit = min(limit, evidence.reference_limit)
+    if len(evidence.retries) < limit:
+        evidence.retries.append((row[_SEQ], row[_EVENT_ID]))
 
 
 def _fold_memory(evidence: SessionEvidence, row: Row) -> None:
-    if (row[6] or row[7]) in LOST_MEMORY:
+    if (row[_ACTION] or row[_STATUS]) in LOST_MEMORY:
         _add_problem(evidence, row)
 
 
 def _fold_tool_output(evidence: SessionEvidence, row: Row) -> None:
-    if row[8] is False or row[9] is False or row[7] == "ignored":
+    if row[_USED] is False or row[_REFERENCED] is False or row[_STATUS] == "ignored":
         _add_problem(evidence, row)
 
 
 def _fold_output_use(evidence: SessionEvidence, row: Row) -> None:
-    if row[8] is False:
+    if row[_USED] is False:
         _add_problem(evidence, row, "tool_output")
 
 
 def _fold_context(evidence: SessionEvidence, row: Row) -> None:
-    saturation = row[11]
+    saturation = row[_SATURATION]
     if saturation is not None and saturation >= MIN_SATURATION:
         evidence.fullest = max(evidence.fullest, saturation)
     if saturation is not None and saturation >= evidence.saturation:
         evidence.context_full = evidence.context_full or saturation >= evidence.severe_saturation
-    elif row[6] != "compaction":
+    elif row[_ACTION] != "compaction":
         return
     _add_problem(evidence, row)
 
 
 def _fold_skill(evidence: SessionEvidence, row: Row) -> None:
-    if row[10] is False or row[7] in FAILED_SKILL:
+    if row[_INVOKED] is False or row[_STATUS] in FAILED_SKILL:
         _add_problem(evidence, row)
 
 
 def _add_problem(evidence: SessionEvidence, row: Row, event: str | None = None) -> None:
     """Add an event that shows a failure, under its own type or under another `event` type."""
-    event = event or row[3]
+    event = event or row[_EVENT]
     occurrences = evidence.problems.get(event)
     if occurrences is None:
-        occurrences = evidence.problems[event] = Occurrences()
+        occurrences = Occurrences()
+        evidence.problems[event] = occurrences
     occurrences.count += 1
     limit = evidence.reference_limit
     if limit is None or len(occurrences.references) < limit:
-        occurrences.references.append((row[1], row[2]))
+        occurrences.references.append((row[_SEQ], row[_EVENT_ID]))
 
 
 _FOLDS: dict[str, Callable[[SessionEvidence, Row], None]] = {

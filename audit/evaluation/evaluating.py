@@ -1,9 +1,9 @@
-"""Evaluations: a case, a plan and a run become a request with everything the judge is shown; the judge's answers become a result.
+"""Evaluations: builds a request with everything the judge is shown from a case, a plan and a run, and a result from the judge's answers.
 
 1. The fingerprint covers what a score depends on. It leaves out the ids of profile, judge run and judge, the type of the judge and the cost
    cap, so the same run with the same case is evaluated once, however often it is requested.
-2. The judge is asked once per repetition. Repetitions are independent: each one is asked whatever the outcome of the others, and failed ones
-   are excluded. If the judge becomes unavailable, the remaining ones get that state without a call.
+2. The judge is asked once per repetition. Repetitions are independent, and failed ones are excluded. If the judge becomes unavailable, the
+   remaining repetitions get that state without a call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SCORING: dict[str, Any] = {
     "method": True,
     "dimension_policies": True,
 }
-"""The parts of a plan that a score depends on, whatever the run."""
+"""The parts of a plan that a score depends on."""
 
 FORM = "# What you are given, and what you answer"
 """Heading of the last part of the shipped prompt: the form of the message, which of its texts are data, and the form of the answer."""
@@ -45,22 +45,23 @@ FORM = "# What you are given, and what you answer"
 def evaluating(request: EvaluationRequest, recorded: Sequence[Judgement] = ()) -> Generator[Question, Reply, Evaluation]:
     """Evaluate a request: yield its questions one by one, take a reply to each, and return the result.
 
-    `recorded` are the judgements of the evaluation up to this attempt. They were paid for, so their cost is part of the result; the cost of
-    answers reused from another evaluation is not. Raises RecordError for an unreadable request, and ValueError for a reply that is neither a
-    text nor a state.
+    `recorded` are the judgements of the evaluation up to this attempt. Their cost is part of the result; the cost of answers reused from
+    another evaluation is not. Raises RecordError for an unreadable request, and ValueError for a reply that is neither a text nor a state.
     """
-    terms, iterations = Terms.of(request), []
+    terms = Terms.of(request)
+    iterations: list[IterationOutcome] = []
     for number, question in enumerate(questions_of(request), 1):
         reply = yield question
         iterations.append(iteration_outcome(number, question, reply))
-    return _evaluation(request, findings_of(request, terms, iterations), recorded)
+    return _build_evaluation(request, findings_of(request, terms, iterations), recorded)
 
 
-def _evaluation(request: EvaluationRequest, findings: Findings, recorded: Sequence[Judgement]) -> Evaluation:
-    judgements = [judgement for item in findings.iterations for judgement in item.judgements]
-    own_judgements = [item for item in judgements if item.subject_id == request.evaluation_id]
-    paid = {item.judgement_id: item for item in (*recorded, *own_judgements)}
-    result, overall = findings.result(request), findings.aggregates.overall if findings.aggregates else None
+def _build_evaluation(request: EvaluationRequest, findings: Findings, recorded: Sequence[Judgement]) -> Evaluation:
+    judgements = [judgement for iteration in findings.iterations for judgement in iteration.judgements]
+    own_judgements = [judgement for judgement in judgements if judgement.subject_id == request.evaluation_id]
+    paid_judgements = {judgement.judgement_id: judgement for judgement in (*recorded, *own_judgements)}
+    result = findings.result(request)
+    overall = findings.aggregates.overall if findings.aggregates else None
     return Evaluation(
         evaluation_id=request.evaluation_id,
         revision=request.attempt,
@@ -73,16 +74,16 @@ def _evaluation(request: EvaluationRequest, findings: Findings, recorded: Sequen
         fingerprint=request.fingerprint,
         status=result.final_result.evaluation_status,
         final_score=overall.score if overall else None,
-        dimensions=tuple(_resolution(item, findings) for item in findings.resolutions),
+        dimensions=tuple(_build_resolution(resolution, findings) for resolution in findings.resolutions),
         configured_repetitions=findings.terms.plan.repetitions,
         successful_iterations=findings.successful,
         aggregation_method=findings.terms.plan.method,
         warnings=findings.warnings,
-        judgement_ids=tuple(item.judgement_id for item in judgements),
+        judgement_ids=tuple(judgement.judgement_id for judgement in judgements),
         result=result.as_json(),
-        cost_usd=total_cost(list(paid.values())),
+        cost_usd=total_cost(list(paid_judgements.values())),
         simulated=findings.simulated,
-        evaluated_at=_newest(own_judgements) or request.requested_at,
+        evaluated_at=_find_latest_time(own_judgements) or request.requested_at,
         agent=request.agent,
         run_at=request.run_at,
         run_seconds=request.run_seconds,
@@ -97,13 +98,13 @@ def _evaluation(request: EvaluationRequest, findings: Findings, recorded: Sequen
         repetition=request.repetition,
         case_title=findings.terms.case.title,
         overall_spread=overall.spread if overall else None,
-        iterations=tuple(_iteration(item) for item in findings.iterations),
+        iterations=tuple(_build_iteration(iteration) for iteration in findings.iterations),
         checks=findings.terms.checks,
         rule_version=RULE_VERSION,
     )
 
 
-def _resolution(resolution: Resolution, findings: Findings) -> DimensionResolution:
+def _build_resolution(resolution: Resolution, findings: Findings) -> DimensionResolution:
     aggregate = findings.aggregates.dimensions[resolution.dimension] if findings.aggregates else None
     return DimensionResolution(
         dimension=resolution.dimension,
@@ -116,11 +117,11 @@ def _resolution(resolution: Resolution, findings: Findings) -> DimensionResoluti
     )
 
 
-def _newest(judgements: Sequence[Judgement]) -> datetime | None:
+def _find_latest_time(judgements: Sequence[Judgement]) -> datetime | None:
     return max((judgement.judged_at for judgement in judgements), default=None)
 
 
-def _iteration(iteration: IterationOutcome) -> EvaluationIteration:
+def _build_iteration(iteration: IterationOutcome) -> EvaluationIteration:
     return EvaluationIteration(
         iteration=iteration.number,
         outcome=iteration.outcome,
@@ -150,10 +151,10 @@ def evaluation_request(
     checks = canonical_json(msgspec.to_builtins(outcomes))
     view = subject_view(case, run, outcomes, plan.max_view_characters)
     prompt = append_form(system_prompt)
-    measured_by = [RULE_VERSION, case.model_dump(mode="json"), plan.model_dump(mode="json", include=_SCORING), prompt]
-    facts = _facts(run)
+    yardstick = [RULE_VERSION, case.model_dump(mode="json"), plan.model_dump(mode="json", include=_SCORING), prompt]
+    facts = _list_facts(run)
     fact_values = [value.isoformat() if isinstance(value, datetime) else value for value in facts.values()]
-    fingerprint = _digest([*measured_by, view.text, checks, fact_values])
+    fingerprint = _digest([*yardstick, view.text, checks, fact_values])
     request = EvaluationRequest(
         request_id="",
         connection=run.connection,
@@ -170,7 +171,7 @@ def evaluation_request(
         run_cost_usd=run.cost_usd,
         judge_run_id=plan.judge_run_id,
         judge_model=plan.judge.model,
-        yardstick=_digest(measured_by),
+        yardstick=_digest(yardstick),
         tags=case.tags,
         anomaly_reasons=tuple(view.anomaly_reasons),
         system_prompt=prompt,
@@ -195,7 +196,7 @@ def append_form(system_prompt: str) -> str:
     return f"{system_prompt.rstrip()}\n\n{form}"
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _list_facts(run: Run) -> dict[str, Any]:
     """Return the facts of the run that are listed with its scores, named as in the records; the cost is not part of the fingerprint."""
     duration = None if run.started_at is None or run.ended_at is None else run.ended_at - run.started_at
     return {
@@ -219,8 +220,8 @@ def next_attempt(request: EvaluationRequest, attempt: int, earlier: Sequence[Jud
     Raises BoundsError if the request alone is too large for a record.
     """
     attempt_id = request_id(request.evaluation_id, attempt)
-    bare = msgspec.structs.replace(request, request_id=attempt_id, attempt=attempt, earlier_judgements=())
+    without_judgements = msgspec.structs.replace(request, request_id=attempt_id, attempt=attempt, earlier_judgements=())
     try:
-        return add_earlier_judgements(bare, earlier)
+        return add_earlier_judgements(without_judgements, earlier)
     except BoundsError as error:
         raise BoundsError(str(error), hint=_TOO_LARGE) from error

@@ -567,9 +567,9 @@ class Trace:
             return
         key = normalize_path(path)
         content = _first_value(event, _CONTENT_FIELDS)
-        before = self.artifacts.pop(key, None)
+        earlier = self.artifacts.pop(key, None)
         if _first_text(event, ("action",)).lower() not in _DELETE_ACTIONS:
-            excerpt = before.excerpt if before else ""
+            excerpt = earlier.excerpt if earlier else ""
             self.artifacts[key] = Artifact(path, excerpt if content is None else _content_text(content))
         self._resolve_errors()
 

@@ -182,9 +182,9 @@ class Scrubber:
             return cached
         clean = text
         for _ in range(_MAX_PASSES):
-            before = clean
-            clean = self._scrub_once(before, json_levels)
-            if clean == before:
+            previous = clean
+            clean = self._scrub_once(previous, json_levels)
+            if clean == previous:
                 break
         else:
             clean = _UNCLEANED
@@ -283,10 +283,12 @@ def _id_pattern(identifier: str) -> str:
     )
     if len(identifier) >= _DISTINCTIVE_LENGTH and any(character.isdigit() for character in identifier):
         return quoted
-    left, right = (
-        r"\b" if edge.isascii() and (edge.isalnum() or edge == "_") else "" for edge in (identifier[0], identifier[-1])
-    )
-    return f"{left}{quoted}{right}"
+    return _word_boundary(identifier[0]) + quoted + _word_boundary(identifier[-1])
+
+
+def _word_boundary(edge: str) -> str:
+    """Return the pattern of a word boundary at this first or last character of an id; empty if it is no part of a word."""
+    return r"\b" if edge.isascii() and (edge.isalnum() or edge == "_") else ""
 
 
 def _replace_secrets(text: str) -> str:

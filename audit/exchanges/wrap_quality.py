@@ -37,6 +37,6 @@ class WrapQuality:
 def wrap_quality(exchanges: Sequence[str]) -> WrapQuality:
     """Search the last exchanges of a session for the steps; each text has the messages of user and agent, oldest exchange first."""
     texts = [encode(straighten(text)) for text in exchanges[-LAST_EXCHANGES:]]
-    found = tuple(step for step, pattern in _STEPS.items() if any(pattern.found_in(text) for text in texts))
-    missing = tuple(step for step in STEPS if step not in found)
-    return WrapQuality(steps_found=found, steps_missing=missing, score=len(found) / len(STEPS))
+    steps_found = tuple(step for step, pattern in _STEPS.items() if any(pattern.found_in(text) for text in texts))
+    steps_missing = tuple(step for step in STEPS if step not in steps_found)
+    return WrapQuality(steps_found, steps_missing, score=len(steps_found) / len(STEPS))

@@ -76,7 +76,7 @@ def tune_agent(
     tunings = []
     for name, evidence_by_run in evidence_by_profile.items():
         if evidence_by_run:
-            rows = tune(evidence_by_run, profiles[name], share=share, named=MAX_NAMED_RUNS)
+            rows = tune(evidence_by_run, profiles[name], share=share, max_runs=MAX_NAMED_RUNS)
             tunings.append(ProfileTuning(profile=profiles[name], runs=len(evidence_by_run), rows=tuple(rows)))
     return AgentTuning(profiles=tunings, left_out=left_out)
 

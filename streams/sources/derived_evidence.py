@@ -844,12 +844,12 @@ def find_named_skills(question: str, skills: frozenset[str]) -> list[str]:
     slash_command = _SLASH_COMMAND.match(text)
     mentions = [slash_command[1]] if slash_command else [match[1] for match in _DOLLAR_SKILL.finditer(text)]
     mentions += [match[1] for match in _SKILL_PHRASE.finditer(text)]
-    named: list[str] = []
+    named_skills: list[str] = []
     for mention in mentions:
         skill = skill_by_command.get(_command_name(mention))
-        if skill is not None and skill not in named:
-            named.append(skill)
-    return named
+        if skill is not None and skill not in named_skills:
+            named_skills.append(skill)
+    return named_skills
 
 
 def _command_name(name: str) -> str:
@@ -972,9 +972,9 @@ def _terms_of_start(text: str) -> Terms:
     marks: set[str] = set()
     stems: set[str] = set()
     for token in set(TOKEN.findall(_remove_escapes(text))):
-        own = _terms_of_token(token)
-        marks |= own.marks
-        stems |= own.stems
+        token_terms = _terms_of_token(token)
+        marks |= token_terms.marks
+        stems |= token_terms.stems
     return Terms(frozenset(marks), frozenset(stems))
 
 

@@ -478,10 +478,10 @@ def _form_error(text: str) -> ValueError:
     return ValueError(f'{_quote(text)} may have day or month first; give its format: "{day_first}" or "{month_first}"')
 
 
-def _guess_clock_format(rest: str) -> str:
+def _guess_clock_format(clock: str) -> str:
     """Return the likely format of the text after a date, for an error message."""
-    hours = "%I" if rest.rstrip()[-2:].upper() in ("AM", "PM") else "%H"
-    form = re.sub(r"\d{1,2}:\d{2}", f"{hours}:%M", rest[:_MAX_TIME_CHARACTERS], count=1)
+    hours = "%I" if clock.rstrip()[-2:].upper() in ("AM", "PM") else "%H"
+    form = re.sub(r"\d{1,2}:\d{2}", f"{hours}:%M", clock[:_MAX_TIME_CHARACTERS], count=1)
     form = re.sub(r"%M:\d{2}", "%M:%S", form)
     form = re.sub(r"%S\.\d{1,6}", "%S.%f", form)
     return re.sub(r"[AaPp][Mm]$", "%p", form)

@@ -194,9 +194,9 @@ def _read_csv_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
 class _CountedLines:
     """The lines of a text, counted. A line that is too long is split into pieces, which are not valid rows."""
 
-    def __init__(self, first: str, rest: io.TextIOWrapper) -> None:
-        self._first_line = first
-        self._text = rest
+    def __init__(self, first_line: str, following: io.TextIOWrapper) -> None:
+        self._first_line = first_line
+        self._text = following
         self._pending: list[str] = []
         self.read = 0
 
@@ -210,7 +210,8 @@ class _CountedLines:
         return self
 
     def __next__(self) -> str:
-        line, self._first_line = self._first_line or self._text.readline(MAX_LINE_BYTES), ""
+        line = self._first_line or self._text.readline(MAX_LINE_BYTES)
+        self._first_line = ""
         if not line:
             raise StopIteration
         self.read += 1
@@ -228,8 +229,9 @@ def _require_equal(path: Path, header: Sequence[str], cells: Sequence[str]) -> N
     values: dict[str, str] = {}
     for name, cell in zip(header, cells, strict=False):
         if name and values.setdefault(name, cell) != cell:
-            shown = name[:_SHOWN_CHARACTERS]
-            raise InputError(f"{path}: has several columns named {shown}", hint="Give the columns different names.")
+            raise InputError(
+                f"{path}: has several columns named {name[:_SHOWN_CHARACTERS]}", hint="Give the columns different names."
+            )
 
 
 def _build_record(header: Sequence[str], cells: Sequence[str]) -> Json | Problem:

@@ -82,13 +82,13 @@ def read_stored_facts(connection: sqlite3.Connection, tables: Mapping[str, froze
     if WINDOWS not in tables or not {"session_id", "session_key"} <= tables[WINDOWS]:
         return {}
     columns = ", ".join(name if name in tables[WINDOWS] else f"NULL AS {name}" for name in _FACT_COLUMNS)
-    copied = _read_copied_ids(connection, tables)
+    copied_ids = _read_copied_ids(connection, tables)
     entries = _read_entries(connection, tables)
     facts_by_session = {}
     for row in connection.execute(f"SELECT {columns} FROM {WINDOWS}"):
         session, key, chat, spawned_by = (_decode_text(value) for value in row)
         facts = build_session_facts(key, chat, spawned_by, entries.get(session))
-        facts_by_session[session] = facts._replace(inherited=frozenset(copied.get(session, ())))
+        facts_by_session[session] = facts._replace(inherited=frozenset(copied_ids.get(session, ())))
     return facts_by_session
 
 
@@ -219,13 +219,15 @@ def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _Entr
     if size > MAX_SESSIONS_BYTES or file.is_symlink():
         return {}
     try:
-        listed = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
+        encoded_entries = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
     entries: dict[str, _EntryArguments] = {}
-    for key, body in listed.items():
+    for key, body in encoded_entries.items():
+        if len(memoryview(body)) > MAX_ENTRY_BYTES:
+            continue
         try:
-            entry = msgspec.json.decode(body, type=SessionEntry) if len(memoryview(body)) <= MAX_ENTRY_BYTES else SessionEntry()
+            entry = msgspec.json.decode(body, type=SessionEntry)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         if entry.session_id is not None:
@@ -245,12 +247,12 @@ def _inherited_ids(transcript: Path, header: Json) -> Iterator[str]:
                 yield entry_id
 
 
-def _find_parent(transcript: Path, named: Any) -> Path | None:
+def _find_parent(transcript: Path, parent_path: Any) -> Path | None:
     """Return the parent file that a header names. It is always looked up in the transcript's own folder."""
-    if not isinstance(named, str) or not named or "\0" in named:
+    if not isinstance(parent_path, str) or not parent_path or "\0" in parent_path:
         return None
     # A state folder copied from Windows has Windows paths.
-    name = PureWindowsPath(named).name if "\\" in named else PurePosixPath(named).name
+    name = PureWindowsPath(parent_path).name if "\\" in parent_path else PurePosixPath(parent_path).name
     if not name.endswith(".jsonl"):
         return None
     folder = transcript.parent

@@ -360,8 +360,8 @@ def _tool_events(call_id: str, tool: ToolRecord, index: TranscriptIndex) -> Iter
     content = result.get("content")
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else content
     inner_tools = index.wrapped if tool.result.get("name") == WRAPPER else {}
-    for position, event in enumerate(output_events(message, text_of(blocks), inner_tools)):
-        yield f"result.{position}", call_id, event, tool.returned_at
+    for number, event in enumerate(output_events(message, text_of(blocks), inner_tools)):
+        yield f"result.{number}", call_id, event, tool.returned_at
 
 
 def _failure_events(run: Run, messages: list[TranscriptMessage]) -> Iterator[_RunEvent]:
@@ -410,7 +410,8 @@ def _usage_event(run: Run, messages: list[TranscriptMessage]) -> Iterator[_RunEv
     reported = [message.usage for message in messages if message.usage is not None]
     run_usage = _add_up_usage(used)
     reported_usage = _add_up_usage(reported)
-    missing = Usage(*(max(0, whole - part) for whole, part in zip(run_usage, reported_usage, strict=True)))
+    counts = zip(run_usage, reported_usage, strict=True)
+    missing = Usage(*(max(0, run_count - reported_count) for run_count, reported_count in counts))
     if missing.total and run_usage.total > reported_usage.total:
         event: Json = {
             "event": "token_usage",

@@ -444,8 +444,8 @@ def _without_service_version(label_attributes: Mapping[str, Sequence[str]]) -> M
     names = label_attributes.get(conventions.AGENT_VERSION)
     if names is None:
         return label_attributes
-    kept = [name for name in names if name != conventions.SERVICE_VERSION]
-    return {**label_attributes, conventions.AGENT_VERSION: kept}
+    other_names = [name for name in names if name != conventions.SERVICE_VERSION]
+    return {**label_attributes, conventions.AGENT_VERSION: other_names}
 
 
 def _read_labels(label_attributes: Mapping[str, Sequence[str]], attributes: Attributes, resource: Attributes) -> dict[str, str]:

@@ -21,7 +21,7 @@ def runs_of(tokens: list[int]) -> list[tuple[int, SessionEvidence]]:
 
 def tuned(tokens: list[int], share: float = 0.01) -> dict[str, Tuned]:
     """Return the tuning of such runs by threshold."""
-    rows = tune(runs_of(tokens), DEFAULTS["transcripts"], share=share, named=3)
+    rows = tune(runs_of(tokens), DEFAULTS["transcripts"], share=share, max_runs=3)
     return {row.threshold: row for row in rows}
 
 
