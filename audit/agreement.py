@@ -218,7 +218,8 @@ class _ChanceDeviation:
 
         chance_terms = []
         for pair in pairs:
-            first, second = pair.first - mean_first, pair.second - mean_second
+            first = pair.first - mean_first
+            second = pair.second - mean_second
             chance_terms.append(first**2 + second**2 + 2 * mean_difference * (first - second))
         # The mean of the last summand is 0, so the mean of the terms is the sum of both variances.
         variances = _weighted_mean(pairs, chance_terms)

@@ -380,9 +380,11 @@ def attribute(verdicts: Sequence[Verdict], incident: IncidentChange) -> Attribut
     before = [time for time in rounds if time.date() < incident.earliest]
     since = [time for time in rounds if time.date() > incident.latest and (incident.until is None or time < incident.until)]
     compared = comparable_sides(rounds, before[-MAX_ROUNDS:], since[:MAX_ROUNDS])
-    rounds_before, rounds_since = len(before), len(since)
+    rounds_before = len(before)
+    rounds_since = len(since)
     if compared.anchors:
-        rounds_before, rounds_since = len(compared.before), len(compared.since)
+        rounds_before = len(compared.before)
+        rounds_since = len(compared.since)
     shortage = _find_shortage(len(compared.anchors), rounds_before, rounds_since) if rounds else "no_anchors"
     shift = None if shortage else estimate_shift(rounds, compared)
     cause = None if shift is None else _decide_cause(shift, incident)

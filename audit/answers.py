@@ -168,7 +168,8 @@ def _attach_quotes(reasons: Sequence[tuple[str, str]], materials: Sequence[Mater
     dropped = 0
     reasonings: list[str] = []
     for reasoning, quote in reasons:
-        text, quoted = reasoning.strip(), quote.strip()
+        text = reasoning.strip()
+        quoted = quote.strip()
         if not text:
             return None, 0
         if not quotable.contains(quoted):
@@ -181,7 +182,8 @@ def _attach_quotes(reasons: Sequence[tuple[str, str]], materials: Sequence[Mater
 def with_quote(reasoning: str, quote: str) -> str:
     """Append the quote, if any, to its reasoning; both are cut to `MAX_REASONING_LENGTH`."""
     if len(reasoning) > MAX_REASONING_LENGTH or len(quote) > MAX_REASONING_LENGTH:
-        reasoning, quote = _shorten(reasoning), _shorten(quote)
+        reasoning = _shorten(reasoning)
+        quote = _shorten(quote)
     return f"{reasoning} [\u201c{quote}\u201d]".lstrip() if quote else reasoning
 
 

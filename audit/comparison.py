@@ -124,7 +124,8 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 def _bisect(is_below: Callable[[float], bool]) -> float:
     """Return the number between 0 and 1 up to which a condition holds."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while high - low > _PRECISE * high:
         middle = (low + high) / 2
         if is_below(middle):
@@ -146,7 +147,9 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 def _continued_fraction(a: float, b: float, x: float) -> float:
     """Return the continued fraction 1 + d1 / (1 + d2 / (1 + …)), by Lentz's method."""
-    value, upper, lower = 1.0, 1.0, 0.0
+    value = 1.0
+    upper = 1.0
+    lower = 0.0
     for step in range(1, 1000):
         half, is_odd = divmod(step, 2)
         if is_odd:

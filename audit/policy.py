@@ -494,7 +494,8 @@ class Policy(PolicyModel):
         if policy is None:
             if len(cache) >= MAX_NAMES:
                 cache.clear()
-            policy = cache[name] = self._find_policy(name)
+            policy = self._find_policy(name)
+            cache[name] = policy
         return policy
 
     def _find_policy(self, name: str) -> ProjectPolicy:

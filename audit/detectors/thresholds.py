@@ -212,7 +212,8 @@ def _explicit_values(thresholds: Thresholds) -> dict[str, Any]:
 def _find_contradictions(thresholds: Thresholds) -> Iterator[tuple[str, str]]:
     """Yield the fields that exceed the severer threshold of their kind, with the message."""
     for lower, upper in SEVERER.items():
-        lower_value, upper_value = getattr(thresholds, lower), getattr(thresholds, upper)
+        lower_value = getattr(thresholds, lower)
+        upper_value = getattr(thresholds, upper)
         if lower_value is not None and upper_value is not None and upper_value < lower_value:
             fields = Thresholds.model_fields
             yield str(fields[lower].alias), f"{lower_value} is above {fields[upper].alias}, which is {upper_value}"

@@ -115,7 +115,8 @@ def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagno
     if evidence.event_counts:
         total = 0
         for failure in FAILURE_TYPES.values():
-            score = scores[failure.dimension] = max(0, 100 - penalties.get(failure.name, 0))
+            score = max(0, 100 - penalties.get(failure.name, 0))
+            scores[failure.dimension] = score
             total += score * failure.weight
         trust = _divide_half_even(total, 100)
     return SessionDiagnosis(

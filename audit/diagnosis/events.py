@@ -112,7 +112,8 @@ def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
 def normalise_payload(payload: dict[str, Any], index: int) -> NormalisedEvent:
     """Normalize an event that can be written as JSON, in place; see `normalise_event`."""
     get = payload.get
-    payload["event"] = event = _read_name(get("event")) or _read_name(get("type")) or "process_output"
+    event = _read_name(get("event")) or _read_name(get("type")) or "process_output"
+    payload["event"] = event
     payload["event_id"] = _read_event_id(get("event_id"), index)
     columns = columns_of(payload)
     return NormalisedEvent(event, payload["event_id"], get("timestamp"), *columns[:9], payload, *columns[9:])
@@ -134,14 +135,22 @@ def _read_event_id(value: Any, index: int) -> str:
 
 def columns_of(payload: Mapping[str, Any]) -> Columns:
     """Normalize a payload that has its `event` as a valid name and can be written as JSON."""
-    get, event = payload.get, payload["event"]
-    tool = call_key = tokens = prompt = cached = None
+    get = payload.get
+    event = payload["event"]
+    tool = None
+    call_key = None
+    tokens = None
+    prompt = None
+    cached = None
     if event in TOOL_EVENTS:
         tool, call_key = tool_facts(payload)
     elif event == "token_usage":
         tokens, prompt, cached = usage_facts(payload)
-    action, status = get("action"), get("status")
-    used, referenced, invoked = get("used"), get("referenced"), get("invoked")
+    action = get("action")
+    status = get("status")
+    used = get("used")
+    referenced = get("referenced")
+    invoked = get("invoked")
     return Columns(
         tool,
         call_key,

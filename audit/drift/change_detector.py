@@ -361,7 +361,8 @@ def _weigh_pairs(
 
 def _sum_squares_after(series: Series, candidates: _Candidates, pairs: _Pairs) -> Floats:
     """Return the sums of the squares of blocks and of days from each candidate up to the look: (2, STRATA, pairs)."""
-    first_cell, first_day = candidates.first_cell, _first_days(series, candidates)
+    first_cell = candidates.first_cell
+    first_day = _first_days(series, candidates)
     at_midnight = series.daily[[BLOCK_SQUARES, DAY_SQUARES]][..., first_day]
     is_first_of_day = first_cell == series.starts[first_day]
     before_change = np.where(is_first_of_day, at_midnight, series.running_squares[..., first_cell - 1])
@@ -408,8 +409,10 @@ def _rare_value_evidence(
     rare = np.flatnonzero(contrasts.is_usable & (before.min_count < MIN_RARE_UNITS))
     if not rare.size:
         return bounds
-    usual, candidate = usual[rare], pairs.candidate[rare]
-    history_start, look_day = candidates.history_start[candidate], candidates.look_day[candidate]
+    usual = usual[rare]
+    candidate = pairs.candidate[rare]
+    history_start = candidates.history_start[candidate]
+    look_day = candidates.look_day[candidate]
     first_day = _first_days(series, candidates)[candidate]
     correlation = day_correlation(
         [_count_rare_units(series, history_start, first_day, usual), _count_rare_units(series, first_day, look_day, usual)]
@@ -610,7 +613,8 @@ def _size_interval_on_scale(scale: Scale, probabilities: Floats, quantile: float
         standard_errors = normal_quantile * deviation / half_width
         return sum(float(share) * _NORMAL.cdf(float(error)) for share, error in zip(shares, standard_errors, strict=True))
 
-    lowest, highest = float((size - below).min()), float((size + above).max())
+    lowest = float((size - below).min())
+    highest = float((size + above).max())
     low = _bisect(lowest, highest, lambda value: probability_below(value) < _TAIL)
     high = _bisect(lowest, highest, lambda value: probability_below(value) < 1 - _TAIL)
     return Interval(low * scale.width, high * scale.width)

@@ -324,7 +324,9 @@ def _stratum_shares(later: LaterStretch, variances: Floats) -> Floats:
 
 def _estimate_excess(later: LaterStretch, unit: Floats, variance_per_weight: Floats, mean: Floats) -> tuple[Floats, Floats]:
     """Return the expected variance of the units' sum after a change by stratum, and the factor by which units vary more than that."""
-    squares, weight, units = later.sums[SQUARES], later.sums[WEIGHT], later.sums[UNITS]
+    squares = later.sums[SQUARES]
+    weight = later.sums[WEIGHT]
+    units = later.sums[UNITS]
     expected = np.maximum(unit * squares, variance_per_weight * weight)
     count = total(units)
     observed = _sum_centred_squares(later.sums, (SQUARES, MIXED, TOTALS), mean) * count
@@ -341,7 +343,8 @@ def _sum_centred_squares(sums: Floats, rows: tuple[int, int, int], mean: Floats,
 
 def _mean_variances(sums: Floats, clusters: Floats, unit_variances: Floats, components: Components) -> Floats:
     """Return the variance of a stretch's means by source, which is units, blocks and days: (3, STRATA, stretches)."""
-    weight, squares = sums[WEIGHT], sums[SQUARES]
+    weight = sums[WEIGHT]
+    squares = sums[SQUARES]
     block_squares, day_squares = clusters
     rho = components.autocorrelation
     effective_days = np.maximum(1.0, ratio(weight**2, day_squares))
@@ -417,8 +420,10 @@ def _divergence(p: Floats, q: Floats) -> Floats:
 
 def _measure_components(before: Stretch, recent: Floats, settled: Stretch, mean_before: Floats, strata: Floats) -> Components:
     """Measure the components before the change; that of days also after it, once there are enough days."""
-    squares, units = total(before.sums[SQUARES]), total(before.sums[UNITS])
-    blocks, days = total(before.days[BLOCKS]), total(before.days[DAYS])
+    squares = total(before.sums[SQUARES])
+    units = total(before.sums[UNITS])
+    blocks = total(before.days[BLOCKS])
+    days = total(before.days[DAYS])
     by_unit = _sum_centred_squares(before.sums, (SQUARES, MIXED, TOTALS), mean_before) * _bias_correction(units, strata)
     by_block = _sum_centred_squares(before.days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean_before)
     by_block *= _bias_correction(blocks, strata)
@@ -446,7 +451,8 @@ def _bias_correction(count: Floats, strata: Floats) -> Floats:
 
 def _day_covariance(days: Floats, mean: Floats, strata: Floats) -> Floats:
     """Return the covariance of the blocks of a day."""
-    blocks, count = total(days[BLOCKS]), total(days[DAYS])
+    blocks = total(days[BLOCKS])
+    count = total(days[DAYS])
     by_block = _sum_centred_squares(days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean) * _bias_correction(blocks, strata)
     by_day = _sum_centred_squares(days, (DAY_SQUARES, DAY_MIXED, DAY_TOTALS), mean) * _bias_correction(count, strata)
     squares = total(days[DAY_SQUARES]) - total(days[BLOCK_SQUARES])

@@ -300,7 +300,10 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
         False if one side is empty, if the larger share has fewer than `min_count`, and for counts that exceed their total.
         """
-        before, after, all_before, all_after = self.before, self.after, self.all_before, self.all_after
+        before = self.before
+        after = self.after
+        all_before = self.all_before
+        all_after = self.all_after
         if is_fall:
             before, after, all_before, all_after = after, before, all_after, all_before
         if not all_before or not all_after or after < min_count or before > all_before or after > all_after:

@@ -167,7 +167,8 @@ class Series:
         """Return the lowest and the highest mean of a unit between two cells, both included, relative to `origin`."""
         level = np.frexp(last - first + 1)[1] - 1
         second = last - (1 << level) + 1
-        low, high = self._low, self._high
+        low = self._low
+        high = self._high
         return np.minimum(low[level, first], low[level, second]), np.maximum(high[level, first], high[level, second])
 
     def counts(self, first: Ints, end: Ints) -> Counts:
@@ -212,10 +213,13 @@ class Series:
 
     def _sum_pairs(self, daily: Floats, days: GroupSums) -> None:
         """Add the products of consecutive days of one stratum, at the later day."""
-        number, stratum = self.day[days.ends], self.stratum[days.ends]
+        number = self.day[days.ends]
+        stratum = self.stratum[days.ends]
         follows = np.flatnonzero((np.diff(number) == 1) & (np.diff(stratum) == 0))
-        w0, w1 = days.weight[follows], days.weight[follows + 1]
-        y0, y1 = days.total[follows], days.total[follows + 1]
+        w0 = days.weight[follows]
+        w1 = days.weight[follows + 1]
+        y0 = days.total[follows]
+        y1 = days.total[follows + 1]
         index = stratum[follows + 1], number[follows + 1] + 1
         np.add.at(daily[PAIRS], index, 1.0)
         for row, values in enumerate((w0 * w1, (w0 * y1 + w1 * y0) / 2, y0 * y1), PAIRS + 1):
@@ -438,7 +442,8 @@ def log_count_evidence(before: Counts, after: Counts) -> Floats:
     log_half_factorials = np.concatenate(([0.0], np.cumsum(np.log(numbers - 0.5))))
 
     def log_orders(counts: Counts) -> Floats:
-        positives, negatives = counts.positives, counts.runs - counts.positives
+        positives = counts.positives
+        negatives = counts.runs - counts.positives
         orders: Floats = log_factorials[counts.runs] - log_factorials[positives] - log_factorials[negatives]
         return orders
 

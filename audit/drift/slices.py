@@ -190,7 +190,8 @@ class _SliceSide(NamedTuple):
         """Return the variance of the amount with these coefficients."""
         if self.all.sessions < 2:
             return 0.0
-        own, total = self.moments, self.all
+        own = self.moments
+        total = self.all
         # A session adds a w + b t + c W + d T to the amount.
         b = coefficients.mean / own.w if own.w > 0 else 0.0
         a = coefficients.share / total.w - b * (self.mean or 0.0)
@@ -212,7 +213,8 @@ class _Uncertainty(NamedTuple):
     @classmethod
     def from_terms(cls, terms: Iterable[tuple[float, int]]) -> _Uncertainty:
         """Add up independent variances, each with its degrees of freedom; those of the sum are Welch's."""
-        variance = welch_denominator = 0.0
+        variance = 0.0
+        welch_denominator = 0.0
         for term, freedom in terms:
             variance += term
             welch_denominator += term * term / freedom

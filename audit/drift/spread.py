@@ -172,14 +172,17 @@ def _build_values(cells: Cells, as_of: date, reference: Reference) -> _Values:
 
 def _usual_score(cells: Cells, mean: float) -> float:
     """Return the end of the range that is nearer to the mean: if most sessions have the same score, it is this one."""
-    low, high = float(cells.low.min()), float(cells.high.max())
+    low = float(cells.low.min())
+    high = float(cells.high.max())
     return high if 2 * mean > low + high else low
 
 
 def _group_days(freedom: Floats, deviant: DeviantUnits) -> tuple[Ints, Ints]:
     """Return the first and the last day of each group of consecutive days that is large enough."""
     lasts = []
-    group_freedom = total = squared = 0.0
+    group_freedom = 0.0
+    total = 0.0
+    squared = 0.0
     days = zip(freedom.tolist(), deviant.total.tolist(), deviant.squared.tolist(), strict=True)
     for index, (day_freedom, day_total, day_squared) in enumerate(days):
         group_freedom += day_freedom
@@ -187,7 +190,9 @@ def _group_days(freedom: Floats, deviant: DeviantUnits) -> tuple[Ints, Ints]:
         squared += day_squared
         if group_freedom >= MIN_FREEDOM and total**2 >= MIN_DEVIANT_SESSIONS * squared > 0:
             lasts.append(index)
-            group_freedom = total = squared = 0.0
+            group_freedom = 0.0
+            total = 0.0
+            squared = 0.0
     last_days = np.array(lasts, dtype=np.int64)
     first_days = np.append(0, last_days + 1)[: len(lasts)]
     return first_days, last_days

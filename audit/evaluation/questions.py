@@ -97,7 +97,8 @@ def questions_of(request: EvaluationRequest) -> tuple[Question, ...]:
 
 
 def _question(request: EvaluationRequest, terms: Terms, iteration: int) -> Question:
-    judge, dimensions = terms.plan.judge, terms.case.dimensions
+    judge = terms.plan.judge
+    dimensions = terms.case.dimensions
     schema = answer_schema(dimensions)
     return Question(
         purpose=EVALUATION,

@@ -224,7 +224,8 @@ def weighted(judge: float, deterministic: float, policy: DimensionPolicy) -> flo
 
 def normalised(policy: DimensionPolicy) -> tuple[Fraction, Fraction]:
     """Return the weights of judge and checks, with a sum of 1. They are never both 0, which the policy's model refuses."""
-    judge, deterministic = Fraction(policy.judge_weight), Fraction(policy.deterministic_weight)
+    judge = Fraction(policy.judge_weight)
+    deterministic = Fraction(policy.deterministic_weight)
     return judge / (judge + deterministic), deterministic / (judge + deterministic)
 
 
@@ -325,7 +326,8 @@ def _summarize(findings: Findings) -> ResultSummary:
 
 
 def _build_judge_result(request: EvaluationRequest, findings: Findings) -> JudgeResult:
-    plan, aggregates = findings.terms.plan, None
+    plan = findings.terms.plan
+    aggregates = None
     if findings.aggregates is not None:
         aggregates = JudgeAggregate(
             dimensions={dimension: _build_score(aggregate) for dimension, aggregate in findings.aggregates.dimensions.items()},

@@ -317,7 +317,8 @@ def spending_of(
 
 
 def _usage_of_exchange(exchange: Exchange, model: str | None) -> _UsageReport:
-    input_tokens, output_tokens = exchange.input_tokens, exchange.output_tokens
+    input_tokens = exchange.input_tokens
+    output_tokens = exchange.output_tokens
     usage = None if input_tokens is None or output_tokens is None else Usage(input_tokens, output_tokens)
     return _UsageReport(exchange.agent_model or model, usage)
 
@@ -340,13 +341,15 @@ def _was_answered(exchange: Exchange) -> bool:
 def _usage_of_event(event: Mapping[str, Any], model: str | None) -> _UsageReport:
     nested = event.get("usage")
     source = nested if isinstance(nested, Mapping) else event
-    input_tokens, output_tokens = _first_number(source, _INPUT_TOKENS), _first_number(source, _OUTPUT_TOKENS)
+    input_tokens = _first_number(source, _INPUT_TOKENS)
+    output_tokens = _first_number(source, _OUTPUT_TOKENS)
     usage = None
     if input_tokens is not None and output_tokens is not None:
         usage = Usage(
             input_tokens, output_tokens, _first_number(source, _CACHE_WRITTEN) or 0, _first_number(source, _CACHE_READ) or 0
         )
-    model_name, cost = event.get("model"), source.get("cost_usd")
+    model_name = event.get("model")
+    cost = source.get("cost_usd")
     return _UsageReport(
         model_name if isinstance(model_name, str) and model_name else model,
         usage,
@@ -375,7 +378,8 @@ def _sum_usage(parts: Sequence[_UsageReport]) -> Usage | None:
 def _total_cost(
     answers: Sequence[_UsageReport], calls: Sequence[_UsageReport], prices: Mapping[str, ModelPrice]
 ) -> float | None:
-    usage_of_answers, usage_of_calls = _sum_usage(answers), _sum_usage(calls)
+    usage_of_answers = _sum_usage(answers)
+    usage_of_calls = _sum_usage(calls)
     calls_are_complete = usage_of_calls is not None and (
         usage_of_answers is None or _token_count(usage_of_calls) >= _token_count(usage_of_answers)
     )
@@ -497,7 +501,8 @@ def normalize_path(path: str) -> str:
 
 def is_recorded_as(expected: str, recorded: str) -> bool:
     """Return whether an artifact's recorded path is the expected one; an absolute path matches by its end."""
-    wanted_path, recorded_path = normalize_path(expected), normalize_path(recorded)
+    wanted_path = normalize_path(expected)
+    recorded_path = normalize_path(recorded)
     is_absolute = recorded_path.startswith(("/", "~/")) or _DRIVE.match(recorded_path) is not None
     return wanted_path == recorded_path or (is_absolute and recorded_path.endswith("/" + wanted_path))
 
@@ -628,7 +633,8 @@ def _first_text(event: Event, names: Iterable[str]) -> str:
 
 def has_failed(event: Event) -> bool:
     """Return whether a result or an end failed, by a flag, an error, an exit code or a status."""
-    error, code = event.get("error"), _first_value(event, _EXIT_CODE_FIELDS)
+    error = event.get("error")
+    code = _first_value(event, _EXIT_CODE_FIELDS)
     return (
         event.get("is_error") is True
         or error is True

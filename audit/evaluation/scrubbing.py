@@ -235,7 +235,8 @@ class Scrubber:
         """Return the members with scrubbed names; members whose names became equal are all kept."""
         members: dict[str, Any] = {}
         for key, item in value.items():
-            name = base = self._scrub_text(str(key), json_levels)
+            base = self._scrub_text(str(key), json_levels)
+            name = base
             copies = 1
             while name in members:
                 copies += 1

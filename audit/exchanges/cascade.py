@@ -263,7 +263,9 @@ def _collect_findings(case: _Case) -> dict[str, Any]:
     """Return the findings of the tiers that are scored."""
     fields: dict[str, Any] = dict(NOTHING_FOUND)
     dropped = 0
-    semantic, thinking, behavioural = case.semantic, case.thinking, case.behavioural
+    semantic = case.semantic
+    thinking = case.thinking
+    behavioural = case.behavioural
     if semantic is not None:
         fields["tier2_score"] = semantic.score
         fields["tier2_dimensions"] = semantic.dimensions

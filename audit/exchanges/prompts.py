@@ -195,7 +195,8 @@ def _load_wordings(methodology: Methodology) -> _Wordings:
     if wordings is None or wordings.methodology is not methodology:
         if len(_wordings_cache) >= _MAX_WORDINGS:
             _wordings_cache.clear()
-        wordings = _wordings_cache[id(methodology)] = _Wordings(methodology)
+        wordings = _Wordings(methodology)
+        _wordings_cache[id(methodology)] = wordings
     return wordings
 
 

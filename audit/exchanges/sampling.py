@@ -166,10 +166,8 @@ def decide_again(
     if deferred is None:
         return decision, revision, state
     if not deferred.record and revision <= deferred.revision:
-        decision, revision = (
-            Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=decision.turn),
-            deferred.revision + 1,
-        )
+        decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=decision.turn)
+        revision = deferred.revision + 1
     updated = msgspec.structs.replace(deferred, revision=max(deferred.revision, revision))
     newest = tuple(_update_deferred(recent, {exchange_id: updated}) for recent in state.newest)
     return decision, revision, SamplingState(state.exchanges, newest)

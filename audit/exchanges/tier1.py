@@ -70,7 +70,8 @@ def checks_of(methodology: Methodology) -> tuple[str, ...]:
 
 def check_structure(user_message: str, agent_response: str, methodology: Methodology) -> Tier1Result:
     """Run the structural checks and those of the methodology on one exchange."""
-    question, answer = encode(straighten(user_message)), encode(straighten(agent_response))
+    question = encode(straighten(user_message))
+    answer = encode(straighten(agent_response))
     flags = [check for check, fires in _STRUCTURAL.items() if fires(question, answer)]
     flags += [
         check.id

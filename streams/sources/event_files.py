@@ -480,7 +480,8 @@ class SessionEvents:
         """Return the event with an id that is new in the session."""
         name = event.event_id
         while name in self._used_ids or name in FAILURE_NODES:
-            self._copies[event.event_id] = copy = self._copies.get(event.event_id, 1) + 1
+            copy = self._copies.get(event.event_id, 1) + 1
+            self._copies[event.event_id] = copy
             name = f"{event.event_id}#{copy}"
         self._used_ids.add(name)
         if name == event.event_id:

@@ -539,7 +539,8 @@ def _apply_zone_text(time: datetime, zone_text: str, text: str, zone: str | None
 def _parse_offset(offset: str) -> timezone | None:
     """Return the zone of an offset such as `+01:30`; None if it is out of range."""
     digits = offset[1:].replace(":", "").ljust(4, "0")
-    hours, minutes = int(digits[:2]), int(digits[2:])
+    hours = int(digits[:2])
+    minutes = int(digits[2:])
     if hours >= 24 or minutes >= 60:
         return None
     difference = timedelta(hours=hours, minutes=minutes)

@@ -122,7 +122,8 @@ def _build_span(
 ) -> ReceivedSpan | Problem:
     try:
         ids = [read_name(trace_id), read_name(span_id)]
-        at, end = read_time(started, _TIME), read_time(ended, _TIME)
+        at = read_time(started, _TIME)
+        end = read_time(ended, _TIME)
     except ValueError as error:
         return Problem("wrong_type", f"the span {error}")
     for field, identifier in zip(("trace id", "span id"), ids, strict=True):

@@ -109,8 +109,10 @@ class TableReader:
         return _Cells(values, labels)
 
     def _build(self, values: Mapping[str, Any], labels: tuple[Label, ...]) -> Exchange:
-        question, answer = values["user_message"], values["agent_response"]
-        at, session = values["occurred_at"], values["session_id"]
+        question = values["user_message"]
+        answer = values["agent_response"]
+        at = values["occurred_at"]
+        session = values["session_id"]
         stop = values.get("stop_reason")
         draft = ExchangeDraft(
             exchange_id=values.get("exchange_id") or self._build_id(session, at, question, answer),

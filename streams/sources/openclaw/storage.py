@@ -429,7 +429,9 @@ def state_folders() -> list[Path]:
 def read_state(folder: Path) -> OpenClawState:
     """Read a state folder."""
     config = _read_configuration(folder / "openclaw.json")
-    versions, forms, unreadable = set(), set(), []
+    versions = set()
+    forms = set()
+    unreadable = []
     for path in sorted(folder.glob(f"agents/*/agent/{DATABASE}")):
         try:
             description = _describe_database(path)

@@ -152,7 +152,9 @@ class Trajectory:
                 yield run
 
     def _add_event(self, event: Json) -> Problem | None:
-        kind, run_id, data = event.get("type"), event.get("runId"), event.get("data")
+        kind = event.get("type")
+        run_id = event.get("runId")
+        data = event.get("data")
         if not (isinstance(kind, str) and isinstance(run_id, str) and isinstance(data, dict)):
             return Problem("wrong_type", "type, runId and data: must be a string, a string and an object")
         if has_surrogates(run_id):
@@ -164,9 +166,8 @@ class Trajectory:
         if run is None:
             if len(self.runs) >= MAX_RUNS:
                 return None
-            run = self.runs[run_id] = Run(
-                run_id, provider=_valid_text(event.get("provider")), model=_valid_text(event.get("modelId"))
-            )
+            run = Run(run_id, provider=_valid_text(event.get("provider")), model=_valid_text(event.get("modelId")))
+            self.runs[run_id] = run
         run.last_at = at if run.last_at is None else max(run.last_at, at)
         _apply_event(run, kind, at, data)
         return None

@@ -661,7 +661,8 @@ def build_message(value: Json, role: str = "user", depth: int = MAX_NESTED) -> M
         _add_calls(message, calls if isinstance(calls, list) else [calls])
     if message.role == "tool" and not message.results:
         message.results.append(_build_result(value, message.text or None))
-        message.texts, message.media = [], []
+        message.texts = []
+        message.media = []
     message.finish = _find_finish_reason(value)
     return message
 

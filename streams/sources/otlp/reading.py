@@ -84,7 +84,8 @@ class FactReader:
         return SpanFacts(**facts)
 
     def _read_resource(self, received: ReceivedSpan) -> None:
-        self._resource = resource = received.resource
+        resource = received.resource
+        self._resource = resource
         self._scope = received.scope, received.scope_version
         self._label_attributes = self._all_label_attributes
         if _has_framework_version(received):
@@ -95,7 +96,8 @@ class FactReader:
 
     def _common_facts(self, span: _Span) -> dict[str, Any]:
         """Return the facts that a span of any kind may have."""
-        received, attributes = span.received, span.attributes
+        received = span.received
+        attributes = span.attributes
         metadata = _read_metadata(span)
         session = _first_text(span.present.session, attributes) or _first_text(conventions.METADATA_SESSION, metadata)
         return {
@@ -235,7 +237,8 @@ def _read_metadata(span: _Span) -> Attributes:
 
 
 def _agent_name(span: _Span, metadata: Attributes) -> str | None:
-    attributes, present = span.attributes, span.present
+    attributes = span.attributes
+    present = span.present
     name = _first_text(present.agent, attributes) or _first_text(conventions.METADATA_AGENT, metadata)
     if name is not None or span.kind != "agent":
         return name
@@ -275,7 +278,8 @@ def _error_message(span: _Span) -> str | None:
 
     It is the message of the last exception, else the status message without its stack trace, else the type of the error.
     """
-    received, attributes = span.received, span.attributes
+    received = span.received
+    attributes = span.attributes
     error_type = _first_text(span.present.error, attributes)
     is_error_level = attributes.get("langfuse.observation.level") == "ERROR"
     if not received.failed and not is_error_level and error_type is None:
@@ -333,13 +337,15 @@ def _objects_in(value: Any) -> list[Any]:
 
 def _read_tool_result(span: _Span) -> ToolResult | None:
     """Return the result of a tool's span. LangChain wraps it in a message with the id of the call."""
-    attributes, present = span.attributes, span.present
+    attributes = span.attributes
+    present = span.present
     output = _first_value(present.result, attributes)
     if output is None:
         output = _read_event_field(span.received.events, conventions.TOOL_RESULT_EVENTS)
     value = parse_json(output).value
     if is_elided(value):
-        output = value = None
+        output = None
+        value = None
     error = _error_message(span)
     failed = error is not None or failed_by_attributes(attributes)
     if output is None and not failed:
@@ -356,7 +362,8 @@ def _read_tool_result(span: _Span) -> ToolResult | None:
 
 
 def _read_tool_call(span: _Span, returned: ToolResult | None) -> ToolCall:
-    attributes, present = span.attributes, span.present
+    attributes = span.attributes
+    present = span.present
     name = _first_text(present.tool, attributes)
     if name is None:
         name = span.received.name.removeprefix("execute_tool ").removesuffix(".tool")

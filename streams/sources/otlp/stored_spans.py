@@ -112,7 +112,8 @@ _read_names, _read_all_names, _read_long_texts = (
 
 def build_record(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
     """Return the redacted record of a draft."""
-    received, owner = draft.received, draft.owner
+    received = draft.received
+    owner = draft.owner
     facts = _redact_facts(draft, redactor)
     content = _encode(facts)
     content_digest = digest(f"{received.parent_id} {received.started_at.isoformat()} {received.ended_at.isoformat()} {content}")

@@ -153,7 +153,8 @@ class Trace:
         Spans inside a tool serve the tool, so they are only returned if there are no others.
         """
         level = list(self._children.get(None if within is None else within.span_id, ()))
-        units, tools = list[StoredSpan](), list[StoredSpan]()
+        units = list[StoredSpan]()
+        tools = list[StoredSpan]()
         while level and not units:
             for span in level:
                 if span.span_id in self.helper_ids:

@@ -216,7 +216,8 @@ class Unit:
     def _answer_by_tool(self) -> SpanFacts | None:
         """The facts with an answer that the model gave by calling a tool."""
         for span in reversed(self.inside):
-            called, returned = span.facts.called, span.facts.returned
+            called = span.facts.called
+            returned = span.facts.returned
             if called is not None and called.name in ANSWER_TOOLS and returned is not None and not returned.is_error:
                 return msgspec.structs.replace(span.facts, answer=returned.output)
         return None

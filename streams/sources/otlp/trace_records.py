@@ -687,7 +687,8 @@ class _ToolOutputs:
 def _join_calls(tools: list[StoredSpan], messages: list[_MessageCall]) -> dict[str, _MessageCall]:
     """Return the message calls that spans of tools report too, by the id of the span."""
     joined: dict[str, _MessageCall] = {}
-    open_tools, open_messages = list(tools), list(messages)
+    open_tools = list(tools)
+    open_messages = list(messages)
     for key in (attrgetter("call_id"), _build_arguments_key, attrgetter("name"), _build_handoff_key):
         candidates = defaultdict[Any, list[_MessageCall]](list)
         for message in open_messages:
@@ -747,7 +748,8 @@ def _output_fields(output: ToolResult, call: ToolCall) -> Json:
 
 
 def _build_message_events(message: _MessageCall, outputs: _ToolOutputs) -> Iterator[TracedEvent]:
-    span, call = message.span, message.call
+    span = message.span
+    call = message.call
     yield _build_event(span.ended_at, _CALL_RANK, span, f"call:{message.position}", _call_fields(call))
     reported = outputs.find(call.call_id, span)
     if reported is not None:

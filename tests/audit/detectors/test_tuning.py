@@ -14,7 +14,7 @@ from audit.policy import Policy
 def runs_of(tokens: list[int]) -> list[tuple[int, SessionEvidence]]:
     """Return runs of a transcript whose most expensive exchanges took this many tokens."""
     return [
-        (number, SessionEvidence(source="openclaw", new_tokens=ExchangeSums(most=max_tokens)))
+        (number, SessionEvidence(source="openclaw", new_tokens=ExchangeSums(max_count=max_tokens)))
         for number, max_tokens in enumerate(tokens, start=1)
     ]
 
