@@ -261,9 +261,10 @@ def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
     compared = comparable_sides(rounds, times[:split], times[split:])
     shift = estimate_shift(rounds, compared)
     changed = is_significant and shift is not None and _is_beyond_moods(shift, bet.sign, len(times))
+    direction = UP if bet.sign > 0 else DOWN
     return JudgeChange(
         changed=changed,
-        direction=(UP if bet.sign > 0 else DOWN) if changed else None,
+        direction=direction if changed else None,
         since=times[bet.start] if changed else None,
         evidence=bet.evidence,
         size=None if shift is None else shift.size,

@@ -363,9 +363,9 @@ class Fields:
         if not isinstance(value, dict):
             self._problems.append(f"{path} must be a JSON object with the fields {', '.join(names)}")
             return {}
-        inside = "" if path == "the answer" else f" in {path}"
-        self._problems += [f"the field {name} is missing{inside}" for name in names if name not in value]
-        self._problems += [f"the field {quote_name(name)} is not in the schema{inside}" for name in value if name not in names]
+        suffix = "" if path == "the answer" else f" in {path}"
+        self._problems += [f"the field {name} is missing{suffix}" for name in names if name not in value]
+        self._problems += [f"the field {quote_name(name)} is not in the schema{suffix}" for name in value if name not in names]
         return value
 
     def number(self, members: dict[str, Any], name: str, low: int, high: int, path: str = "") -> float:

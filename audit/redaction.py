@@ -164,10 +164,20 @@ _MIN_RUN = 24
 _MIN_ENTROPY = 4.2
 _MIN_SWITCHES = 0.25
 """Changes between lower case, upper case and digits per character: 0.45 in random text, 0.2 in CamelCase."""
-_CLASSES = bytes(
-    ord("l") if chr(c).islower() else ord("u") if chr(c).isupper() else ord("d") if chr(c).isdigit() else ord("-")
-    for c in range(128)
-) + bytes(128)
+
+
+def _character_class(code: int) -> int:
+    """Return the code of `l`, `u` or `d` for a lower-case letter, upper-case letter or digit, and of `-` for other characters."""
+    character = chr(code)
+    if character.islower():
+        return ord("l")
+    if character.isupper():
+        return ord("u")
+    return ord("d") if character.isdigit() else ord("-")
+
+
+_CLASSES = bytes(_character_class(code) for code in range(128)) + bytes(128)
+"""Maps each ASCII character to its class, and other bytes to NUL."""
 
 _IN_RUNS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 _RUNS = compile_pattern(_LONG_RUN, where="high_entropy", ignore_case=False)
@@ -402,15 +412,18 @@ def has_random_run(data: bytes) -> bool:
 
 def _find_random_runs(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the runs that look random; in a possible path, segment by segment."""
-    for start, end in [(0, len(data))] if is_one_run(data) else _RUNS.groups(data):
-        run = data[start:end]
+    runs: Iterable[tuple[int, int]] = [(0, len(data))] if is_one_run(data) else _RUNS.groups(data)
+    for run_start, run_end in runs:
+        run = data[run_start:run_end]
         if run.startswith(_KNOWN_IDS):
             continue
         is_base64 = b"+" in run or run.endswith(b"=")
-        for piece in [run] if is_base64 else run.split(b"/"):
-            if _is_random(piece):
-                yield start, start + len(piece)
-            start += len(piece) + 1  # noqa: PLW2901 - moves to the next segment
+        segments = [run] if is_base64 else run.split(b"/")
+        start = run_start
+        for segment in segments:
+            if _is_random(segment):
+                yield start, start + len(segment)
+            start += len(segment) + len(b"/")
 
 
 def _is_random(run: bytes) -> bool:

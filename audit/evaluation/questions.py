@@ -120,9 +120,9 @@ def _fingerprint(request: EvaluationRequest, form: list[Any], iteration: int) ->
 
     The aggregation is left out as well: another method or policy is another evaluation with the same questions.
     """
-    about = [request.connection, request.session_id, request.case_id]
-    named = canonical_json([EVALUATION, *form, request.system_prompt, request.user_prompt, *about, iteration])
-    return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
+    run = [request.connection, request.session_id, request.case_id]
+    identity = canonical_json([EVALUATION, *form, request.system_prompt, request.user_prompt, *run, iteration])
+    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,18 +177,21 @@ class _EvaluationFields(Fields):
     def assessment(self, members: Mapping[str, Any], name: str) -> Assessment:
         """Return a score with its evidence; the problem of a missing field was already noted."""
         assessed = self.members(members[name], _JUDGED, name) if name in members else {}
-        evidence = self._facts(assessed["evidence"], f"{name}.evidence") if "evidence" in assessed else ()
+        evidence = self._read_facts(assessed["evidence"], f"{name}.evidence") if "evidence" in assessed else ()
         # -0.0 equals 0.0 but is written differently.
         return Assessment(evidence, self.number(assessed, "score", int(LOWEST), int(HIGHEST), f"{name}.") + 0.0)
 
-    def _facts(self, value: Any, at: str) -> tuple[str, ...]:
+    def _read_facts(self, value: Any, path: str) -> tuple[str, ...]:
         if not isinstance(value, list) or not 1 <= len(value) <= MAX_EVIDENCE:
-            self._problems.append(f"{at} must be a list of 1 to {MAX_EVIDENCE} texts")
+            self._problems.append(f"{path} must be a list of 1 to {MAX_EVIDENCE} texts")
             return ()
-        return tuple(self._fact(fact, f"{at}[{index}]") for index, fact in enumerate(value))
+        return tuple(self._read_fact(fact, f"{path}[{index}]") for index, fact in enumerate(value))
 
-    def _fact(self, value: Any, at: str) -> str:
+    def _read_fact(self, value: Any, path: str) -> str:
+        """Return a fact on one line, cut to MAX_FACT characters."""
         fact = " ".join(value.split()) if isinstance(value, str) else ""
-        if not fact or has_surrogates(fact):
-            self._problems.append(f"{at} must be a text that is not empty" + (" and holds no lone surrogate" if fact else ""))
+        if not fact:
+            self._problems.append(f"{path} must be a text that is not empty")
+        elif has_surrogates(fact):
+            self._problems.append(f"{path} must be a text that is not empty and holds no lone surrogate")
         return fact if len(fact) <= MAX_FACT else f"{fact[: MAX_FACT - 1]}…"

@@ -203,17 +203,17 @@ def resolve(dimension: Dimension, policy: DimensionPolicy, checks: Sequence[Chec
 
 def deterministic_score(dimension: Dimension, checks: Sequence[CheckOutcome]) -> float | None:
     """Return 10 x passed / relevant checks, with errors as not passed; None if no check counts for the dimension."""
-    mapped = [check for check in checks if dimension in check.dimensions]
-    return HIGHEST * sum(check.outcome == PASS for check in mapped) / len(mapped) if mapped else None
+    outcomes = [check.outcome for check in checks if dimension in check.dimensions]
+    return HIGHEST * outcomes.count(PASS) / len(outcomes) if outcomes else None
 
 
 def _choose_source(policy: DimensionPolicy, deterministic: float | None, judge: float | None) -> Source:
     if deterministic is None and judge is None:
         return "missing"
-    both, judge_alone, checks_alone = _SOURCES[policy.policy]
+    source_of_both, source_of_judge, source_of_checks = _SOURCES[policy.policy]
     if deterministic is None:
-        return judge_alone
-    return checks_alone if judge is None else both
+        return source_of_judge
+    return source_of_checks if judge is None else source_of_both
 
 
 def weighted(judge: float, deterministic: float, policy: DimensionPolicy) -> float:
@@ -231,11 +231,11 @@ def normalised(policy: DimensionPolicy) -> tuple[Fraction, Fraction]:
 
 def resolution_warnings(resolutions: Sequence[Resolution], checks: Sequence[CheckOutcome]) -> Iterator[str]:
     """Yield warnings for readers of the scores: checks that do not count, and scores with a missing part."""
-    by_judge_alone = {resolution.dimension for resolution in resolutions if resolution.policy.policy == "judge_only"}
+    judged_dimensions = {resolution.dimension for resolution in resolutions if resolution.policy.policy == "judge_only"}
     for check in checks:
         if check.outcome == ERROR:
             yield f"Check {check.check_id} could not be decided and counts as not passed."
-        elif check.outcome == FAIL and "task" in by_judge_alone and "task" in check.dimensions:
+        elif check.outcome == FAIL and "task" in judged_dimensions and "task" in check.dimensions:
             yield f"Check {check.check_id} failed, but task is scored by the judge alone."
     for resolution in resolutions:
         warning = _WARNINGS.get((resolution.policy.policy, resolution.source))
@@ -369,22 +369,21 @@ def _describe_call(judgement: Judgement | None, evaluation_id: str, room: int) -
     """
     if judgement is None:
         return dict.fromkeys((*_CALL, "answer", "taken_over_from")) | {"attempts": 0, "batched": False, "simulated": False}
-    shown = {name: getattr(judgement, name) for name in _CALL} | {
-        "answer": judgement.answer and _cut_answer(judgement.answer, room)
-    }
+    facts = {name: getattr(judgement, name) for name in _CALL}
+    facts["answer"] = judgement.answer and _cut_answer(judgement.answer, room)
     if judgement.subject_id == evaluation_id:
-        return shown | {"taken_over_from": None}
-    return shown | {"taken_over_from": judgement.subject_id, "attempts": 0, "cost_usd": 0.0}
+        return facts | {"taken_over_from": None}
+    return facts | {"taken_over_from": judgement.subject_id, "attempts": 0, "cost_usd": 0.0}
 
 
 def _cut_answer(answer: str, room: int) -> str:
-    """Cut the answer to at most so many bytes of JSON, stating what is left out."""
+    """Cut the answer to at most `room` bytes of JSON, and state how many characters are left out."""
     if len(answer) <= MAX_ANSWER and _json_size(answer) <= room:
         return answer
-    shown = answer[:room]
-    while _json_size(shown) > room:
-        shown = shown[: len(shown) * room // (_json_size(shown) + 1)]
-    return f"{shown} [… {len(answer) - len(shown)} characters left out …]"
+    start = answer[:room]
+    while _json_size(start) > room:
+        start = start[: len(start) * room // (_json_size(start) + 1)]
+    return f"{start} [… {len(answer) - len(start)} characters left out …]"
 
 
 def _json_size(text: str) -> int:

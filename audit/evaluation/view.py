@@ -186,12 +186,12 @@ def _build_step(step: ToolCall | ToolResult, scrubber: Scrubber) -> Item:
     """Return the item of a call with its arguments, or of a result with its output."""
     name, texts = _frame_tool(step.tool, scrubber)
     if isinstance(step, ToolCall):
-        arguments, more = _frame_value(step.arguments, scrubber)
-        return Item(f'{{{{"call":{{{{"tool":{name},"arguments":{arguments}}}}}}}}}', texts + more, {"calls": 1})
-    output, more = _frame_value(step.output, scrubber)
+        arguments, argument_texts = _frame_value(step.arguments, scrubber)
+        return Item(f'{{{{"call":{{{{"tool":{name},"arguments":{arguments}}}}}}}}}', texts + argument_texts, {"calls": 1})
+    output, output_texts = _frame_value(step.output, scrubber)
     failed = str(step.failed).lower()
     frame = f'{{{{"result":{{{{"tool":{name},"failed":{failed},"output":{output}}}}}}}}}'
-    return Item(frame, texts + more, {"results": 1, "failed_results": int(step.failed)})
+    return Item(frame, texts + output_texts, {"results": 1, "failed_results": int(step.failed)})
 
 
 def _frame_tool(tool: str | None, scrubber: Scrubber) -> tuple[str, tuple[Text, ...]]:

@@ -134,8 +134,8 @@ def _build_items(
             session_id=part.session_id,
         )
         state = sessions[owner.connection, owner.session_id]
-        for position, raw in part.events:
-            item = state.record(raw, position, owner, context)
+        for json_path, raw in part.events:
+            item = state.record(raw, json_path, owner, context)
             yield value_fault(line, raw, item) if isinstance(item, Problem) else item
 
 
@@ -242,8 +242,8 @@ class _PlainSession(NamedTuple):
 
     def add(self, part: _SessionPart, report: Callable[[str], None]) -> None:
         """Add the events of a part, and report the unreadable ones."""
-        for position, raw in part.events:
-            event = self.state.next_event(raw, position)
+        for json_path, raw in part.events:
+            event = self.state.next_event(raw, json_path)
             if isinstance(event, Problem):
                 report(event.detail)
             else:
@@ -350,30 +350,30 @@ def split_value(value: Json | Document, name: str) -> Iterator[tuple[Any, _Sessi
         yield value.value, _read_session_part(value.value, name if is_session else None, "")
 
 
-def _read_session_part(value: Any, name: str | None, position: str) -> _SessionPart | Problem:
+def _read_session_part(value: Any, name: str | None, json_path: str) -> _SessionPart | Problem:
     if not isinstance(value, dict):
-        return Problem("not_an_object", f"{position or 'the document'} is {json_type(value)}, not an object")
+        return Problem("not_an_object", f"{json_path or 'the document'} is {json_type(value)}, not an object")
     if "events" not in value and value.get("event") is None and value.get("type") is None:
         detail = "is neither an event nor a session: it has no field event, type or events"
-        return Problem("not_an_event", f"{position}: {detail}" if position else f"the object {detail}")
-    problem = _find_envelope_problem(value, name, position)
+        return Problem("not_an_event", f"{json_path}: {detail}" if json_path else f"the object {detail}")
+    problem = _find_envelope_problem(value, name, json_path)
     if problem is not None:
         return problem
     session_id, connection, project, agent = (value.get(field) for field in _ENVELOPE)
     if "events" not in value:
-        event, inner_position = find_event(value)
-        events = [(f"{position}{inner_position}".lstrip("."), event)]
+        event, inner_path = find_event(value)
+        events = [(f"{json_path}{inner_path}".lstrip("."), event)]
     elif isinstance(value["events"], list):
-        events = [(f"{position}.events[{index}]".lstrip("."), event) for index, event in enumerate(value["events"])]
+        events = [(f"{json_path}.events[{index}]".lstrip("."), event) for index, event in enumerate(value["events"])]
     else:
-        return Problem("wrong_type", f"{position}.events: is {json_type(value['events'])}, not an array".lstrip("."))
+        return Problem("wrong_type", f"{json_path}.events: is {json_type(value['events'])}, not an array".lstrip("."))
     return _SessionPart(session_id or cast("str", name), connection, project, agent, events)
 
 
-def _find_envelope_problem(value: Json, name: str | None, position: str) -> Problem | None:
+def _find_envelope_problem(value: Json, name: str | None, json_path: str) -> Problem | None:
     for field, rule in _ENVELOPE.items():
         content = value.get(field)
-        path = f"{position}.{field}".lstrip(".")
+        path = f"{json_path}.{field}".lstrip(".")
         if content is None:
             if field == "session_id" and name is None:
                 return Problem("missing_field", f"{path}: is missing")
@@ -423,28 +423,28 @@ class SessionEvents:
         self._count += count
         self._has_gap = True
 
-    def record(self, raw: Any, position: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
-        """Return the record of the session's next event, or the reason why it cannot be read. `position` is its position in the line."""
+    def record(self, raw: Any, json_path: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
+        """Return the record of the session's next event, or the reason why it cannot be read. `json_path` is its path in the line."""
         seq = self._count
         self._count += 1
-        problem = _find_id_problem(raw, position)
+        problem = _find_id_problem(raw, json_path)
         if problem is not None:
             return problem
         try:
             event = self._with_unique_id(normalise_event(context.redactor.redact_json(raw)[0], seq))
         except InputError as error:
-            return _malformed_problem(raw, error, seq, position)
+            return _malformed_problem(raw, error, seq, json_path)
         try:
-            labels = read_labels(event.payload.get(FIELD), context.redactor, f"{position}.{FIELD}".lstrip("."))
+            labels = read_labels(event.payload.get(FIELD), context.redactor, f"{json_path}.{FIELD}".lstrip("."))
         except InputError as error:
             return Problem("bad_labels", str(error))
         try:
             occurred_at = parse_timestamp(event.timestamp)
         except ValueError as error:
-            return Problem("bad_timestamp", f"{position}.{error}".lstrip("."))
+            return Problem("bad_timestamp", f"{json_path}.{error}".lstrip("."))
         payload = canonical_json(event.payload)
         if len(payload) > MAX_EVENT_CHARACTERS:
-            name = position or "the event"
+            name = json_path or "the event"
             return Problem("too_long", f"{name} has {len(payload)} characters; the limit is {MAX_EVENT_CHARACTERS}")
         return to_record(
             event,
@@ -459,18 +459,18 @@ class SessionEvents:
             labels=labels,
         )
 
-    def next_event(self, raw: Any, position: str) -> Json | Problem:
+    def next_event(self, raw: Any, json_path: str) -> Json | Problem:
         """Return the session's next event for a diagnosis, or the reason why it cannot be read.
 
         The event is unchanged, except that after an unreadable event it gets the id that follows from its position in the file.
         """
         seq = self._count
         self._count += 1
-        problem = _find_id_problem(raw, position)
+        problem = _find_id_problem(raw, json_path)
         try:
             event = problem or clean_payload(raw, seq)
         except InputError as error:
-            event = _malformed_problem(raw, error, seq, position)
+            event = _malformed_problem(raw, error, seq, json_path)
         if isinstance(event, Problem):
             self._has_gap = True
             return event
@@ -489,22 +489,22 @@ class SessionEvents:
         return msgspec.structs.replace(event, event_id=name, payload={**event.payload, "event_id": name})
 
 
-def _find_id_problem(raw: Any, position: str) -> Problem | None:
+def _find_id_problem(raw: Any, json_path: str) -> Problem | None:
     """Return the problem of an event id with a lone surrogate: after a repair it could equal the id of another event."""
     if not isinstance(raw, dict) or not has_lone_surrogate_in_id(raw):
         return None
-    return Problem("malformed_event", f"{position}.event_id: {NOT_UNICODE}".lstrip("."))
+    return Problem("malformed_event", f"{json_path}.event_id: {NOT_UNICODE}".lstrip("."))
 
 
-def _malformed_problem(raw: Any, error: InputError, seq: int, position: str) -> Problem:
+def _malformed_problem(raw: Any, error: InputError, seq: int, json_path: str) -> Problem:
     """Return the problem of a value that is not an event, with its position in the line."""
     if not isinstance(raw, dict):
-        return Problem("malformed_event", f"{position or 'the event'}: is {json_type(raw)}, not an object")
+        return Problem("malformed_event", f"{json_path or 'the event'}: is {json_type(raw)}, not an object")
     message = str(error).removeprefix(f"events[{seq}]")
-    if not position:
+    if not json_path:
         return Problem("malformed_event", message.lstrip(".: "))
     separator = "" if message.startswith((".", ":", "[")) else ": "
-    return Problem("malformed_event", f"{position}{separator}{message}")
+    return Problem("malformed_event", f"{json_path}{separator}{message}")
 
 
 def has_lone_surrogate_in_id(event: Mapping[str, Any]) -> bool:
