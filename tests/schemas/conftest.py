@@ -1,4 +1,4 @@
-"""Records of every type, made from their schemas; damage done to bytes; a registry of one's own."""
+"""Fixtures of the schema tests: records of every type, damaged messages, and a temporary registry."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EDGES = [
 
 
 def numbers(bits: int) -> st.SearchStrategy[int]:
-    """Whole numbers of so many bits, those where the encoding gets longer more often than others."""
+    """Return integers of this many bits, with a preference for those at which the encoding gets longer."""
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     edges = [low, -1, 0, 1, high, *(edge for edge in EDGES if low <= edge <= high)]
     return st.one_of(st.sampled_from(edges), st.integers(low, high))
@@ -58,27 +58,32 @@ PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
 TIMES = st.datetimes(EARLIEST.replace(tzinfo=None), LATEST.replace(tzinfo=None), timezones=st.just(UTC))
 
 
-def values_of(avro_type: Any, named: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
-    """Values of an Avro type; `named` collects the records met."""
+def values_of(avro_type: Any, record_strategies: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    """Return the values of an Avro type; `record_strategies` collects the nested record types."""
     if isinstance(avro_type, str):
-        return named[avro_type] if avro_type in named else PRIMITIVES[avro_type]
+        return record_strategies[avro_type] if avro_type in record_strategies else PRIMITIVES[avro_type]
     if isinstance(avro_type, list):
-        return st.none() | values_of(avro_type[1], named)
+        return st.none() | values_of(avro_type[1], record_strategies)
     if "logicalType" in avro_type:
         return TIMES
     if avro_type["type"] == "array":
-        items = values_of(avro_type["items"], named)
-        few = st.lists(items, max_size=3).map(tuple)
-        # 64 items and more take two bytes for their count.
-        return few | st.integers(63, 65).map(lambda count: ("a",) * count) if avro_type["items"] == "string" else few
+        items = values_of(avro_type["items"], record_strategies)
+        short_lists = st.lists(items, max_size=3).map(tuple)
+        # From 64 items on, the count has two bytes.
+        return (
+            short_lists | st.integers(63, 65).map(lambda count: ("a",) * count)
+            if avro_type["items"] == "string"
+            else short_lists
+        )
     record_type = getattr(records, avro_type["name"])
-    fields = {field["name"]: values_of(field["type"], named) for field in avro_type["fields"]}
-    named[f"driftline.{avro_type['name']}"] = found = st.builds(record_type, **fields)
-    return found
+    fields = {field["name"]: values_of(field["type"], record_strategies) for field in avro_type["fields"]}
+    strategy = st.builds(record_type, **fields)
+    record_strategies[f"driftline.{avro_type['name']}"] = strategy
+    return strategy
 
 
 def records_of(name: str) -> st.SearchStrategy[Record]:
-    """Any record of the named type that may be written."""
+    """Return the valid records of a type."""
     schema = schema_of(name)
     return values_of({"type": "record", "name": name, "fields": schema.fields}, {}).map(in_order)
 
@@ -94,7 +99,7 @@ def record_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def strategies() -> dict[str, st.SearchStrategy[Record]]:
-    """For each record type: any record of it that may be written."""
+    """The valid records of each type."""
     return ALL_RECORDS
 
 
@@ -105,21 +110,21 @@ def samples() -> SampleMaker:
 
 
 def number(value: int) -> bytes:
-    """A number as Avro writes it, written down once more, from the format's definition."""
-    rest, out = (value << 1) ^ (value >> 63), bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*out, rest])
+    """Return an Avro number, encoded independently of the code under test."""
+    remaining, out = (value << 1) ^ (value >> 63), bytearray()
+    while remaining > 0x7F:
+        out.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    return bytes([*out, remaining])
 
 
-def damages(messages: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
-    """Without end: one of the messages, damaged in one of the ways bytes are damaged or forged."""
+def damage_messages(messages: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
+    """Yield randomly chosen messages, each damaged or forged in a random way, without end."""
     while True:
-        victim, other = rng.choice(messages), rng.choice(messages)
-        prefix, body = victim[:PREFIX_BYTES], victim[PREFIX_BYTES:]
-        at, bit = rng.randrange(len(body)), 1 << rng.randrange(8)
-        cut = body[:at]
+        message, other_message = rng.choice(messages), rng.choice(messages)
+        prefix, body = message[:PREFIX_BYTES], message[PREFIX_BYTES:]
+        index, bit = rng.randrange(len(body)), 1 << rng.randrange(8)
+        cut = body[:index]
         yield (
             prefix
             + rng.choice(
@@ -127,18 +132,18 @@ def damages(messages: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
                     cut,
                     body + rng.randbytes(rng.randrange(1, 20)),
                     body + bytes(rng.randrange(1, 4)),
-                    cut + bytes([body[at] ^ bit]) + body[at + 1 :],
-                    cut + rng.randbytes(len(body) - at),
-                    body[:at] + body[at + 1 :],
-                    body + other[PREFIX_BYTES:],  # two records in one body
-                    cut + other[PREFIX_BYTES:],
-                    other[PREFIX_BYTES:],
+                    cut + bytes([body[index] ^ bit]) + body[index + 1 :],
+                    cut + rng.randbytes(len(body) - index),
+                    body[:index] + body[index + 1 :],
+                    body + other_message[PREFIX_BYTES:],  # two records in one body
+                    cut + other_message[PREFIX_BYTES:],
+                    other_message[PREFIX_BYTES:],
                     b"",
-                    cut + number(rng.choice([1 << 20, 1 << 40, -1, -(1 << 62), len(body), len(other)])) + body[at:],
-                    cut + b"\xff" * 9 + b"\x01" + body[at:],
-                    cut + b"\x80" * 12 + body[at:],
-                    cut + b"\x04" + body[at + 1 :],  # branch 2 of two
-                    cut + b"\x03" + body[at + 1 :],  # branch -2, or a boolean that is neither
+                    cut + number(rng.choice([1 << 20, 1 << 40, -1, -(1 << 62), len(body), len(other_message)])) + body[index:],
+                    cut + b"\xff" * 9 + b"\x01" + body[index:],
+                    cut + b"\x80" * 12 + body[index:],
+                    cut + b"\x04" + body[index + 1 :],  # branch 2 of two
+                    cut + b"\x03" + body[index + 1 :],  # branch -2, or a boolean that is neither
                 ]
             )
         )
@@ -146,13 +151,13 @@ def damages(messages: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
 
 @pytest.fixture
 def damaged() -> Callable[[Sequence[bytes], int], Iterator[bytes]]:
-    """Damaged versions of messages, from a seed."""
-    return lambda messages, seed: damages(list(messages), random.Random(seed))
+    """A function that yields damaged versions of messages, from a seed."""
+    return lambda messages, seed: damage_messages(list(messages), random.Random(seed))
 
 
 @pytest.fixture
 def avro_number() -> Callable[[int], bytes]:
-    """A number as Avro writes it."""
+    """The encoding of a number in Avro."""
     return number
 
 
@@ -165,15 +170,15 @@ CACHED = (
 )
 
 
-def forget_registry() -> None:
-    """Have the schema files read again. What is cached by fingerprint stays true whatever the files say."""
+def clear_registry_caches() -> None:
+    """Make the registry read the schema files again. Caches by fingerprint stay valid."""
     for cached in CACHED:
         cached.cache_clear()
 
 
 @pytest.fixture
 def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Replaces the registry by the given versions of record types, oldest first; the last one is the current one."""
+    """A function that replaces the registry by versions of record types, oldest first; the last version is the current one."""
     counter = itertools.count()
 
     def write(versions: Iterable[Json]) -> None:
@@ -190,19 +195,19 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
             (folder / "avsc" / f"{name}.avsc").write_text(json.dumps(definition), encoding="utf-8")
         monkeypatch.setattr(registry, "_avsc_folder", lambda: folder / "avsc")
         monkeypatch.setattr(registry, "_history_folder", lambda: folder / "history")
-        forget_registry()
+        clear_registry_caches()
 
     yield write
     monkeypatch.undo()
-    forget_registry()
+    clear_registry_caches()
 
 
-def encoded(items: Iterable[Record]) -> list[bytes]:
-    """The records as messages."""
+def encode_records(items: Iterable[Record]) -> list[bytes]:
+    """Return the records as messages."""
     return [encode(item) for item in items]
 
 
 @pytest.fixture
 def encode_all() -> Callable[[Iterable[Record]], list[bytes]]:
-    """Records to messages."""
-    return encoded
+    """A function that encodes records as messages."""
+    return encode_records

@@ -1,4 +1,4 @@
-"""Versions: every record ever written can be read, and what was added has its default."""
+"""Schema versions: records of every version can be read, and added fields have their defaults."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ ADDED = [
 ]
 
 
-def changed(name: str, change: Callable[[list[Any]], list[Any]]) -> dict[str, Any]:
-    """A record type's definition with other fields."""
+def change_fields(name: str, change: Callable[[list[Any]], list[Any]]) -> dict[str, Any]:
+    """Return a record type's definition with changed fields."""
     definition = schema_of(name).definition
     return {**definition, "fields": change(json.loads(json.dumps(definition["fields"])))}
 
 
-def with_doc(field: dict[str, Any]) -> dict[str, Any]:
-    """The field with a doc, which every field has."""
+def add_doc(field: dict[str, Any]) -> dict[str, Any]:
+    """Return the field with the required doc."""
     return {**field, "doc": "What it is."}
 
 
 def test_every_schema_reads_every_version_before_it(record_name: str) -> None:
-    """The reference implementation is the judge, not the library that does the decoding."""
+    """Avro's reference implementation decides, not the library that decodes."""
     current = schema_of(record_name)
     published = published_schemas()[record_name]
     for writer in published:
@@ -64,7 +64,7 @@ def test_every_schema_reads_every_version_before_it(record_name: str) -> None:
 
 
 def test_every_schema_is_published() -> None:
-    """A record written with a schema that is not published could not be read after the next change."""
+    """Records of an unpublished schema could not be read after the next change."""
     assert {name: schema.prefix for name, schema in current_schemas().items()} == {
         name: versions[-1].prefix for name, versions in published_schemas().items()
     }
@@ -95,30 +95,30 @@ def _made_plain(fields: list[Any]) -> list[Any]:
 
 
 def _without_default(fields: list[Any]) -> list[Any]:
-    return [*fields, with_doc({"name": "mood", "type": "string"})]
+    return [*fields, add_doc({"name": "mood", "type": "string"})]
 
 
 def _changed_inside(fields: list[Any]) -> list[Any]:
     for field in fields:
         if field["name"] == "redactions":
-            field["type"]["items"]["fields"].append(with_doc({"name": "extra", "type": "string", "default": ""}))
+            field["type"]["items"]["fields"].append(add_doc({"name": "extra", "type": "string", "default": ""}))
     return fields
 
 
 @pytest.mark.parametrize(
     "change", [_dropped, _renamed, _retyped, _promoted, _made_nullable, _made_plain, _without_default, _changed_inside]
 )
-def test_a_change_that_old_bytes_do_not_survive_is_refused(change: Callable[[list[Any]], list[Any]]) -> None:
-    """Each of these passes some compatibility check and still breaks columns, queries or the columnar decoder."""
-    new = build_schema(changed("Exchange", change))
+def test_an_incompatible_change_is_refused(change: Callable[[list[Any]], list[Any]]) -> None:
+    """Some compatibility checks accept these changes, but they break columns, queries or the columnar decoder."""
+    new = build_schema(change_fields("Exchange", change))
     with pytest.raises(SchemaError, match="Exchange") as caught:
         check_evolution(new, published_schemas()["Exchange"])
     assert "add a new one with a default" in caught.value.hint
 
 
-def test_other_words_and_another_order_are_no_new_version() -> None:
-    """Only what the bytes mean is kept still."""
-    reworded = changed("Exchange", lambda fields: [{**field, "doc": "Other words."} for field in fields])
+def test_other_docs_are_no_new_version() -> None:
+    """A version changes only with the meaning of the bytes."""
+    reworded = change_fields("Exchange", lambda fields: [{**field, "doc": "Other words."} for field in fields])
     check_evolution(build_schema(reworded), published_schemas()["Exchange"])
 
 
@@ -127,16 +127,16 @@ def test_other_words_and_another_order_are_no_new_version() -> None:
 def test_an_added_field_has_its_default_in_old_records(
     field: dict[str, Any], expected: Any, *, front: bool, samples: Any, encode_all: Encoder, publish: Publish
 ) -> None:
-    """Old bytes are decoded with their own schema; whoever reads must not be able to tell, one by one or in columns."""
+    """Old and new records must look the same to readers, decoded one by one or in columns."""
     records = samples.records("Exchange", 50)
     old = encode_all(records)
-    first = schema_of("Exchange").definition
-    added = with_doc(field)
-    second = changed(
+    original = schema_of("Exchange").definition
+    added = add_doc(field)
+    extended = change_fields(
         "Exchange", lambda fields: [added, *fields] if front and "Redaction" not in str(field) else [*fields, added]
     )
-    check_evolution(build_schema(second), [build_schema(first)])
-    publish([first, second])
+    check_evolution(build_schema(extended), [build_schema(original)])
+    publish([original, extended])
     batch = decode_batch(old)
     assert batch.rejected == []
     assert batch.frames["Exchange"][field["name"]].to_list() == [expected] * 50
@@ -144,26 +144,24 @@ def test_an_added_field_has_its_default_in_old_records(
     assert records == [decode(message) for message in old]
 
 
-def test_old_bytes_are_as_strictly_checked_as_new_ones(samples: Any, encode_all: Encoder, publish: Publish) -> None:
-    """Resolution must not be a way round the checks."""
+def test_bytes_of_an_old_version_are_checked_as_strictly(samples: Any, encode_all: Encoder, publish: Publish) -> None:
+    """Schema resolution must not bypass the checks."""
     (message,) = encode_all(samples.records("Heartbeat", 1))
-    first = schema_of("Heartbeat").definition
-    publish([first, changed("Heartbeat", lambda fields: [*fields, with_doc(ADDED[0][0])])])
+    original = schema_of("Heartbeat").definition
+    publish([original, change_fields("Heartbeat", lambda fields: [*fields, add_doc(ADDED[0][0])])])
     assert [item.index for item in decode_batch([message[:-1], message + b"\0", message]).rejected] == [0, 1]
 
 
 @pytest.mark.parametrize("count", [3, 200])
 @pytest.mark.parametrize("version", [1, 2])
-def test_scores_of_a_diagnosis_from_before_the_list_of_dimensions_are_read_into_it(
-    version: int, count: int, samples: Any
-) -> None:
-    """Whoever asks for a dimension asks the list, of records of any age; one by one and in columns the answer is the same."""
+def test_scores_of_an_old_diagnosis_are_read_into_its_dimensions(version: int, count: int, samples: Any) -> None:
+    """Readers use the list of dimensions for records of any version, decoded one by one or in columns."""
     old = published_schemas()["Diagnosis"][version - 1]
     records = [
         msgspec.structs.replace(one, threshold_profile=None, threshold_changes=None)
         for one in samples.records("Diagnosis", count)
     ]
-    messages = [_written_with(old, record) for record in records]
+    messages = [_encode_with(old, record) for record in records]
     expected = [[(name, score) for name, score in msgspec.structs.asdict(one.scores).items()] for one in records]
 
     decoded = [decode(message) for message in messages]
@@ -178,18 +176,18 @@ def test_scores_of_a_diagnosis_from_before_the_list_of_dimensions_are_read_into_
     assert [*rows_as_records("Diagnosis", mixed.frames["Diagnosis"])] == [*decoded, *records]
 
 
-def _written_with(schema: RecordSchema, record: Record) -> bytes:
-    """The record as a version wrote it that knew fewer fields."""
+def _encode_with(schema: RecordSchema, record: Record) -> bytes:
+    """Return the record, encoded with an older version of its schema."""
     body = io.BytesIO()
     fastavro.schemaless_writer(body, schema.parsed, msgspec.to_builtins(record, builtin_types=(datetime, bytes)))
     return schema.prefix + body.getvalue()
 
 
 def test_versions_are_sorted_by_number(publish: Publish) -> None:
-    """The tenth version is newer than the second, whatever their names as text."""
+    """As text, "10" would come before "2"."""
     definition = schema_of("Heartbeat").definition
     versions = [
-        {**definition, "fields": [*definition["fields"], *(with_doc({**ADDED[0][0], "name": f"n{i}"}) for i in range(count))]}
+        {**definition, "fields": [*definition["fields"], *(add_doc({**ADDED[0][0], "name": f"n{i}"}) for i in range(count))]}
         for count in range(12)
     ]
     publish(versions)

@@ -1,4 +1,4 @@
-"""The generator: what is committed is what the schemas say, and a change that would lose records is refused."""
+"""The generator: committed files match the schemas, and a change that would lose records is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGE = Path(schemas.__file__).parent
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the package that may be changed."""
+    """A copy of the package that a test may change."""
     shutil.copytree(PACKAGE, tmp_path / "schemas", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PACKAGE.parent / "pyproject.toml", tmp_path)
     return tmp_path
@@ -42,7 +42,7 @@ def generate(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def edit(tree: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+def edit_schema(tree: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
     """Change a schema file of the copy."""
     path = tree / "schemas" / "avsc" / f"driftline.{name}.avsc"
     definition = json.loads(path.read_text("utf-8"))
@@ -51,16 +51,17 @@ def edit(tree: Path, name: str, change: Callable[[dict[str, Any]], None]) -> Non
 
 
 def test_the_tree_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    """Records that were edited by hand, or not generated after a change, would not be what is on the wire."""
+    """Record classes that were edited by hand or are outdated would differ from the encoded records."""
     assert main(["--check"]) == 0, capsys.readouterr().err
 
 
 def test_writing_twice_changes_nothing(tree: Path) -> None:
-    """What is up to date is left alone."""
-    before = {path: path.read_bytes() for path in tree.rglob("*.*sc")}
-    done = generate(tree)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert {path: path.read_bytes() for path in tree.rglob("*.*sc")} == before
+    """Files that are up to date are not written."""
+    original_files = {path: path.read_bytes() for path in tree.rglob("*.*sc")}
+    process = generate(tree)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == ""
+    assert {path: path.read_bytes() for path in tree.rglob("*.*sc")} == original_files
 
 
 def _add_default(definition: dict[str, Any]) -> None:
@@ -73,8 +74,8 @@ def _reword(definition: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("change", [_add_default, _reword])
 def test_a_change_is_noticed_and_then_generated(tree: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """The check must fail on what the generator would write, and pass on what it has written."""
-    edit(tree, "Heartbeat", change)
+    """The check must fail before the generator has run, and pass afterwards."""
+    edit_schema(tree, "Heartbeat", change)
     stale = generate(tree, "--check")
     assert stale.returncode == 1
     assert "schemas/records.py" in stale.stderr
@@ -103,22 +104,22 @@ def _add_bare(definition: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("change", [_drop, _retype, _make_plain, _add_bare])
 def test_a_change_that_loses_records_is_refused(tree: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """A refusal must leave everything as it was: half a change is worse than either."""
-    before = (tree / "schemas" / "records.py").read_bytes()
-    edit(tree, "Heartbeat", change)
-    done = generate(tree)
-    assert done.returncode == 1
-    assert "Heartbeat" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert (tree / "schemas" / "records.py").read_bytes() == before
+    """A refusal must not leave a partial change."""
+    original_module = (tree / "schemas" / "records.py").read_bytes()
+    edit_schema(tree, "Heartbeat", change)
+    process = generate(tree)
+    assert process.returncode == 1
+    assert "Heartbeat" in process.stderr
+    assert "Traceback" not in process.stderr
+    assert (tree / "schemas" / "records.py").read_bytes() == original_module
     assert [path.name for path in (tree / "schemas" / "history" / "Heartbeat").iterdir()] == ["1.avsc"]
 
 
 def test_a_default_may_not_be_taken_away_again(tree: Path) -> None:
     """Defaults are no part of the fingerprint, so the schema looks the same; records without the field would be lost."""
-    edit(tree, "Heartbeat", _add_default)
+    edit_schema(tree, "Heartbeat", _add_default)
     assert generate(tree).returncode == 0
-    edit(tree, "Heartbeat", lambda definition: definition["fields"][-1].pop("default"))
+    edit_schema(tree, "Heartbeat", lambda definition: definition["fields"][-1].pop("default"))
     done = generate(tree)
     assert done.returncode == 1
     assert re.search("Heartbeat cannot read .*version 1", done.stderr)
@@ -145,7 +146,7 @@ def test_a_published_type_may_not_disappear(tree: Path) -> None:
     ],
 )
 def test_a_type_that_decoders_disagree_on_is_refused(avro_type: Any) -> None:
-    """It would work until the first batch."""
+    """Single records would work, but the first batch would fail."""
     with pytest.raises(SchemaError):
         python_type(avro_type)
 
@@ -161,12 +162,12 @@ def test_a_type_that_decoders_disagree_on_is_refused(avro_type: Any) -> None:
     ],
 )
 def test_types_become_annotations(avro_type: Any, annotation: str) -> None:
-    """What is read must be what the type checker was told."""
+    """Decoded values must have the annotated types."""
     assert python_type(avro_type) == annotation
 
 
 def test_a_class_carries_its_docs_and_defaults() -> None:
-    """The generated module is what people read first."""
+    """Users read the generated module first."""
     text = class_text(
         {
             "name": "Thing",

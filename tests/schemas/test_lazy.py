@@ -1,4 +1,4 @@
-"""Libraries that load when they are first used."""
+"""Lazy modules load on first use."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ def loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_lazy_module_loads_with_its_first_name(loads: Path) -> None:
-    """Importing what uses it costs nothing."""
+    """Importing a module that uses it costs nothing."""
     late = LazyModule("loaded_late")
     assert loads.read_text() == ""
-    assert [late.VALUE, late.VALUE] == [7, 7]
+    assert late.VALUE == 7
+    assert late.VALUE == 7
     assert loads.read_text() == "loaded\n"
 
 
-def test_threads_that_come_at_once_load_it_once(loads: Path) -> None:
-    """Each finds the whole module, whoever was first."""
+def test_concurrent_threads_load_a_module_once(loads: Path) -> None:
+    """Every thread gets the completely loaded module."""
     late, start = LazyModule("loaded_late"), threading.Barrier(THREADS)
 
     def value(_: int) -> int:
@@ -48,7 +49,7 @@ def test_threads_that_come_at_once_load_it_once(loads: Path) -> None:
 
 
 @pytest.mark.usefixtures("loads")
-def test_a_name_that_is_not_there_is_an_error() -> None:
-    """As of any module."""
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """A lazy module behaves like any other module."""
     with pytest.raises(AttributeError, match="NOTHING"):
         _ = LazyModule("loaded_late").NOTHING

@@ -1,4 +1,4 @@
-"""The schema files: every one says what it is about, where it travels and where it lands."""
+"""The schema files: each has docs, topics, a table and an identity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {"string", "bytes", "boolean", "int", "long", "double"}
 
 
 def fields_in(node: Any) -> Iterator[dict[str, Any]]:
-    """Every field at every depth."""
+    """Yield every field at every depth."""
     if isinstance(node, list):
         for branch in node:
             yield from fields_in(branch)
@@ -33,7 +33,7 @@ def fields_in(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def types_in(node: Any) -> Iterator[Any]:
-    """Every type at every depth."""
+    """Yield every type at every depth."""
     yield node
     if isinstance(node, list):
         yield from itertools.chain.from_iterable(map(types_in, node))
@@ -43,14 +43,14 @@ def types_in(node: Any) -> Iterator[Any]:
 
 
 def test_every_record_and_field_is_explained(record_name: str) -> None:
-    """The docs become the comments of the columns that people query; an undocumented column is a guess."""
+    """The docs become the comments of the columns that analysts query."""
     definition = schema_of(record_name).definition
     described = [node for node in types_in(definition) if isinstance(node, dict) and node["type"] == "record"]
     assert all(re.fullmatch(r"[A-Za-z0-9].*[.!?]", text["doc"]) for text in [*described, *fields_in(definition)])
 
 
-def test_every_schema_says_where_it_belongs(record_name: str) -> None:
-    """Table, topics and identity are the contract; a schema without them could not be stored."""
+def test_every_schema_has_a_table_topics_and_an_identity(record_name: str) -> None:
+    """A record type without them could not be stored."""
     schema = schema_of(record_name)
     definition = schema.definition
     assert definition["namespace"] == "driftline"
@@ -63,45 +63,45 @@ def test_every_schema_says_where_it_belongs(record_name: str) -> None:
 
 
 def test_identity_is_never_null(record_name: str) -> None:
-    """NULL equals nothing, so a null in an identity would make every delivery a new thing."""
+    """NULL equals nothing, so with a null in its identity every delivery would be a new record."""
     schema = schema_of(record_name)
     kinds = {field["name"]: field["type"] for field in schema.fields}
     assert not [name for name in schema.identity if isinstance(kinds[name], list)]
 
 
-def test_what_travels_and_is_replaced_has_a_revision(record_name: str) -> None:
-    """Readers see the highest revision, so it must be there to be compared."""
+def test_a_replaceable_record_of_a_topic_has_a_revision(record_name: str) -> None:
+    """Readers see the highest revision, so every record needs one."""
     schema = schema_of(record_name)
     has_column = "revision" in {field["name"] for field in schema.fields}
     assert has_column == (schema.has_revisions and bool(schema.topics))
 
 
-def test_names_mean_the_same_in_python_and_sql(record_name: str) -> None:
-    """A field is an attribute and a column; names that begin with an underscore belong to the store."""
+def test_field_names_are_valid_in_python_and_sql(record_name: str) -> None:
+    """A field is an attribute and a column; names with a leading underscore are reserved for the store."""
     names = [field["name"] for field in fields_in(schema_of(record_name).definition)]
     assert not [name for name in names if not NAME.fullmatch(name) or keyword.iskeyword(name)]
 
 
 def test_only_types_that_every_decoder_agrees_on_are_used(record_name: str) -> None:
-    """Maps, enums and wider unions are where the decoders differ or end the process; nor may a type contain itself."""
+    """Decoders differ or crash on maps, enums and wider unions. No type may contain itself."""
     definition = schema_of(record_name).definition
-    named = {
+    record_types = {
         f"driftline.{node['name']}" for node in types_in(definition) if isinstance(node, dict) and node["type"] == "record"
     }
     for node in types_in(definition):
         if isinstance(node, str):
-            assert node in KINDS | named | {"null"}
+            assert node in KINDS | record_types | {"null"}
         elif isinstance(node, list):
             assert node[0] == "null"
             assert len(node) == 2
-            # The columnar proof knows null as a branch of plain values only.
+            # The columnar check supports null only in unions with plain values.
             assert node[1]["logicalType"] == "timestamp-micros" if isinstance(node[1], dict) else node[1] in KINDS
         else:
             assert node["type"] in {"record", "array"} or (node["type"], node["logicalType"]) == ("long", "timestamp-micros")
 
 
 def test_defaults_are_of_their_type(record_name: str) -> None:
-    """A default is what every record written before the field gets."""
+    """Records from before a field was added get its default."""
     kinds = {"string": str, "bytes": str, "boolean": bool, "int": int, "long": int, "double": (int, float)}
     for field in fields_in(schema_of(record_name).definition):
         if "default" not in field:
@@ -116,20 +116,20 @@ def test_defaults_are_of_their_type(record_name: str) -> None:
 
 
 def test_tables_belong_to_one_record_type_each() -> None:
-    """Two types in one table would be one type."""
+    """Records of two types in one table could not be distinguished."""
     assert set(Counter(schema.table for schema in current_schemas().values()).values()) == {1}
 
 
-def test_topics_list_what_travels_on_them() -> None:
+def test_topics_list_their_record_types() -> None:
     """A topic's contract is the set of its record types."""
-    listed = {(topic, name) for topic, names in topics().items() for name in names}
-    assert listed == {(topic, schema.name) for schema in current_schemas().values() for topic in schema.topics}
+    types_by_topic = {(topic, name) for topic, names in topics().items() for name in names}
+    assert types_by_topic == {(topic, schema.name) for schema in current_schemas().values() for topic in schema.topics}
     assert {"exchanges", "agent-events"} <= topics().keys()
     assert topics()["exchanges"] == ("Exchange", "JudgingRequest", "SessionClosed")
 
 
 def test_every_type_has_its_record_and_every_record_its_type() -> None:
-    """The generated module and the schema files must list the same things."""
+    """The generated module and the schema files must have the same record types."""
     assert set(current_schemas()) == set(RECORD_TYPES)
     assert all(RECORD_TYPES[name] is getattr(records, name) for name in RECORD_TYPES)
     nested = {node["name"] for schema in current_schemas().values() for node in types_in(schema.definition) if _is_record(node)}
@@ -142,12 +142,12 @@ def _is_record(node: Any) -> bool:
 
 
 def test_a_record_has_the_fields_of_its_schema_in_order(record_name: str) -> None:
-    """Order is the order of the columns."""
+    """The order of fields is that of the columns."""
     assert tuple(field["name"] for field in schema_of(record_name).fields) == RECORD_TYPES[record_name].__struct_fields__
 
 
 def test_every_version_is_found_by_its_fingerprint() -> None:
-    """Old bytes are read with the schema that wrote them, for ever."""
+    """Old bytes are always read with the schema that wrote them."""
     versions = [version for history in published_schemas().values() for version in history]
     assert {version.prefix: version.name for version in versions} == {
         prefix: schema.name for prefix, schema in schemas_by_prefix().items()
@@ -157,15 +157,15 @@ def test_every_version_is_found_by_its_fingerprint() -> None:
 def test_the_current_definition_wins_over_a_published_one_of_the_same_fingerprint(
     publish: Callable[[Iterable[Any]], None],
 ) -> None:
-    """Docs and defaults are no part of the fingerprint: the newest words count."""
-    first = schema_of("Heartbeat").definition
-    second = {**first, "doc": "Other words."}
-    publish([first, second])
-    assert build_schema(first).prefix == build_schema(second).prefix
-    assert schemas_by_prefix()[build_schema(first).prefix].definition["doc"] == "Other words."
+    """Docs and defaults are not part of the fingerprint, so the newest ones count."""
+    original = schema_of("Heartbeat").definition
+    reworded = {**original, "doc": "Other words."}
+    publish([original, reworded])
+    assert build_schema(original).prefix == build_schema(reworded).prefix
+    assert schemas_by_prefix()[build_schema(original).prefix].definition["doc"] == "Other words."
 
 
-def test_an_unknown_name_is_an_error_of_ours() -> None:
-    """Names come from the code, never from outside."""
+def test_an_unknown_record_type_is_a_key_error() -> None:
+    """Names of record types come from the code, never from a user."""
     with pytest.raises(KeyError):
         schema_of("Nothing")

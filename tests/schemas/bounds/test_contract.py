@@ -1,4 +1,4 @@
-"""The contract of records from outside: what one record is refused for, its row in a batch is refused for, in the same words."""
+"""The contract of external records: a record and its row in a batch are refused for the same reasons with the same message."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ KINDS: list[tuple[Rule, st.SearchStrategy[Any], Any]] = [
 
 @pytest.mark.parametrize(("rule", "values", "dtype"), KINDS, ids=[str(rule)[:30] for rule, _, _ in KINDS])
 def test_a_column_is_refused_exactly_where_its_values_are(rule: Rule, values: st.SearchStrategy[Any], dtype: Any) -> None:
-    """A value that one way of reading takes and the other refuses would be in one runner's tables only."""
+    """A value that only one of both checks accepts would be in one runner's tables only."""
 
     @given(st.lists(st.none() | values, max_size=6))
     def agree(column: list[Any]) -> None:
@@ -104,22 +104,29 @@ REVIEW = Review(
 )
 
 
-def request(carried: Exchange, **fields: Any) -> JudgingRequest:
-    """A request to judge the exchange `s:1` that carries an exchange."""
-    named = {"connection": "local", "project": "ops", "session_id": "s", "exchange_id": "s:1", "turn_number": 1, "revision": 1}
-    why = {"sampling_reason": "first_turns", "sampling_probability": 1.0, "ingested_at": AT}
-    return JudgingRequest(exchange=encode(carried), **named | why | fields)  # type: ignore[arg-type]
+def request(exchange: Exchange, **fields: Any) -> JudgingRequest:
+    """Return a request to judge exchange `s:1` with the encoded exchange."""
+    identity = {
+        "connection": "local",
+        "project": "ops",
+        "session_id": "s",
+        "exchange_id": "s:1",
+        "turn_number": 1,
+        "revision": 1,
+    }
+    sampling = {"sampling_reason": "first_turns", "sampling_probability": 1.0, "ingested_at": AT}
+    return JudgingRequest(exchange=encode(exchange), **identity | sampling | fields)  # type: ignore[arg-type]
 
 
-def anchor(carried: bytes) -> Anchor:
-    """An anchor that carries something as its exchange."""
+def anchor(exchange: bytes) -> Anchor:
+    """Return an anchor with these bytes as its exchange."""
     return Anchor(
         anchor_id="a",
         revision=0,
         project="ops",
         connection="local",
         exchange_id="s:1",
-        exchange=carried,
+        exchange=exchange,
         active=True,
         chosen_by="ada",
         occurred_at=AT,
@@ -181,51 +188,51 @@ CASES: list[tuple[Record, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("record", "words"), CASES, ids=[words[:40] for _, words in CASES])
-def test_what_breaks_the_contract_is_refused_by_its_field(record: Record, words: str) -> None:
-    """The sender is told the field by the same words over HTTP, in a file and on a topic; its neighbours in a batch are taken."""
+@pytest.mark.parametrize(("record", "message"), CASES, ids=[message[:40] for _, message in CASES])
+def test_a_violation_is_refused_with_its_field(record: Record, message: str) -> None:
+    """The message is the same over HTTP, in files and on topics; the other records of a batch are accepted."""
     with pytest.raises(BoundsError) as caught:
         check_record(record)
 
-    assert str(caught.value).startswith(words)
+    assert str(caught.value).startswith(message)
     good = next(one for one in GOOD if type(one) is type(record))
     name, frame = next(iter(decode_batch([encode(one) for one in (good, record, good)]).frames.items()))
-    found = breaches(name, frame, pl.Series([None] * 3, dtype=pl.Datetime("us", "UTC")))
-    assert {row: str(error) for row, error in found.items()} == {1: str(caught.value)}
+    errors = breaches(name, frame, pl.Series([None] * 3, dtype=pl.Datetime("us", "UTC")))
+    assert {row: str(error) for row, error in errors.items()} == {1: str(caught.value)}
 
 
 @pytest.mark.parametrize("record", GOOD, ids=lambda record: type(record).__name__)
-def test_what_keeps_the_contract_is_taken(record: Record) -> None:
-    """A limit that is off by one refuses what another side wrote in good faith."""
+def test_valid_records_are_accepted(record: Record) -> None:
+    """A limit that is off by one would refuse valid records."""
     check_record(record)
 
 
-def test_no_time_lies_after_the_record_came() -> None:
-    """A time of 2099 counts as now for all readers until then; a clock that is a few hours fast is taken."""
-    day, late = timedelta(days=1), datetime(2099, 1, 1, tzinfo=UTC)
+def test_a_time_more_than_a_day_after_receipt_is_refused() -> None:
+    """A record of 2099 would be the newest one until then; a clock that is a few hours fast is tolerated."""
+    day, far_future = timedelta(days=1), datetime(2099, 1, 1, tzinfo=UTC)
     records = [
         msgspec.structs.replace(HEARTBEAT, occurred_at=at, ingested_at=at)
-        for at in (AT + day, AT + day + timedelta(microseconds=1), late)
+        for at in (AT + day, AT + day + timedelta(microseconds=1), far_future)
     ]
     frame = decode_batch([encode(one) for one in records]).frames["Heartbeat"]
-    found = breaches("Heartbeat", frame, pl.Series([AT] * 3))
-    assert sorted(found) == [1, 2]
-    assert str(found[2]).startswith(
+    errors = breaches("Heartbeat", frame, pl.Series([AT] * 3))
+    assert sorted(errors) == [1, 2]
+    assert str(errors[2]).startswith(
         "Heartbeat.occurred_at: 2099-01-01T00:00:00+00:00 is more than a day after the record was received"
     )
     assert breaches("Heartbeat", frame, pl.Series([None] * 3, dtype=pl.Datetime("us", "UTC"))) == {}
 
 
-def test_every_record_of_a_topic_says_whose_it_is_by_the_rules() -> None:
-    """A type that is added without rules would be the hole for all others."""
+def test_every_record_type_of_a_topic_has_rules_for_its_owner() -> None:
+    """A new type without rules would bypass the contract."""
     for name in {name for names in topics().values() for name in names}:
         rules = rules_of(name)
         assert rules, name
         assert {"connection", "project", "session_id"} & set(rules) or name == "DeadLetter"
 
 
-def test_what_an_earlier_schema_did_not_say_keeps_the_contract() -> None:
-    """A record of an older version has the defaults of the fields that came later, and stays readable for ever."""
+def test_defaults_keep_the_contract() -> None:
+    """Old records get the defaults of added fields and must stay readable."""
     broken = [
         f"{name}.{field['name']}"
         for name in {name for names in topics().values() for name in names}
@@ -238,5 +245,5 @@ def test_what_an_earlier_schema_did_not_say_keeps_the_contract() -> None:
 @pytest.mark.parametrize("stop", [None, "stop", "error", "aborted", "whatever"])
 @pytest.mark.parametrize("text", ["", "Done."])
 def test_outcomes_of_files_are_those_of_the_contract(text: str, stop: str | None) -> None:
-    """What a source makes of an answer must be a word that the topics take."""
+    """Topics accept only the outcomes of the contract."""
     assert outcome_of(text, stop) in OUTCOMES

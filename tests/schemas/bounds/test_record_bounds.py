@@ -1,4 +1,4 @@
-"""Bounds: what one value is refused for, a column of it is refused for, at whatever depth it stands."""
+"""Bounds: single values and columns are refused for the same reasons, at any depth."""
 
 from __future__ import annotations
 
@@ -28,55 +28,55 @@ JSON = st.recursive(
 
 
 def depth_of(value: Any) -> int:
-    """How many levels of lists and objects stand inside each other."""
+    """Return the number of nested levels of lists and objects."""
     if isinstance(value, dict):
         return 1 + max(map(depth_of, value.values()), default=0)
     return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """A record's fields as the codec hands them to the checks."""
+    """Return a record's fields as the codec passes them to the checks."""
     fields: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(datetime, bytes))
     return fields
 
 
 @given(JSON, st.integers(0, 5))
 def test_depth_is_refused_beyond_the_limit_and_not_before(value: Any, limit: int) -> None:
-    """A limit that is off by one refuses what another side wrote in good faith."""
+    """A limit that is off by one would refuse valid records."""
     assert (depth_of([value]) > limit) == is_too_deep([value], limit)
 
 
 @pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: {"a": [1, inner]}])
 def test_depth_is_found_without_recursion(wrap: Callable[[Any], Any]) -> None:
-    """A body of a hundred thousand brackets must not take the process's stack with it."""
+    """A body of a hundred thousand brackets must not overflow the stack."""
     value: Any = None
     for _ in range(100_000):
         value = wrap(value)
     assert is_too_deep(value, MAX_DEPTH)
-    # Taken apart by hand: freeing it whole would recurse too.
+    # Freeing the nested value at once would recurse as well.
     while value:
         value = value.pop() if isinstance(value, list) else value.popitem()[1]
 
 
-def places_of(fields: dict[str, Any], wanted: type) -> list[tuple[Any, Any, str]]:
-    """Every place in a record's fields that holds a value of the type: container, key, and the path in words."""
-    found: list[tuple[Any, Any, str]] = []
+def find_values(fields: dict[str, Any], value_type: type) -> list[tuple[Any, Any, str]]:
+    """Return container, key and path of every value of the type in a record's fields."""
+    matches: list[tuple[Any, Any, str]] = []
 
     def visit(node: Any, path: str) -> None:
         items = node.items() if isinstance(node, dict) else enumerate(node)
         for key, value in items:
-            here = f"{path}.{key}" if isinstance(node, dict) else path
-            if type(value) is wanted:
-                found.append((node, key, here))
+            value_path = f"{path}.{key}" if isinstance(node, dict) else path
+            if type(value) is value_type:
+                matches.append((node, key, value_path))
             elif isinstance(value, (dict, list)):
-                visit(value, here)
+                visit(value, value_path)
 
     visit(fields, "")
-    return found
+    return matches
 
 
 @pytest.mark.parametrize(
-    ("wanted", "bad"),
+    ("value_type", "invalid"),
     [
         (float, math.nan),
         (float, math.inf),
@@ -87,25 +87,27 @@ def places_of(fields: dict[str, Any], wanted: type) -> list[tuple[Any, Any, str]
         (datetime, datetime.min.replace(tzinfo=UTC)),
     ],
 )
-def test_every_time_and_number_of_every_record_has_bounds(record_name: str, samples: Any, wanted: type, bad: Any) -> None:
-    """A bound that one field lacks is a hole that the first odd record finds."""
+def test_every_time_and_number_of_every_record_has_bounds(
+    record_name: str, samples: Any, value_type: type, invalid: Any
+) -> None:
+    """An invalid value in an unchecked field would reach the tables."""
     schema = schema_of(record_name)
-    places = 0
+    checked_count = 0
     for record in samples.records(record_name, 5):
         fields = fields_of(record)
         check_fields(schema, fields)
-        for container, key, path in places_of(fields, wanted):
-            good, container[key] = container[key], bad
+        for container, key, path in find_values(fields, value_type):
+            good, container[key] = container[key], invalid
             with pytest.raises(BoundsError) as caught:
                 check_fields(schema, fields)
             assert str(caught.value).startswith(f"{record_name}{path}: ")
             container[key] = good
-            places += 1
-    assert places or not any(str(wanted_type) in str(schema.fields) for wanted_type in _avro_names(wanted))
+            checked_count += 1
+    assert checked_count or not any(str(avro_name) in str(schema.fields) for avro_name in _avro_names(value_type))
 
 
-def _avro_names(wanted: type) -> list[str]:
-    return ["double"] if wanted is float else ["timestamp-micros"]
+def _avro_names(value_type: type) -> list[str]:
+    return ["double"] if value_type is float else ["timestamp-micros"]
 
 
 @settings(max_examples=25)
@@ -113,7 +115,7 @@ def _avro_names(wanted: type) -> list[str]:
 def test_columns_are_within_bounds_when_their_records_are(
     record_name: str, strategies: dict[str, st.SearchStrategy[Record]], data: st.DataObject
 ) -> None:
-    """The columnar check must not refuse what the single check takes."""
+    """The columnar check must accept every record that the single check accepts."""
     messages = [encode(data.draw(strategies[record_name])) for _ in range(3)]
     batch = decode_batch(messages)
     assert batch.rejected == []
@@ -126,7 +128,7 @@ def test_columns_are_within_bounds_when_their_records_are(
 def test_columns_are_out_of_bounds_where_their_values_are(
     nested: bool, samples: Any, encode_all: Callable[[Iterable[Record]], list[bytes]]
 ) -> None:
-    """A NaN in a list of records is as poisonous as one in a column."""
+    """A NaN in a nested record would spoil means as one in a column does."""
     name, path = ("Evaluation", "dimensions") if nested else ("AgentEvent", "saturation")
     frame = decode_batch(encode_all(samples.records(name, 30))).frames[name]
     checks = bounds_of(schema_of(name).prefix)
@@ -140,7 +142,7 @@ def test_columns_are_out_of_bounds_where_their_values_are(
 
 
 def test_the_clock_tolerance_is_a_day_in_columns_too() -> None:
-    """A record that one path takes and the other refuses would be in one runner's tables only."""
+    """A record that only one of both checks accepts would be in one runner's tables only."""
     schema = schema_of("Heartbeat")
     late = datetime(2026, 10, 1, tzinfo=UTC)
     frame = pl.DataFrame(

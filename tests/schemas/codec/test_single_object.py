@@ -1,4 +1,4 @@
-"""Single records: what is written is read again, and what is damaged is refused by name, never by a crash."""
+"""Single records: every record survives encoding, and damaged bytes are refused with a reason and never crash."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REVIEW = Review(
 
 
 def crc64_avro(data: bytes) -> int:
-    """The fingerprint as the format defines it, bit by bit."""
+    """Return the fingerprint, computed bit by bit as the format defines it."""
     empty = crc = 0xC15D213AA4D7A795
     for byte in data:
         crc ^= byte
@@ -61,20 +61,20 @@ def crc64_avro(data: bytes) -> int:
 
 @settings(max_examples=examples(30))
 @given(st.data())
-def test_every_record_comes_back_as_it_was(
+def test_every_record_survives_encoding(
     record_name: str, strategies: dict[str, st.SearchStrategy[Record]], data: st.DataObject
 ) -> None:
-    """The log is the only copy: a value that changes on its way in cannot be had again."""
+    """The log is the only copy, so a value that changes on ingestion is lost."""
     record = data.draw(strategies[record_name])
     assert decode(encode(record)) == record
 
 
 @settings(max_examples=examples(30))
 @given(st.data())
-def test_the_bytes_are_what_any_avro_library_writes_and_reads(
+def test_other_avro_libraries_read_the_same_record(
     record_name: str, strategies: dict[str, st.SearchStrategy[Record]], data: st.DataObject
 ) -> None:
-    """Producers in other languages have the schema and the framing to go by, nothing else."""
+    """Programs in other languages know only the schema and the framing."""
     record = data.draw(strategies[record_name])
     message = encode(record)
     fields = fastavro.schemaless_reader(io.BytesIO(message[PREFIX_BYTES:]), schema_of(record_name).definition, None)
@@ -83,10 +83,10 @@ def test_the_bytes_are_what_any_avro_library_writes_and_reads(
 
 @settings(max_examples=examples(30))
 @given(st.data())
-def test_a_compiled_writer_writes_what_the_general_one_does(
+def test_a_compiled_writer_writes_the_same_bytes_as_the_general_one(
     record_name: str, strategies: dict[str, st.SearchStrategy[Record]], data: st.DataObject
 ) -> None:
-    """Digests are made of these bytes. The writers themselves are asked: `encode` would fall back without a word."""
+    """Digests are computed from these bytes. The writers are called directly, because `encode` would silently fall back."""
     record, schema = data.draw(strategies[record_name]), schema_of(record_name)
     fields = msgspec.to_builtins(record, builtin_types=(datetime, bytes))
     expected = io.BytesIO()
@@ -100,7 +100,7 @@ def test_a_compiled_writer_writes_what_the_general_one_does(
     [{"tokens": 1.0}, {"tokens": "1"}, {"seq": 1 << 63}, {"tool": b"x"}, {"used": 2}, {"labels": None}, {"payload": None}],
 )
 def test_a_compiled_writer_raises_on_a_value_of_another_type(wrong: dict[str, Any]) -> None:
-    """What it wrote of such a value would be another value, and nobody would hear of it."""
+    """It would silently write another value."""
     write = RECORD_WRITERS[schema_of("AgentEvent").prefix]
     assert write(EVENT)
     with pytest.raises((TypeError, ValueError, AttributeError, LookupError)):
@@ -108,27 +108,27 @@ def test_a_compiled_writer_raises_on_a_value_of_another_type(wrong: dict[str, An
 
 
 def test_fingerprints_are_those_of_the_format() -> None:
-    """A fingerprint of our own invention would be one that no other producer can compute."""
-    ours = {
+    """Other producers must be able to compute the same fingerprints."""
+    computed = {
         name: bytes.fromhex(fingerprint(to_parsing_canonical_form(fastavro.parse_schema(name)), "CRC-64-AVRO"))[::-1].hex()
         for name in PUBLISHED
     }
-    assert ours == PUBLISHED
+    assert computed == PUBLISHED
     assert {name: f"{crc64_avro(json.dumps(name).encode()):016x}" for name in PUBLISHED} == PUBLISHED
 
 
 def test_a_message_starts_with_the_marker_and_the_fingerprint_lowest_byte_first(record_name: str) -> None:
-    """The order of these ten bytes is what every reader of single-object encoding looks at first."""
+    """Every reader of single-object encoding reads these ten bytes first."""
     schema = schema_of(record_name)
     canonical = to_parsing_canonical_form(fastavro.parse_schema(schema.definition)).encode()
     assert b"\xc3\x01" + crc64_avro(canonical).to_bytes(8, "little") == schema.prefix
 
 
 def test_published_fingerprints_never_change() -> None:
-    """Bytes with a fingerprint that nobody knows any more are lost; a new version adds a line to the golden file."""
-    known = {name: [version.prefix[2:].hex() for version in versions] for name, versions in published_schemas().items()}
-    assert json.loads(GOLDEN.read_text("utf-8")) == known
-    assert {name: versions[-1] for name, versions in known.items()} == {
+    """Bytes with an unknown fingerprint cannot be read; a new version adds a line to the golden file."""
+    fingerprints = {name: [version.prefix[2:].hex() for version in versions] for name, versions in published_schemas().items()}
+    assert json.loads(GOLDEN.read_text("utf-8")) == fingerprints
+    assert {name: versions[-1] for name, versions in fingerprints.items()} == {
         name: schema.prefix[2:].hex() for name, schema in current_schemas().items()
     }
 
@@ -142,8 +142,8 @@ def test_no_two_schemas_share_a_fingerprint() -> None:
 @pytest.mark.parametrize(
     "start", [b"", b"\xc3", b"\xc3\x01", MARKER + bytes(7), b"\xc3\x02" + bytes(30), b"{}", b"Obj\x01" * 9]
 )
-def test_what_is_not_framed_is_refused_as_that(start: bytes) -> None:
-    """A producer that forgot the framing must be told so, not that its body is damaged."""
+def test_bytes_without_framing_are_refused_with_that_reason(start: bytes) -> None:
+    """A producer that forgot the framing must not get a message about a damaged body."""
     with pytest.raises(FramingError) as caught:
         decode(start)
     assert "C3 01" in caught.value.hint
@@ -151,7 +151,7 @@ def test_what_is_not_framed_is_refused_as_that(start: bytes) -> None:
 
 
 def test_an_unknown_fingerprint_is_refused_with_it() -> None:
-    """Whoever looks at the dead letter needs the fingerprint to find out who wrote it."""
+    """The fingerprint in the dead letter helps to find the producer."""
     with pytest.raises(UnknownSchemaError, match="0102030405060708"):
         decode(MARKER + bytes(range(1, 9)) + b"body")
 
@@ -159,17 +159,17 @@ def test_an_unknown_fingerprint_is_refused_with_it() -> None:
 def test_a_message_cut_anywhere_is_refused(
     record_name: str, samples: Any, encode_all: Callable[[Iterable[Record]], list[bytes]]
 ) -> None:
-    """Half a record must never pass for a whole one."""
+    """Half a record must never count as a complete one."""
     for message in encode_all(samples.records(record_name, 3)):
         for length in range(len(message)):
             with pytest.raises(RecordError):
                 decode(message[:length])
 
 
-def test_a_message_with_anything_behind_it_is_refused(
+def test_a_message_with_trailing_bytes_is_refused(
     record_name: str, samples: Any, encode_all: Callable[[Iterable[Record]], list[bytes]]
 ) -> None:
-    """What stands behind a record was written by somebody who meant another record."""
+    """Trailing bytes show that the producer wrote another record than the one that was decoded."""
     (message,) = encode_all(samples.records(record_name, 1))
     for extra in (b"\0", b"\0" * 20, b"abc", message[PREFIX_BYTES:], message):
         with pytest.raises(MalformedBodyError, match="bytes too many"):
@@ -179,7 +179,7 @@ def test_a_message_with_anything_behind_it_is_refused(
 def test_a_flipped_bit_gives_a_record_or_a_refusal(
     record_name: str, samples: Any, encode_all: Callable[[Iterable[Record]], list[bytes]]
 ) -> None:
-    """Some flips give another valid record. None may crash, and whatever is taken must say what its bytes say."""
+    """Some flips give another valid record. None may crash, and every decoded record must encode to the same bytes."""
     refused = 0
     for message in encode_all(samples.records(record_name, 1)):
         for bit in range(len(message) * 8):
@@ -190,7 +190,7 @@ def test_a_flipped_bit_gives_a_record_or_a_refusal(
 
 
 def _decodes_to_itself(message: bytes) -> bool:
-    """Whether the message is taken; then it must be the one encoding of what it was taken for."""
+    """Return whether the message can be decoded, after asserting that its record encodes to the same bytes."""
     try:
         record = decode(message)
     except RecordError:
@@ -199,27 +199,27 @@ def _decodes_to_itself(message: bytes) -> bool:
     return True
 
 
-def test_whatever_is_taken_is_written_back_byte_for_byte(
+def test_every_decoded_record_encodes_to_the_same_bytes(
     record_name: str,
     samples: Any,
     encode_all: Callable[[Iterable[Record]], list[bytes]],
     damaged: Callable[[list[bytes], int], Iterator[bytes]],
 ) -> None:
-    """Digests and ids are made of bytes: two encodings of one record would be two records."""
+    """Digests and ids are computed from bytes, so two encodings of one record would be two records."""
     messages = encode_all(samples.records(record_name, 10))
-    taken = [_decodes_to_itself(message) for message in islice(damaged(messages, 7), 500)]
-    assert False in taken
+    is_accepted = [_decodes_to_itself(message) for message in islice(damaged(messages, 7), 500)]
+    assert False in is_accepted
 
 
 @settings(max_examples=examples(30))
 @given(st.binary(max_size=200))
-def test_any_bytes_behind_any_fingerprint_end_in_a_record_or_a_refusal(record_name: str, body: bytes) -> None:
-    """A topic takes bytes from everybody."""
+def test_any_bytes_after_a_fingerprint_give_a_record_or_a_refusal(record_name: str, body: bytes) -> None:
+    """Other programs may write any bytes to a topic."""
     _decodes_to_itself(schema_of(record_name).prefix + body)
 
 
 def _with_tags(blocks: bytes) -> bytes:
-    """An exchange with two tags, the array written in another way."""
+    """Return an exchange with two tags and another encoding of their array."""
     message = encode(_exchange(tags=("ab", "cd")))
     usual = b"\x04\x04ab\x04cd\x00"
     assert message.count(usual) == 1
@@ -244,7 +244,7 @@ def _exchange(**fields: Any) -> Exchange:
         b"\x04\x04ab\x04cd\x80\x00",  # an end of two bytes
     ],
 )
-def test_another_way_of_writing_the_same_is_refused(blocks: bytes) -> None:
+def test_a_non_canonical_encoding_is_refused(blocks: bytes) -> None:
     """One record has one encoding; no common encoder writes any of these."""
     with pytest.raises(MalformedBodyError, match="canonical"):
         decode(_with_tags(blocks))
@@ -252,7 +252,7 @@ def test_another_way_of_writing_the_same_is_refused(blocks: bytes) -> None:
 
 @pytest.mark.parametrize("branch", [b"\x01", b"\x03", b"\x04", b"\x05", b"\x7f"])
 def test_a_branch_that_a_union_does_not_have_is_refused(branch: bytes) -> None:
-    """Python counts lists from the end too: branch -1 would be taken for the last one."""
+    """Python's negative indexes would turn branch -1 into the last one."""
     message = encode(_exchange(agent_model="opus-model"))
     assert message.count(b"\x02\x14opus-model") == 1
     with pytest.raises(MalformedBodyError):
@@ -260,39 +260,39 @@ def test_a_branch_that_a_union_does_not_have_is_refused(branch: bytes) -> None:
 
 
 def test_a_boolean_is_one_or_zero() -> None:
-    """One decoder takes 2 for true, another for false."""
+    """One decoder reads 2 as true, another as false."""
     message = encode(_exchange(outcome="answered", multi_user=True))
     assert message.count(b"\x10answered\x01") == 1
     with pytest.raises(MalformedBodyError):
         decode(message.replace(b"\x10answered\x01", b"\x10answered\x02"))
 
 
-@pytest.mark.parametrize("at", [datetime(1970, 1, 1, tzinfo=UTC), datetime(1999, 12, 31, 23, 59, 59, 999999, UTC)])
+@pytest.mark.parametrize("time", [datetime(1970, 1, 1, tzinfo=UTC), datetime(1999, 12, 31, 23, 59, 59, 999999, UTC)])
 @pytest.mark.parametrize("field", ["occurred_at", "ingested_at"])
-def test_a_time_before_2000_is_refused_by_field(field: str, at: datetime) -> None:
-    """1970 is what a missing time looks like; it would open a baseline of its own."""
+def test_a_time_before_2000_is_refused_by_field(field: str, time: datetime) -> None:
+    """A missing time is often sent as 1970, which would start its own baseline."""
     with pytest.raises(BoundsError, match=rf"AgentEvent\.{field}: "):
-        encode(msgspec.structs.replace(EVENT, **{field: at}))
+        encode(msgspec.structs.replace(EVENT, **{field: time}))
 
 
 @pytest.mark.parametrize(
-    "at", [datetime(2100, 1, 1, 0, 0, 0, 1, UTC), datetime(2101, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
+    "time", [datetime(2100, 1, 1, 0, 0, 0, 1, UTC), datetime(2101, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
 )
-def test_a_time_after_2100_is_refused_by_field(at: datetime) -> None:
-    """Times far away encode, and then crash every reader."""
+def test_a_time_after_2100_is_refused_by_field(time: datetime) -> None:
+    """Later times can be encoded, but crash every reader."""
     with pytest.raises(BoundsError, match=r"AgentEvent\.ingested_at: "):
-        encode(msgspec.structs.replace(EVENT, ingested_at=at))
+        encode(msgspec.structs.replace(EVENT, ingested_at=time))
 
 
 @pytest.mark.parametrize("field", ["occurred_at", "ingested_at"])
 def test_a_time_without_a_zone_is_refused_by_field(field: str) -> None:
-    """Whose noon? The reader would take it for ours."""
+    """Readers would take a local time for UTC."""
     with pytest.raises(BoundsError, match=rf"Review\.{field}: .*zone"):
         encode(msgspec.structs.replace(REVIEW, **{field: NOON.replace(tzinfo=None)}))
 
 
-def test_an_event_may_be_a_day_ahead_of_its_intake_and_not_longer() -> None:
-    """Clocks are off and zones are forgotten; more than that is no time of the event."""
+def test_an_event_may_be_at_most_a_day_ahead_of_its_ingestion() -> None:
+    """Wrong clocks and missing zones explain up to a day."""
     ahead = msgspec.structs.replace(EVENT, occurred_at=NOON + timedelta(days=1))
     assert decode(encode(ahead)) == ahead
     with pytest.raises(BoundsError, match=r"AgentEvent\.occurred_at: "):
@@ -300,14 +300,14 @@ def test_an_event_may_be_a_day_ahead_of_its_intake_and_not_longer() -> None:
 
 
 def test_a_time_in_another_zone_is_the_same_instant() -> None:
-    """What is stored is the instant; the zone it was said in is not."""
+    """Only the instant is stored, not its zone."""
     tokyo = msgspec.structs.replace(EVENT, occurred_at=NOON.astimezone(timezone(timedelta(hours=9))))
     assert decode(encode(tokyo)) == EVENT
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_is_not_finite_is_refused_by_field(value: float) -> None:
-    """One NaN makes every mean NaN; it must not even reach the log, at whatever depth it stands."""
+    """One NaN makes every mean NaN, so it must not reach the log, at any depth."""
     with pytest.raises(BoundsError, match=r"AgentEvent\.saturation: "):
         encode(msgspec.structs.replace(EVENT, saturation=value))
     with pytest.raises(BoundsError, match=r"Score\.tier3_dimensions\.score: "):
@@ -325,32 +325,32 @@ def _score(**fields: Any) -> Score:
 
 @pytest.mark.parametrize("value", [1 << 31, -(1 << 31) - 1, 1 << 40])
 def test_an_int_over_32_bits_is_refused_by_field(value: int) -> None:
-    """The single-record encoder writes it, and columnar readers cut it to another number."""
+    """The single-record encoder would write it, and columnar readers would truncate it."""
     with pytest.raises(BoundsError, match=r"Review\.score: "):
         encode(msgspec.structs.replace(REVIEW, score=value))
-    # Where null is no choice, the encoder does not look.
+    # The encoder does not check fields that cannot be null.
     with pytest.raises(BoundsError, match=r"Score\.turn_number: "):
         encode(_score(turn_number=value))
 
 
 @pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 1 << 200])
 def test_a_number_over_64_bits_is_refused_by_field(value: int) -> None:
-    """JSON numbers know no size."""
+    """JSON numbers have no size limit."""
     with pytest.raises(BoundsError, match=r"AgentEvent\.tokens: "):
         encode(msgspec.structs.replace(EVENT, tokens=value))
 
 
 def test_a_lone_surrogate_is_refused_by_field() -> None:
-    """JSON can carry half a character, UTF-8 cannot."""
+    """JSON can contain half of a surrogate pair, UTF-8 cannot."""
     with pytest.raises(BoundsError, match=r"AgentEvent\.payload: "):
         encode(msgspec.structs.replace(EVENT, payload="a\ud800b"))
-    # A field whose type is defined in another field is named too.
+    # The message also names a field whose type is defined by another field.
     with pytest.raises(BoundsError, match=r"Score\.tier3_dimensions: "):
         encode(_score(tier3_dimensions=(DimensionScore(dimension="\udfff", score=1.0),)))
 
 
 def test_a_record_with_half_a_surrogate_pair_is_refused_by_field() -> None:
-    """A producer that is not ours can write one into an id; the dead letter says which."""
+    """Another producer may write one into an id; the dead letter names the field."""
     message = encode(msgspec.structs.replace(EVENT, session_id="xQQQ")).replace(b"xQQQ", b"x\xed\xa0\x80")
     with pytest.raises(MalformedBodyError, match=r"AgentEvent\.session_id: .*can't decode"):
         decode(message)
@@ -358,15 +358,15 @@ def test_a_record_with_half_a_surrogate_pair_is_refused_by_field() -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("seq", "one"), ("occurred_at", "2026-10-01"), ("payload", 7), ("project", None)])
 def test_a_value_of_another_type_is_refused_by_field(field: str, value: Any) -> None:
-    """A caller that went round the type checker gets the field's name, not a traceback of the encoder."""
+    """The message names the field, where the encoder would only raise a traceback."""
     with pytest.raises(BoundsError, match=rf"AgentEvent\.{field}: "):
         encode(msgspec.structs.replace(EVENT, **{field: value}))
 
 
-def test_a_record_may_have_a_million_bytes_and_not_one_more() -> None:
-    """Kafka refuses more; what one side takes the other must take too."""
-    rest = len(encode(StageState(stage="s", key="k", next_position=0, state=bytes(500_000)))) - 500_000
-    full = StageState(stage="s", key="k", next_position=0, state=bytes(MAX_RECORD_BYTES - rest))
+def test_a_record_may_have_at_most_a_million_bytes() -> None:
+    """Kafka refuses larger messages, so all sources have the same limit."""
+    overhead = len(encode(StageState(stage="s", key="k", next_position=0, state=bytes(500_000)))) - 500_000
+    full = StageState(stage="s", key="k", next_position=0, state=bytes(MAX_RECORD_BYTES - overhead))
     message = encode(full)
     assert len(message) == MAX_RECORD_BYTES
     assert full == decode(message)
@@ -374,8 +374,8 @@ def test_a_record_may_have_a_million_bytes_and_not_one_more() -> None:
         encode(msgspec.structs.replace(full, state=full.state + b"x"))
 
 
-def test_a_message_over_the_limit_is_refused_whoever_wrote_it() -> None:
-    """A record that can be read but not written again would stop the stage that carries it on."""
+def test_a_message_over_the_limit_is_refused_by_the_decoder() -> None:
+    """A stage could read the record but not forward it, and would stop."""
     heartbeat = Heartbeat(connection="c", project="p", session_id="s", occurred_at=NOON, ingested_at=NOON)
     schema = schema_of("Heartbeat")
     out = io.BytesIO()
@@ -385,7 +385,7 @@ def test_a_message_over_the_limit_is_refused_whoever_wrote_it() -> None:
 
 
 def test_out_of_bounds_bytes_are_refused_with_the_field() -> None:
-    """Other producers do not go through our encoder."""
+    """Other producers do not use our encoder."""
     message = encode(msgspec.structs.replace(EVENT, saturation=50.0))
     for value in (float("nan"), float("inf"), -float("inf")):
         changed = message.replace(struct.pack("<d", 50.0), struct.pack("<d", value))
