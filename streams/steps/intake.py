@@ -1,10 +1,10 @@
 """The intake stage: Tier 1 and sampling on every exchange, one decision each.
 
 1. A sampled exchange becomes a scoring task; any other exchange gets its score at once. The newest turns stay in the session's state.
-   When the session closes, its last turns become tasks with the next revision, whatever their sampling before, except for its first
-   turns. An exchange that a person asked to judge again also becomes a task. A further revision of an exchange is scored by the request
-   that comes with it, under the turn and the sampling of the first revision, and does not count as another turn.
-2. Tasks and states carry exchanges in their encoding: the original encoding, if the batch has it.
+   When the session closes, its last turns become tasks with the next revision, even if they were not sampled before, except for its
+   first turns. An exchange that a person asked to judge again also becomes a task. A later revision of an exchange comes with a request
+   that scores it, with the turn and the sampling of the first revision. It does not count as another turn.
+2. Tasks and states hold exchanges in encoded form: with the original bytes, if the batch has them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Arrival(NamedTuple):
 
     @classmethod
     def of(cls, exchange: Exchange, encoded: bytes, policy: ProjectPolicy) -> Arrival:
-        """Check an exchange."""
+        """Check an exchange, and return it with the results."""
         return cls(exchange, encoded, check_structure(exchange.user_message, exchange.agent_response, policy.methodology))
 
 
@@ -70,12 +70,12 @@ class IntakeStep:
             session = sessions.setdefault(key, IntakeState())
             if offset < session.next_offset:
                 continue
-            outcome.records += self._take(session, record, encodings.get(offset))
+            outcome.records += self._process(session, record, encodings.get(offset))
             session.next_offset = offset + 1
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome
 
-    def _take(self, session: IntakeState, record: Record, encoded: bytes | None) -> Iterator[tuple[str, Record]]:
+    def _process(self, session: IntakeState, record: Record, encoded: bytes | None) -> Iterator[tuple[str, Record]]:
         if not isinstance(record, (Exchange, SessionClosed, JudgingRequest)):
             return
         policy = self._policy.for_project(record.project)
@@ -84,11 +84,11 @@ class IntakeStep:
         if isinstance(record, SessionClosed):
             yield from self._close(session, policy)
         elif isinstance(record, JudgingRequest):
-            yield self._ask_again(session, record, policy)
+            yield self._score_again(session, record, policy)
         elif record.withdrawn:
             session.sampling = drop_deferred(session.sampling, record.exchange_id)
         elif record.revision:
-            # Its own request scores it, by the decision on the first revision.
+            # The request that follows scores it, by the decision on the first revision.
             session.sampling = replace_deferred(session.sampling, record.exchange_id, encoded or encode(record))
         else:
             yield self._decide(session, Arrival.of(record, encoded or encode(record), policy), policy)
@@ -108,23 +108,23 @@ class IntakeStep:
         )
         decision, session.sampling = decide(session.sampling, candidate, policy.settings.sampling)
         if decision.sampled:
-            return "scoring-tasks", _task(arrival, policy, decision, revision=0)
-        return "scores", _left_out(arrival, policy, decision, revision=0)
+            return "scoring-tasks", _scoring_task(arrival, policy, decision, revision=0)
+        return "scores", _unsampled_score(arrival, policy, decision, revision=0)
 
-    def _ask_again(self, session: IntakeState, request: JudgingRequest, policy: ProjectPolicy) -> tuple[str, Record]:
+    def _score_again(self, session: IntakeState, request: JudgingRequest, policy: ProjectPolicy) -> tuple[str, Record]:
         """Return the task or the score of an exchange that is scored again, by the first decision."""
-        asked = Decision(
+        requested = Decision(
             sampled=request.sampling_reason != SAMPLING_SKIP,
             reason=request.sampling_reason,
             probability=request.sampling_probability,
             turn=request.turn_number,
         )
-        decision, revision, session.sampling = decide_again(session.sampling, request.exchange_id, asked, request.revision)
+        decision, revision, session.sampling = decide_again(session.sampling, request.exchange_id, requested, request.revision)
         arrival = Arrival.of(decode_exchange(request.exchange), request.exchange, policy)
         if decision.sampled:
-            task = _task(arrival, policy, decision, revision=revision)
+            task = _scoring_task(arrival, policy, decision, revision=revision)
             return "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=request.earlier_judgements)
-        return "scores", _left_out(arrival, policy, decision, revision=revision)
+        return "scores", _unsampled_score(arrival, policy, decision, revision=revision)
 
     def _close(self, session: IntakeState, policy: ProjectPolicy) -> Iterator[tuple[str, Record]]:
         """Yield tasks for the session's last turns."""
@@ -132,16 +132,16 @@ class IntakeStep:
         for turn in deferred:
             decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)
             arrival = Arrival.of(decode_exchange(turn.record), turn.record, policy)
-            yield "scoring-tasks", _task(arrival, policy, decision, revision=turn.revision)
+            yield "scoring-tasks", _scoring_task(arrival, policy, decision, revision=turn.revision)
 
 
-def _left_out(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
+def _unsampled_score(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
     """Return the score of an unsampled exchange."""
     sampled = Sampled(revision, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
     return structural_score(sampled, arrival.exchange, policy, NOT_SAMPLED)
 
 
-def _task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> ScoringTask:
+def _scoring_task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> ScoringTask:
     """Return the task for an exchange."""
     exchange = arrival.exchange
     return ScoringTask(

@@ -1,7 +1,7 @@
 """Assembling, the stage of traces: complete traces become exchanges and events.
 
-1. The stage reads spans as soon as the tables have them, and keeps a state of each open trace, which has spans that were not assembled
-   yet. A trace becomes complete after some time without spans, so the serving process runs the stage with a timer.
+1. The stage reads spans as soon as the tables have them, and keeps a state of each open trace. A trace is open while it has spans that
+   are not assembled. A trace becomes complete after some time without spans, so the serving process runs the stage with a timer.
 2. The completion of a trace, and of each later batch of spans, is a record: a rebuild reads these records instead of deciding again.
 3. The records of complete traces are committed with the states and the position. In one process this is all or nothing, so a kill
    repeats nothing. On Kafka the records come first, the decisions last among them: after a kill in between, the same traces are
@@ -9,16 +9,16 @@
 4. Late spans add events and revise exchanges: the exchange of a turn keeps its id, and an exchange that turns out to be part of another
    is withdrawn. A revision of an undecided exchange is deferred, with its whole trace. Traces that describe one turn together are linked
    and assembled as one.
-5. A trace that cannot be assembled becomes a dead letter, and the other traces go on.
+5. A trace that cannot be assembled becomes a dead letter, and the other traces are assembled.
 6. Spans that arrive after the earlier spans of their trace were deleted are not assembled, because the rest of the trace is missing. They
    are counted, logged and become dead letters, one per trace.
 
 Linking (`TraceLinker`) finds the traces that describe the same turns (`streams.sources.otlp.trace`):
 
-1. Two instrumentors that export side by side describe the same time: they are recognised in memory, from the recently assembled traces.
+1. Two instrumentors that export side by side describe the same time: they are recognized in memory, from the recently assembled traces.
 2. The parts of a turn are looked up in the table, among the traces of the session, and only for a trace with just one side of a call.
    Among the traces with the same question or call, the parts are those from the trace that starts the turn up to the next start of a
-   turn. Traces with tools alone are added by the ids of the calls in these.
+   turn. Traces with tools alone are added by the ids of the calls in those traces.
 3. All linked traces are one group. If more spans of a member arrive later, it is grouped again.
 """
 
@@ -57,13 +57,13 @@ from streams.upkeep.annotations import REVIEWS, SeenVersions, evaluator_score
 from streams.upkeep.annotations import TOPIC as DEPLOYMENTS
 
 TRACES_AT_ONCE = 500
-"""Traces that are assembled together. Callers wait meanwhile if this process decides on their exchanges."""
+"""Maximum number of traces that are assembled together. If this process decides on exchanges, their senders wait meanwhile."""
 RETRY_SECONDS = 1.0
 """Seconds between a failure and the next try."""
-LONGEST_PAUSE = 60.0
-"""The longest pause in seconds, because somebody may set the clock."""
+MAX_PAUSE_SECONDS = 60.0
+"""The longest pause. It is bounded because somebody may set the clock."""
 MAX_SPANS = 20_000
-"""Most spans of a trace; a trace with more becomes a dead letter."""
+"""Maximum number of spans of a trace; a trace with more becomes a dead letter."""
 TOO_MANY = "too_many_spans"
 LATE = "late_spans"
 EXCHANGES = "exchanges"
@@ -106,14 +106,14 @@ class TraceLinker:
             scoped = [request._replace(key=f"{part.key[0]} {request.key}") for request in part.links.requests]
             for other in self._recent.add(scoped, part.key):
                 groups.join(part.key, other)
-        asking = [part for part in parts if part.links.texts and part.session_id is not None]
-        for part, others in _find_linked_traces(cursor, [(part, part.links.texts) for part in asking]):
+        incomplete = [part for part in parts if part.links.texts and part.session_id is not None]
+        for part, others in _find_linked_traces(cursor, [(part, part.links.texts) for part in incomplete]):
             for key in _select_turn(part, others):
                 groups.join(part.key, key)
-        linked = groups.linked()
-        spans = load([key for keys in linked for key in keys])
-        spans_by_group = [{key: spans[key] for key in keys if key in spans} for keys in linked]
-        _add_tool_traces(cursor, spans_by_group, {part.key: part for part in asking}, load)
+        key_groups = groups.linked()
+        spans = load([key for keys in key_groups for key in keys])
+        spans_by_group = [{key: spans[key] for key in keys if key in spans} for keys in key_groups]
+        _add_tool_traces(cursor, spans_by_group, {part.key: part for part in incomplete}, load)
         return [group for group in spans_by_group if len(group) > 1]
 
 
@@ -143,26 +143,31 @@ class _Groups:
 
 
 def _find_linked_traces(
-    cursor: duckdb.DuckDBPyConnection, asking: Sequence[tuple[Part, Iterable[str]]]
+    cursor: duckdb.DuckDBPyConnection, texts_by_part: Sequence[tuple[Part, Iterable[str]]]
 ) -> list[tuple[Part, list[_Other]]]:
-    """Return the other traces of each part's session that share one of these texts."""
-    rows = [(*part.key, part.session_id, text) for part, texts in asking for text in sorted(texts)]
-    if not rows:
+    """Return the other traces of each part's session that share one of the part's texts."""
+    links = [(part, text) for part, texts in texts_by_part for text in sorted(texts)]
+    if not links:
         return []
-    connections, trace_ids, sessions, links = zip(*rows, strict=True)
-    values = {"connections": list(connections), "trace_ids": list(trace_ids), "sessions": list(sessions), "links": list(links)}
+    values = {
+        "connections": [part.key[0] for part, _ in links],
+        "trace_ids": [part.key[1] for part, _ in links],
+        "sessions": [part.session_id for part, _ in links],
+        "links": [text for _, text in links],
+    }
     by_part: dict[Key, list[_Other]] = defaultdict(list)
     for row in query_rows(cursor, "linked_traces", values):
         other = _Other((row["connection"], row["other_id"]), row["started_at"], row["resumes"])
         by_part[row["connection"], row["trace_id"]].append(other)
-    return [(part, by_part[part.key]) for part, _ in asking if part.key in by_part]
+    return [(part, by_part[part.key]) for part, _ in texts_by_part if part.key in by_part]
 
 
 def _select_turn(part: Part, others: Iterable[_Other]) -> list[Key]:
     """Return the traces of a part's turn: from the trace that starts it up to the next trace that starts a turn."""
     this = _Other(part.key, part.links.started_at, part.links.resumes)
     ordered = sorted([this, *others], key=lambda trace: (trace.started_at, trace.key))
-    first = last = ordered.index(this)
+    first = ordered.index(this)
+    last = first
     while first > 0 and ordered[first].resumes is not False:
         first -= 1
     while last + 1 < len(ordered) and ordered[last + 1].resumes is not False:
@@ -173,20 +178,23 @@ def _select_turn(part: Part, others: Iterable[_Other]) -> list[Key]:
 def _add_tool_traces(
     cursor: duckdb.DuckDBPyConnection, groups: Sequence[dict[Key, list[Span]]], parts: Mapping[Key, Part], load: Load
 ) -> None:
-    """Add the traces with tools alone that have a call of a group."""
-    asking = list[tuple[Part, Iterable[str]]]()
+    """Add the traces that have only tools and one of a group's calls."""
+    calls_by_part: list[tuple[Part, Iterable[str]]] = []
     group_of: dict[Key, dict[Key, list[Span]]] = {}
     for group in groups:
         part = next((parts[key] for key in group if key in parts), None)
         if part is not None:
             links = find_links(to_stored_span(span) for spans in group.values() for span in spans)
-            asking.append((part._replace(links=links), links.calls))
+            calls_by_part.append((part._replace(links=links), links.calls))
             group_of[part.key] = group
-    for part, others in _find_linked_traces(cursor, asking):
+    for part, others in _find_linked_traces(cursor, calls_by_part):
         group = group_of[part.key]
-        started, ended = part.links.started_at, part.links.ended_at
-        tool_traces = [other for other in others if other.resumes is None and started <= other.started_at <= ended]
-        group.update(load([trace.key for trace in tool_traces if trace.key not in group]))
+        tool_keys = [
+            other.key
+            for other in others
+            if other.resumes is None and part.links.started_at <= other.started_at <= part.links.ended_at
+        ]
+        group.update(load([key for key in tool_keys if key not in group]))
 
 
 class Due(NamedTuple):
@@ -231,7 +239,7 @@ class AssemblyResult:
 
 
 class TraceAssembler:
-    """Runs the stage; see the module. A periodic task that is poked whenever the tables have more."""
+    """The stage, as the module describes: a periodic task that is also started whenever the tables have new rows."""
 
     name = ASSEMBLING.name
 
@@ -240,8 +248,8 @@ class TraceAssembler:
         self.interval = RETRY_SECONDS
         self._engine = engine
         self._count_late = count_late
-        self._is_read = False
-        """Whether the following fields match the log, apart from the next commit."""
+        self._is_loaded = False
+        """Whether the following fields match the log, except for changes in the next commit."""
         self._open: dict[Key, OpenTrace] = {}
         self._queue: list[Due] = []
         """A heap of completion times; it also holds outdated times of traces that got more spans."""
@@ -261,30 +269,32 @@ class TraceAssembler:
         self.interval = RETRY_SECONDS
         try:
             while self._engine.state().ready:
-                if not self._is_read:
-                    await self._read()
+                if not self._is_loaded:
+                    await self._load()
                 if not await self._advance():
                     self.interval = self._pause()
                     return
         except BaseException:
             # The log may or may not have the last commit: read its states again.
-            self._is_read = False
+            self._is_loaded = False
             raise
 
-    async def _read(self) -> None:
+    async def _load(self) -> None:
         """Load the stage's states and positions from the log."""
         await self._engine.flush()
         self._open, self._committed = await asyncio.to_thread(self._load_states)
-        self._positions, self._changed = dict(self._committed), set()
+        self._positions = dict(self._committed)
+        self._changed = set()
         if not self._committed:
             self._positions = {number: end for number, end in self._engine.ends_in_tables(ASSEMBLING.source).items() if end}
             self._open = await asyncio.to_thread(self._load_undecided)
             self._changed = set(self._open)
-        self._queue, self._inherited = [], set(self._open)
+        self._queue = []
+        self._inherited = set(self._open)
         for key in self._open:
             self._schedule(key)
         self._versions = SeenVersions(self._engine.store, self._engine.redactor)
-        self._is_read = True
+        self._is_loaded = True
 
     def _load_states(self) -> tuple[dict[Key, OpenTrace], dict[int, int]]:
         """Read the open traces and the positions from the tables."""
@@ -300,7 +310,7 @@ class TraceAssembler:
             return {_key(row): _open_trace(row) for row in query_rows(cursor, "undecided_traces")}
 
     async def _advance(self) -> bool:
-        """Read some spans, assemble some traces, and commit both; returns whether there was work."""
+        """Read some spans, assemble some traces, and commit both. Return whether there was work."""
         engine = self._engine
         ends = engine.ends_in_tables(ASSEMBLING.source)
         if any(end > self._positions.get(partition, 0) for partition, end in ends.items()):
@@ -308,21 +318,12 @@ class TraceAssembler:
         due = self._pop_due(engine.now())
         if not due and self._positions == self._committed:
             return False
-        result, submission = AssemblyResult(), Submission()
+        result = AssemblyResult()
+        submission = Submission()
         if due:
             result, submission = await self._assemble_due(due)
-        for key in due:
-            if key in result.deferred:
-                self._open[key] = msgspec.structs.replace(self._open[key], last_at=engine.now())
-                self._schedule(key)
-            else:
-                del self._open[key]
-        self._changed.update(due)
-        states = {session_key(*key): self._state_of(key) for key in self._changed}
-        positions = dict(self._positions)
-        commit = Commit(states={self.name: states}, positions={self.name: positions})
-        await engine.commit(replace(submission, commit=commit))
-        self._committed, self._changed = positions, set()
+        self._close_traces(due, result.deferred)
+        await self._commit(submission)
         self._inherited.difference_update(due)
         if result.late:
             self._count_late(result.late)
@@ -330,6 +331,25 @@ class TraceAssembler:
             await engine.flush()
             await asyncio.to_thread(delete_withdrawn_scores, engine.store)
         return True
+
+    def _close_traces(self, due: Iterable[Key], deferred: Collection[Key]) -> None:
+        """Close the assembled traces, and schedule the deferred ones again."""
+        for key in due:
+            if key in deferred:
+                self._open[key] = msgspec.structs.replace(self._open[key], last_at=self._engine.now())
+                self._schedule(key)
+            else:
+                del self._open[key]
+            self._changed.add(key)
+
+    async def _commit(self, submission: Submission) -> None:
+        """Commit records with the changed states and the positions."""
+        states = {session_key(*key): self._state_of(key) for key in self._changed}
+        positions = dict(self._positions)
+        commit = Commit(states={self.name: states}, positions={self.name: positions})
+        await self._engine.commit(replace(submission, commit=commit))
+        self._committed = positions
+        self._changed = set()
 
     def _read_new_spans(self, ends: Mapping[int, int]) -> None:
         """Read a batch of new spans per partition, and track their traces."""
@@ -344,9 +364,11 @@ class TraceAssembler:
 
     def _track_arrivals(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
-            key, arrived = _key(row), _open_trace(row)
-            before = self._open.get(key)
-            self._open[key] = arrived if before is None else before.followed_by(arrived)
+            key = _key(row)
+            trace = _open_trace(row)
+            if key in self._open:
+                trace = self._open[key].followed_by(trace)
+            self._open[key] = trace
             self._changed.add(key)
             self._schedule(key)
 
@@ -360,33 +382,33 @@ class TraceAssembler:
         return Due(at, key, reason)
 
     def _pop_due(self, now: datetime) -> dict[Key, Due]:
-        """Take a batch of complete traces from the queue, longest waiting first."""
-        # Rounded to seconds, because a round takes nearly as long for a few traces as for hundreds.
+        """Take a batch of complete traces from the queue, in the order of their completion."""
+        # Rounded to seconds, because assembling a few traces takes nearly as long as assembling hundreds.
         second = now.replace(microsecond=0)
         due: dict[Key, Due] = {}
         spans = 0
         while self._queue and self._queue[0].at <= second:
             if len(due) >= TRACES_AT_ONCE or spans >= ASSEMBLING.records_at_once:
                 break
-            first = heapq.heappop(self._queue)
-            if first.key in self._open and first == self._due(first.key):
-                due[first.key] = first
-                spans += self._open[first.key].spans
+            candidate = heapq.heappop(self._queue)
+            if candidate.key in self._open and candidate == self._due(candidate.key):
+                due[candidate.key] = candidate
+                spans += self._open[candidate.key].spans
         return due
 
     def _pause(self) -> float:
         """Return the seconds until the next trace is complete."""
         if not self._queue:
-            return LONGEST_PAUSE
+            return MAX_PAUSE_SECONDS
         second = self._queue[0].at + timedelta(seconds=1) - timedelta.resolution
-        return min(LONGEST_PAUSE, max(0.0, (second.replace(microsecond=0) - self._engine.now()).total_seconds()))
+        return min(MAX_PAUSE_SECONDS, max(0.0, (second.replace(microsecond=0) - self._engine.now()).total_seconds()))
 
     def _state_of(self, key: Key) -> bytes:
         """Encode the state of a trace; empty if it is no longer open."""
         return msgspec.msgpack.encode(self._open[key]) if key in self._open else b""
 
     async def _assemble_due(self, due: Mapping[Key, Due]) -> tuple[AssemblyResult, Submission]:
-        """Assemble complete traces; also returns their records as a submission."""
+        """Assemble complete traces. Return the result, and its records as a submission."""
         # Exchanges, events and decisions that the tables lack would be created a second time.
         for topic in (EXCHANGES, EVENTS, DECISIONS):
             await self._engine.wait_for_tables(topic)
@@ -407,9 +429,10 @@ class TraceAssembler:
         }
         records: dict[str, list[Record]] = defaultdict(list)
         messages: dict[str, list[bytes]] = defaultdict(list)
-        for topic, of_topic in by_topic.items():
-            for record in of_topic:
-                if (message := self._encode_admissible(result, record)) is not None:
+        for topic, topic_records in by_topic.items():
+            for record in topic_records:
+                message = self._encode_admissible(result, record)
+                if message is not None:
                     records[topic].append(record)
                     messages[topic].append(message)
         for message in result.dead_letters.messages.get(DEAD_LETTERS, ()):
@@ -435,13 +458,14 @@ class TraceAssembler:
         self, cursor: duckdb.DuckDBPyConnection, result: AssemblyResult, due: Mapping[Key, Due]
     ) -> list[_Draft]:
         """Assemble each trace by itself; late spans and failures are noted in `result`."""
-        names = _trace_parameters(due)
-        decided = {_key(row): row for row in query_rows(cursor, "assembled_traces", names)}
-        spans = _load_spans(cursor, names, 0 if decided else min(self._open[key].first_offset for key in due))
+        parameters = _trace_parameters(due)
+        decided = {_key(row): row for row in query_rows(cursor, "assembled_traces", parameters)}
+        first_offset = 0 if decided else min(self._open[key].first_offset for key in due)
+        spans = _load_spans(cursor, parameters, first_offset)
         may_have_records = [key for key in due if key in decided or key in self._inherited]
         exchanges = _load_exchanges(cursor, may_have_records)
         events = _load_events(cursor, may_have_records)
-        drafts = list[_Draft]()
+        drafts: list[_Draft] = []
         for key in due:
             earlier = decided.get(key)
             records = spans.get(key, [])
@@ -465,12 +489,13 @@ class TraceAssembler:
         return drafts
 
     def _assemble_groups(self, cursor: duckdb.DuckDBPyConnection, result: AssemblyResult, drafts: Sequence[_Draft]) -> set[Key]:
-        """Assemble linked traces as one; returns the traces of `drafts` that were assembled that way."""
-        joined = set[Key]()
+        """Assemble linked traces as one. Return the traces of `drafts` that were assembled that way."""
+        joined: set[Key] = set()
         parts = [draft.part for draft in drafts]
         for group in self._linker.groups(cursor, parts, lambda keys: _load_spans_of(cursor, keys)):
             members = [draft for draft in drafts if draft.key in group and draft.key not in joined]
-            if sum(map(len, group.values())) <= MAX_SPANS and self._join(cursor, result, group, members):
+            span_count = sum(len(spans) for spans in group.values())
+            if span_count <= MAX_SPANS and self._join(cursor, result, group, members):
                 joined.update(draft.key for draft in members)
         return joined
 
@@ -481,21 +506,21 @@ class TraceAssembler:
         group: Mapping[Key, Sequence[Span]],
         members: Sequence[_Draft],
     ) -> bool:
-        """Assemble linked traces as one; `members` are the newly complete ones. Returns whether that was possible."""
+        """Assemble linked traces as one; `members` are the newly complete ones. Return False if that is impossible."""
         keys = list(group)
-        exchanges, events = _load_exchanges(cursor, keys), _load_events(cursor, keys)
-        earlier = sorted(
-            (exchange for of_trace in exchanges.values() for exchange in of_trace),
-            key=lambda exchange: (exchange.occurred_at, exchange.exchange_id),
-        )
-        earlier_events = [event for of_trace in events.values() for event in of_trace]
-        records = [span for of_trace in group.values() for span in of_trace]
-        assemblies = list[tuple[Assembly, Decision]]()
+        exchanges_by_trace = _load_exchanges(cursor, keys)
+        events_by_trace = _load_events(cursor, keys)
+        earlier = [exchange for exchanges in exchanges_by_trace.values() for exchange in exchanges]
+        earlier.sort(key=lambda exchange: (exchange.occurred_at, exchange.exchange_id))
+        earlier_events = [event for events in events_by_trace.values() for event in events]
+        records = [span for spans in group.values() for span in spans]
+        assemblies: list[tuple[Assembly, Decision]] = []
         for draft in members:
             decision = draft.decision._replace(
                 earlier=earlier, earlier_events=earlier_events, session=None, trace_id=draft.key[1]
             )
-            if (assembly := self._assemble(result, records, decision)) is None:
+            assembly = self._assemble(result, records, decision)
+            if assembly is None:
                 return False
             assemblies.append((assembly, decision))
         (first, decision), *others = assemblies
@@ -507,7 +532,8 @@ class TraceAssembler:
     def _reviews(self, result: AssemblyResult) -> Iterator[Review]:
         """Yield reviews from the ratings of the traces that are numbers on their project's scale."""
         for assembly in result.assemblies:
-            project, connection = assembly.decision.project, assembly.decision.connection
+            project = assembly.decision.project
+            connection = assembly.decision.connection
             scale = self._engine.policy.for_project(project).settings.traces.ratings
             for rating in assembly.ratings:
                 review = evaluator_score(connection, project, rating, scale, self._engine.now())
@@ -518,17 +544,17 @@ class TraceAssembler:
         """Assemble a trace; None if it cannot be assembled and becomes a dead letter."""
         if len(records) > MAX_SPANS:
             detail = f"trace {records[0].trace_id} has {len(records)} spans, more than the limit of {MAX_SPANS}: end its root span earlier"
-            self._set_aside(result, records[0], TOO_MANY, detail)
+            self._reject(result, records[0], TOO_MANY, detail)
             return None
         try:
             return assemble(records, decision)
         except Exception as error:
             log.exception("trace %s cannot be assembled; it becomes a dead letter", records[0].trace_id)
-            self._set_aside(result, records[0], "unassembled", str(error))
+            self._reject(result, records[0], "unassembled", str(error))
             return None
 
     def _add(self, result: AssemblyResult, assembly: Assembly, decision: Decision, keys: Sequence[Key]) -> bool:
-        """Revise an assembly's exchanges and add it; returns False if it is deferred, with all of these traces."""
+        """Revise an assembly's exchanges and add it. Return False if it is deferred, together with these traces."""
         revised = self._revise(result, assembly, decision)
         if revised is None:
             result.deferred.update(keys)
@@ -537,7 +563,7 @@ class TraceAssembler:
         return True
 
     def _revise(self, result: AssemblyResult, assembly: Assembly, decision: Decision) -> Assembly | None:
-        """Revise the known exchanges of an assembly; returns it with the new exchanges alone, or None if it must wait."""
+        """Revise the stored exchanges of an assembly. Return it with only its new exchanges, or None if it must wait."""
         if not decision.earlier:
             return assembly
         engine = self._engine
@@ -546,9 +572,9 @@ class TraceAssembler:
         revisions = revise(engine.store, engine.policy, changed, engine.now())
         if revisions.waiting:
             return None
-        further = [record for record in revisions.records if isinstance(record, JudgingRequest) or record.revision]
-        refused = {record.exchange_id for record in further if self._encode_admissible(result, record) is None}
-        result.revised += [record for record in further if record.exchange_id not in refused]
+        revised = [record for record in revisions.records if isinstance(record, JudgingRequest) or record.revision]
+        refused = {record.exchange_id for record in revised if self._encode_admissible(result, record) is None}
+        result.revised += [record for record in revised if record.exchange_id not in refused]
         return assembly._replace(
             exchanges=[exchange for exchange in assembly.exchanges if exchange.exchange_id not in earlier],
             decision=msgspec.structs.replace(
@@ -561,7 +587,7 @@ class TraceAssembler:
         try:
             return encode_validated(record)
         except RecordError as error:
-            self._set_aside(result, record, error.code, str(error))
+            self._reject(result, record, error.code, str(error))
             return None
 
     def _note_late(self, result: AssemblyResult, late: Sequence[Span]) -> None:
@@ -572,11 +598,12 @@ class TraceAssembler:
             f"{len(late)} spans of trace {late[0].trace_id} arrived after the trace's earlier spans expired and were dropped; "
             "export spans within one day"
         )
-        self._set_aside(result, late[0], LATE, detail)
+        self._reject(result, late[0], LATE, detail)
         result.late += len(late)
         log.warning("%s", detail)
 
-    def _set_aside(self, result: AssemblyResult, record: Record, reason: str, detail: str) -> None:
+    def _reject(self, result: AssemblyResult, record: Record, reason: str, detail: str) -> None:
+        """Add the dead letter of a record that cannot be assembled or written."""
         admission = Admission(self._engine.redactor, self._engine.now())
         admission.add_dead_letter(
             result.dead_letters, RecordOrigin("traces", 0), Refusal(self.name, reason, detail), json_bytes(record)
@@ -589,24 +616,25 @@ class TraceAssembler:
         for event in events:
             by_connection[event.connection].append(event)
         with contextlib.closing(self._engine.store.cursor()) as cursor:
-            for connection, of_connection in by_connection.items():
+            for connection, connection_events in by_connection.items():
                 values = {
                     "connection": connection,
-                    "sessions": [event.session_id for event in of_connection],
-                    "event_ids": [event.event_id for event in of_connection],
+                    "sessions": [event.session_id for event in connection_events],
+                    "event_ids": [event.event_id for event in connection_events],
                 }
                 rows = {row["session_id"]: row for row in query_rows(cursor, "session_positions", values)}
-                renumbered += _renumber(of_connection, rows)
+                renumbered += _renumber(connection_events, rows)
         return renumbered
 
 
 def _renumber(events: Sequence[AgentEvent], rows: Mapping[str, Mapping[str, Any]]) -> Iterator[AgentEvent]:
-    following = {session: row["next_seq"] for session, row in rows.items()}
+    """Yield the events that are not stored, numbered after the stored ones; `rows` are the positions of the sessions."""
+    next_seqs = {session: row["next_seq"] for session, row in rows.items()}
     stored = {session: frozenset(row["known"]) for session, row in rows.items()}
     for event in events:
         if event.event_id not in stored.get(event.session_id, ()):
-            seq = following.get(event.session_id, 0)
-            following[event.session_id] = seq + 1
+            seq = next_seqs.get(event.session_id, 0)
+            next_seqs[event.session_id] = seq + 1
             yield msgspec.structs.replace(event, seq=seq)
 
 
@@ -614,9 +642,11 @@ def _load_spans_of(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> di
     return _load_spans(cursor, _trace_parameters(keys), 0) if keys else {}
 
 
-def _load_spans(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]], least: int) -> dict[Key, list[Span]]:
+def _load_spans(
+    cursor: duckdb.DuckDBPyConnection, parameters: dict[str, list[str]], first_offset: int
+) -> dict[Key, list[Span]]:
     by_trace: dict[Key, list[Span]] = {}
-    for span in query_records(cursor, "trace_spans", Span, {**names, "least": least}):
+    for span in query_records(cursor, "trace_spans", Span, {**parameters, "least": first_offset}):
         by_trace.setdefault((span.connection, span.trace_id), []).append(span)
     return by_trace
 

@@ -1,8 +1,9 @@
 """Deletion: retention once a day and on demand, erasure on request, and the scores of withdrawn exchanges.
 
 The rules are in `analytics/deletion/README.md`. Retention keeps a record for at least the policy's number of days, and for less than one day
-more. A record names the session or connection to erase, and a state stores what was done; no record of an erased session or connection
-is judged or kept. Scores of exchanges that turned out to be part of another one are deleted, including scores that are made later.
+more. An erasure is a record that names a session or connection, with a state that counts the deleted rows; no record of an erased
+session or connection is judged or kept. Scores of withdrawn exchanges, which turned out to be part of another one, are deleted,
+including scores that are computed later.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def cutoff(now: datetime, days: int | None) -> datetime:
 
 
 def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) -> PurgeCounts:
-    """Delete records past the retention of their project or, if `days` is given, all that are older.
+    """Delete records past the retention of their project or, if `days` is given, all records older than that.
 
     Writers continue meanwhile, with short waits.
     """
@@ -121,16 +122,16 @@ class RetentionTask:
 
     def __init__(self, engine: RecordIntake) -> None:
         self._engine = engine
-        self._done: datetime | None = None
+        self._last_run_day: datetime | None = None
 
     async def run(self) -> None:
-        """Run unless today's run is done. It waits until the tables have everything, because related records could still be missing."""
+        """Run once a day. It waits until the tables have all records, because related records could still be missing."""
         now = self._engine.now()
         today = cutoff(now, 0)
-        if today == self._done or not self._engine.state().ready:
+        if today == self._last_run_day or not self._engine.state().ready:
             return
         await asyncio.to_thread(purge, self._engine.store, self._engine.policy, now)
-        self._done = today
+        self._last_run_day = today
 
 
 def _read_positions(store: Store) -> Unread:
@@ -143,7 +144,8 @@ def _drop_deferred(store: Store, kept_from: Callable[[str], datetime]) -> None:
     for start in range(0, len(rows), _SESSIONS_PER_QUERY):
         with store.transaction() as transaction:
             states = transaction.states(INTAKE.name, [key for (key,) in rows[start : start + _SESSIONS_PER_QUERY]])
-            changed = {key: left for key, state in states.items() if (left := _remove_expired(state, kept_from)) != state}
+            pruned = {key: _remove_expired(state, kept_from) for key, state in states.items()}
+            changed = {key: state for key, state in pruned.items() if state != states[key]}
             transaction.set_states(INTAKE.name, changed, transaction.watermark(INTAKE.name, INTAKE.source))
 
 
@@ -188,7 +190,7 @@ class ErasureStatus:
 def erasure(connection: str, session_id: str | None, requested_by: str, comment: str | None, now: datetime) -> Erasure:
     """Return the record that requests an erasure: the same for repeated requests of a session or connection.
 
-    Raises InputError for the whole connection of anchors: without it, no project's judge could be watched any more.
+    Raises InputError for the whole connection of anchors: without anchors, no project's judge could be watched any more.
     """
     if connection == ANCHORS and session_id is None:
         raise InputError(
@@ -205,15 +207,15 @@ def erasure(connection: str, session_id: str | None, requested_by: str, comment:
     )
 
 
-async def request_erasure(engine: RecordIntake, wanted: Erasure) -> None:
+async def request_erasure(engine: RecordIntake, request: Erasure) -> None:
     """Make the request durable and, unless records go through Kafka, erase at once."""
-    published = await engine.publish(ERASURES, [wanted])
-    again = [wanted.erasure_id] if published.known else []
+    published = await engine.publish(ERASURES, [request])
+    again = [request.erasure_id] if published.known else []
     await _erase(engine, again=again)
 
 
 async def _erase(engine: RecordIntake, *, again: Collection[str] = (), all_again: bool = False) -> None:
-    """Erase in a thread, and note a fatal database error here: no later flush might notice it."""
+    """Erase in a thread. A fatal database error is noted here, because no later flush might notice it."""
     try:
         await asyncio.to_thread(erase, engine.store, engine.now(), again=again, all_again=all_again)
     except database_errors() as error:
@@ -237,31 +239,33 @@ def remains(store: Store) -> list[str]:
 
 
 def erase(store: Store, now: datetime, *, again: Collection[str] = (), all_again: bool = False) -> int:
-    """Do the pending erasures, and repeat those with the ids `again`, or all that were ever requested; returns their number.
+    """Run the pending erasures, and repeat those with the ids `again` or all earlier ones. Return the number of erasures that were run.
 
-    Earlier deletions are counted together with new ones, so that a second request removes no proof.
+    New deletions are added to the counts of earlier ones, so that a second request keeps the proof of the first.
     """
     with _deletion_lock:
-        wanted = [
+        selected = [
             status for status in erasures(store) if all_again or status.done is None or status.erasure["erasure_id"] in again
         ]
-        if not wanted:
+        if not selected:
             return 0
-        erased = ErasureScope.from_pairs([(one.erasure["connection"], one.erasure["session_id"]) for one in wanted])
+        erased = ErasureScope.from_pairs([(status.erasure["connection"], status.erasure["session_id"]) for status in selected])
         deleted = ErasureRun(store, erased).run()
         replays = [] if store.path is None else _delete_replays(store.path, erased)
-        for one in wanted:
-            if one.done is None or one.erasure["erasure_id"] in again:
-                done = msgspec.msgpack.encode(_add_counts(one.done, CompletedErasure(now, dict(deleted), replays)))
+        completed = CompletedErasure(now, dict(deleted), replays)
+        for status in selected:
+            erasure_id = status.erasure["erasure_id"]
+            if status.done is None or erasure_id in again:
+                state = msgspec.msgpack.encode(_add_counts(status.done, completed))
                 with store.transaction() as transaction:
-                    transaction.set_states(STAGE, {one.erasure["erasure_id"]: done}, 0)
+                    transaction.set_states(STAGE, {erasure_id: state}, 0)
         if deleted.total() or replays:
             log.warning("erased: %s", ", ".join(f"{count} rows of {table}" for table, count in deleted.items() if count))
-    return len(wanted)
+    return len(selected)
 
 
 class ErasureTask:
-    """Does erasures that were requested elsewhere, and at the start all that were ever requested."""
+    """Runs the erasures that were requested elsewhere, and at the start all earlier ones again."""
 
     name = "erasures"
     interval = CHECK_SECONDS
@@ -271,7 +275,7 @@ class ErasureTask:
         self._is_first = True
 
     async def run(self) -> None:
-        """Erase, once the tables have everything that was there at the start."""
+        """Erase, as soon as the tables have all records that the log had at the start."""
         if self._engine.state().ready:
             await _erase(self._engine, all_again=self._is_first)
             self._is_first = False
@@ -286,13 +290,13 @@ def _add_counts(before: CompletedErasure | None, now: CompletedErasure) -> Compl
 
 
 def _delete_replays(database: Path, erased: ErasureScope) -> list[str]:
-    """Delete the replays beside a database that hold any erased session, because half a replay is useless. Returns their labels."""
-    found = []
+    """Delete the replays beside a database that have records of an erased session, because half a replay is useless. Return their labels."""
+    labels = []
     for file in sorted(folder_of(database).glob("*.duckdb")):
         if _contains_erased(file, erased):
             file.unlink()
-            found.append(file.stem)
-    return found
+            labels.append(file.stem)
+    return labels
 
 
 def _contains_erased(file: Path, erased: ErasureScope) -> bool:
@@ -315,11 +319,11 @@ def _contains_erased(file: Path, erased: ErasureScope) -> bool:
 
 
 INTERVAL = 60.0
-"""Seconds between two runs: an exchange may be withdrawn while its judge call is running."""
+"""Seconds between two runs, which repeat because an exchange may be withdrawn while its judge call is running."""
 
 
 class WithdrawalTask:
-    """See the module. A periodic task."""
+    """Deletes the scores of withdrawn exchanges. A periodic task."""
 
     name = "withdrawing"
     interval = INTERVAL
@@ -328,7 +332,7 @@ class WithdrawalTask:
         self._engine = engine
 
     async def run(self) -> None:
-        """Delete the scores of withdrawn exchanges."""
+        """Delete these scores, as soon as the tables have all records that the log had at the start."""
         if self._engine.state().ready:
             await self._engine.flush("scores")
             await asyncio.to_thread(delete_withdrawn_scores, self._engine.store)

@@ -38,7 +38,7 @@ from streams.sources.otlp.received import RejectedItem
 from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.stored_spans import build_span_record
 from streams.upkeep import assembling
-from streams.upkeep.assembling import LATE, LONGEST_PAUSE, TOO_MANY, TraceAssembler
+from streams.upkeep.assembling import LATE, MAX_PAUSE_SECONDS, TOO_MANY, TraceAssembler
 from streams.upkeep.deletion import KEPT_SPANS, erase, erasure, purge, request_erasure
 
 T = TypeVar("T")
@@ -371,7 +371,7 @@ def test_the_stage_waits_for_spans_and_for_the_next_complete_trace(fleet: Fleet)
     pokes: list[str] = []
     fleet.engine.has_more = lambda: pokes.append("poked")
     fleet.look()
-    assert fleet.assembler.interval == LONGEST_PAUSE
+    assert fleet.assembler.interval == MAX_PAUSE_SECONDS
     pokes.clear()
     fleet.send(agent(0))
     fleet.look()
