@@ -5,7 +5,7 @@
 2. With quadratic weights kappa is 1 - D / E, where D is the mean squared deviation of the pairs and E what it would be if the same
    scores were paired at random (Fleiss and Cohen 1973).
 3. People do not label a random sample: they look at anomalies first. So each label is weighted by the number of exchanges in its stratum
-   per labelled exchange. Strata without labels are left out; `covered` is the share of the population in the others.
+   per labeled exchange. Strata without labels are left out; `covered` is the share of the population in the others.
 4. Exchanges of one session are not independent. The interval is computed for log(D / E), which is nearly normal and keeps kappa below 1.
    It is linearized, summed by session, and uses Student's t. If no pair deviates, the rule of three bounds the share of pairs that could.
 5. With too few labels, or one score only on both sides, the estimate has a state instead of a number.
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from audit.comparison import CONFIDENCE, t_quantile
 
 MIN_EXCHANGES = 30
-"""Minimum number of labelled exchanges for an estimate."""
+"""Minimum number of labeled exchanges for an estimate."""
 MIN_SESSIONS = 15
 """Minimum number of sessions for an estimate, whose interval is computed from the differences between sessions."""
 ENOUGH, NOT_ENOUGH, ONE_CATEGORY = "enough", "not_enough_labels", "one_category"
@@ -115,8 +115,8 @@ def _covered_share(labels: Sequence[Label], population: Mapping[str, int]) -> fl
     total = sum(population.values())
     if total == 0:
         return None
-    labelled = {label.stratum for label in labels}
-    return sum(count for stratum, count in population.items() if stratum in labelled) / total
+    labeled = {label.stratum for label in labels}
+    return sum(count for stratum, count in population.items() if stratum in labeled) / total
 
 
 def _estimate_with_judge(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate:
@@ -155,10 +155,10 @@ def _estimate_between_raters(labels: Sequence[Label], population: Mapping[str, i
 
 
 def _stratum_weights(labels: Iterable[Label], population: Mapping[str, int]) -> dict[str, float]:
-    """Return the number of exchanges that a labelled one represents, by stratum; at least 1."""
+    """Return the number of exchanges that a labeled exchange represents, by stratum; at least 1."""
     stratum_of = {label.exchange: label.stratum for label in labels}
-    labelled = Counter(stratum_of.values())
-    return {stratum: max(population.get(stratum, 0), count) / count for stratum, count in labelled.items()}
+    labeled = Counter(stratum_of.values())
+    return {stratum: max(population.get(stratum, 0), count) / count for stratum, count in labeled.items()}
 
 
 def _estimate_agreement(pairs: Sequence[_Pair], *, labels: int, exchanges: int) -> Estimate:

@@ -162,11 +162,11 @@ def group_by_round(verdicts: Sequence[Verdict]) -> dict[datetime, dict[str, floa
 
 def comparable_sides(rounds: Rounds, before: Sequence[datetime], since: Sequence[datetime]) -> Sides:
     """Return the anchors and rounds of two stretches that can be compared."""
-    anchors = _judged_anchors(rounds, before) & _judged_anchors(rounds, since)
+    anchors = _list_judged_anchors(rounds, before) & _list_judged_anchors(rounds, since)
     return Sides(tuple(sorted(anchors)), _complete_rounds(rounds, before, anchors), _complete_rounds(rounds, since, anchors))
 
 
-def _judged_anchors(rounds: Rounds, times: Sequence[datetime]) -> set[str]:
+def _list_judged_anchors(rounds: Rounds, times: Sequence[datetime]) -> set[str]:
     return {anchor for time in times for anchor in rounds[time]}
 
 
@@ -255,7 +255,7 @@ def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
     """Test whether a tier's judge has ever changed."""
     rounds = group_by_round(verdicts)
     times = list(rounds)
-    bet = _best_bet(rounds)
+    bet = _find_best_bet(rounds)
     is_significant = bet.evidence >= 2 / ERROR
     split = bet.start if is_significant else max(1, len(times) - MIN_ROUNDS)
     compared = comparable_sides(rounds, times[:split], times[split:])
@@ -286,7 +286,7 @@ class _Bet(NamedTuple):
     """The index of the round at which the best bet started."""
 
 
-def _best_bet(rounds: Rounds) -> _Bet:
+def _find_best_bet(rounds: Rounds) -> _Bet:
     """Return the better of the bets on either direction; without a second round there is nothing to bet on."""
     if len(rounds) < 2:
         return _Bet(0.0, 0, 0)

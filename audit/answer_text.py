@@ -187,11 +187,11 @@ class _Fitter:
     def _fit_object(self, value: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return the object with the names of the schema."""
         properties: Mapping[str, Mapping[str, Any]] = schema["properties"]
-        names_by_plain_name = {_plain_name(name): name for name in properties}
+        names_by_plain_name = {_normalize_name(name): name for name in properties}
         fitted: dict[str, Any] = {}
         for name, member in value.items():
-            field = name if name in properties else names_by_plain_name.get(_plain_name(name))
-            if field is None and not _names_in(member) & self._answer_fields:
+            field = name if name in properties else names_by_plain_name.get(_normalize_name(name))
+            if field is None and not _collect_member_names(member) & self._answer_fields:
                 self.repairs.add(EXTRA_FIELD)
                 continue
             if field is None or (field != name and field in value) or field in fitted:
@@ -283,10 +283,10 @@ def _without_thinking(text: str) -> str:
 
 def _repair_syntax(text: str) -> str:
     """Return the text with JSON5 and Python syntax replaced by JSON."""
-    return _LAST_COMMA.sub(lambda match: match["text"] or "", _TOKEN.sub(_as_json, text))
+    return _LAST_COMMA.sub(lambda match: match["text"] or "", _TOKEN.sub(_convert_to_json, text))
 
 
-def _as_json(token: re.Match[str]) -> str:
+def _convert_to_json(token: re.Match[str]) -> str:
     """Return a token in JSON; comments are dropped."""
     if token["text"] is not None:
         return token["text"]
@@ -304,15 +304,15 @@ def _collect_names(schema: Mapping[str, Any]) -> set[str]:
     return set(properties).union(*map(_collect_names, properties.values()))
 
 
-def _plain_name(name: str) -> str:
+def _normalize_name(name: str) -> str:
     """Return a name in lower case with underscores, because models change case, spaces and hyphens."""
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
-def _names_in(value: Any) -> set[str]:
+def _collect_member_names(value: Any) -> set[str]:
     """Return the names of all members in a value."""
     if isinstance(value, dict):
-        return set(value).union(*map(_names_in, value.values()))
+        return set(value).union(*map(_collect_member_names, value.values()))
     if isinstance(value, list):
-        return set().union(*map(_names_in, value))
+        return set().union(*map(_collect_member_names, value))
     return set()

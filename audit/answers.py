@@ -126,7 +126,7 @@ class Tier3Answer(msgspec.Struct, frozen=True):
 
 def read_tier2(text: str, *, dimensions: Sequence[str], materials: Sequence[Material]) -> Tier2Answer | Invalid:
     """Read the Tier 2 answer to a question about these dimensions and materials."""
-    values = _read_fast(_cached_form(tier2_schema, tuple(dimensions), 0, 1), text, dimensions, materials)
+    values = _read_fast(_find_cached_form(tier2_schema, tuple(dimensions), 0, 1), text, dimensions, materials)
     if values is not None:
         return Tier2Answer(*values)
 
@@ -192,28 +192,33 @@ def _shorten(text: str) -> str:
 
 
 @lru_cache(256)
-def _cached_form(make_schema: Callable[..., Mapping[str, Any]], dimensions: tuple[str, ...], low: int, high: int) -> AnswerForm:
+def _find_cached_form(
+    make_schema: Callable[..., Mapping[str, Any]], dimensions: tuple[str, ...], low: int, high: int
+) -> AnswerForm:
     return AnswerForm(make_schema(dimensions), low, high)
 
 
 def tier2_schema(dimensions: Iterable[str]) -> dict[str, Any]:
     """Return the schema of the Tier 2 answer: the dimensions, and whether the exchange is flagged."""
     verdict = {"flag_quote": _QUOTE, "flag_reason": _REASON, "flagged": _VERDICT}
-    return _closed_object({"dimensions": _dimension_schemas(dimensions, _number_schema(0, 1)), **verdict})
+    return _build_closed_object({"dimensions": _build_dimension_schemas(dimensions, _build_number_schema(0, 1)), **verdict})
 
 
-def _closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
+def _build_closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of an object with exactly these fields, all required."""
     return {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
 
 
-def _dimension_schemas(dimensions: Iterable[str], scale: Mapping[str, Any]) -> dict[str, Any]:
-    return _closed_object(
-        {dimension: _closed_object({"quote": _QUOTE, "reasoning": _REASONING, "score": scale}) for dimension in dimensions}
+def _build_dimension_schemas(dimensions: Iterable[str], scale: Mapping[str, Any]) -> dict[str, Any]:
+    return _build_closed_object(
+        {
+            dimension: _build_closed_object({"quote": _QUOTE, "reasoning": _REASONING, "score": scale})
+            for dimension in dimensions
+        }
     )
 
 
-def _number_schema(low: int, high: int) -> dict[str, Any]:
+def _build_number_schema(low: int, high: int) -> dict[str, Any]:
     return {"type": "number", "description": f"From {low} to {high}."}
 
 
@@ -317,7 +322,7 @@ def read_thinking(text: str, *, materials: Sequence[Material]) -> ThinkingAnswer
 
 def read_tier3(text: str, *, dimensions: Sequence[str], materials: Sequence[Material]) -> Tier3Answer | Invalid:
     """Read the Tier 3 answer to a question about these dimensions and materials."""
-    values = _read_fast(_cached_form(tier3_schema, tuple(dimensions), 1, 5), text, dimensions, materials)
+    values = _read_fast(_find_cached_form(tier3_schema, tuple(dimensions), 1, 5), text, dimensions, materials)
     if values is not None:
         return Tier3Answer(*values)
 
@@ -333,7 +338,7 @@ def read_tier3(text: str, *, dimensions: Sequence[str], materials: Sequence[Mate
 def tier3_schema(dimensions: Iterable[str]) -> dict[str, Any]:
     """Return the schema of the Tier 3 answer: the applicable dimensions, and whether the behaviour is anomalous."""
     verdict = {"anomaly_quote": _QUOTE, "anomaly_reason": _REASON, "anomaly": _VERDICT}
-    return _closed_object({"dimensions": _dimension_schemas(dimensions, _number_schema(1, 5)), **verdict})
+    return _build_closed_object({"dimensions": _build_dimension_schemas(dimensions, _build_number_schema(1, 5)), **verdict})
 
 
 class Fields:
@@ -438,7 +443,7 @@ class QuotableTexts:
             _contains_quote(variant, source)
             for variant in variants
             for literal in self._literals
-            for source in _folded_forms(literal)
+            for source in _fold_literal(literal)
         )
 
 
@@ -473,7 +478,7 @@ def _contains_quote(quote: str, source: str) -> bool:
 
 
 @lru_cache(16)
-def _folded_forms(literal: str) -> tuple[str, str]:
+def _fold_literal(literal: str) -> tuple[str, str]:
     """Return the folded text of a literal and the folded literal; cached for further questions about the exchange."""
     return fold(json.loads(literal)), fold(literal)
 
@@ -484,7 +489,7 @@ class AnswerForm:
     def __init__(self, schema: Mapping[str, Any], low: int, high: int) -> None:
         self._members = _count_members(schema)
         number = Annotated[float, msgspec.Meta(ge=low, le=high)]
-        self._decode = msgspec.json.Decoder(_struct_type(schema, number)).decode
+        self._decode = msgspec.json.Decoder(_build_struct_type(schema, number)).decode
 
     def read(self, text: str) -> tuple[Any, ...] | None:
         """Return the values in the order of the schema, three times faster than `read_json`; None if the answer may be invalid.
@@ -506,12 +511,12 @@ def _count_members(schema: Mapping[str, Any]) -> int:
     return len(properties) + sum(map(_count_members, properties.values()))
 
 
-def _struct_type(schema: Mapping[str, Any], number: Any) -> Any:
+def _build_struct_type(schema: Mapping[str, Any], number: Any) -> Any:
     """Return the type of an answer or of a part of it; an object becomes a struct with generated field names."""
     if schema["type"] != "object":
         return {"string": str, "boolean": bool, "number": number}[schema["type"]]
     fields = [
-        (f"field_{index}", _struct_type(member, number), msgspec.field(name=name))
+        (f"field_{index}", _build_struct_type(member, number), msgspec.field(name=name))
         for index, (name, member) in enumerate(schema["properties"].items())
     ]
     return msgspec.defstruct("Answer", fields, forbid_unknown_fields=True)
@@ -519,8 +524,8 @@ def _struct_type(schema: Mapping[str, Any], number: Any) -> Any:
 
 def thinking_schema() -> dict[str, Any]:
     """Return the schema of the Tier 2.5 answer."""
-    verdict = {"alignment": _number_schema(0, 1), "sycophancy": _VERDICT, "advocacy_suppression": _VERDICT}
-    return _closed_object({"quote": _QUOTE, "reasoning": _REASONING, **verdict})
+    verdict = {"alignment": _build_number_schema(0, 1), "sycophancy": _VERDICT, "advocacy_suppression": _VERDICT}
+    return _build_closed_object({"quote": _QUOTE, "reasoning": _REASONING, **verdict})
 
 
 _TIER2 = tuple(tier2_schema(())["properties"])

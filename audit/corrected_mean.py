@@ -2,13 +2,13 @@
 
 A judge that is 0.3 points too kind has a narrow interval around the wrong mean. People score few exchanges, so the interval of their
 mean alone is wide. The corrected mean uses both: the judge's mean of all exchanges, plus the mean difference of people and judge on
-the labelled ones.
+the labeled exchanges.
 
-    corrected = mean(people) + power * (mean(judge, all) - mean(judge, labelled))
+    corrected = mean(people) + power * (mean(judge, all) - mean(judge, labeled))
 
 1. `power` is chosen so that the interval is narrow: near 1 if the judge's scores vary as people's do, and 0 if they are unrelated, which
    leaves the people's mean (PPI++: Angelopoulos, Duchi and Zrnic 2023, "PPI++: Efficient Prediction-Powered Inference").
-2. Exchanges of one session are not independent, so deviations are added up by session before they are squared. The labelled sessions are
+2. Exchanges of one session are not independent, so deviations are added up by session before they are squared. The labeled sessions are
    among all sessions, so their deviations are added as one.
 3. People do not label a random sample. Each label is weighted by the number of exchanges that it stands for, and each of the judge's
    scores by the inverse of its sampling probability.
@@ -92,11 +92,11 @@ class CorrectedMean:
 
 
 def corrected_mean(
-    labels: Sequence[WeightedLabel], labelled_sessions: Mapping[Hashable, SessionSum], others: PopulationSums
+    labels: Sequence[WeightedLabel], labeled_sessions: Mapping[Hashable, SessionSum], others: PopulationSums
 ) -> CorrectedMean:
     """Correct the judge's mean.
 
-    `labelled_sessions` are the judge's scores of the sessions with labels, all of them and not only the labelled exchanges; `others`
+    `labeled_sessions` are the judge's scores of the sessions with labels, all of them and not only the labeled exchanges; `others`
     are those of all other sessions.
     """
     sessions = {label.session for label in labels}
@@ -105,8 +105,8 @@ def corrected_mean(
 
     label_weight = math.fsum(label.weight for label in labels)
     human_mean = math.fsum(label.weight * label.human for label in labels) / label_weight
-    labelled_judge_mean = math.fsum(label.weight * label.judge for label in labels) / label_weight
-    population = PopulationSums.of(list(labelled_sessions.values()))
+    labeled_judge_mean = math.fsum(label.weight * label.judge for label in labels) / label_weight
+    population = PopulationSums.of(list(labeled_sessions.values()))
     weight = population.weight + others.weight
     judge_mean = (population.total + others.total) / weight
 
@@ -114,8 +114,8 @@ def corrected_mean(
     judge_by_session: dict[Hashable, float] = defaultdict(float)
     for label in labels:
         human_by_session[label.session] += label.weight * (label.human - human_mean) / label_weight
-        judge_by_session[label.session] -= label.weight * (label.judge - labelled_judge_mean) / label_weight
-    for session, scores in labelled_sessions.items():
+        judge_by_session[label.session] -= label.weight * (label.judge - labeled_judge_mean) / label_weight
+    for session, scores in labeled_sessions.items():
         judge_by_session[session] += (scores.total - judge_mean * scores.weight) / weight
     other_squares = others.total_squares - 2 * judge_mean * others.mixed + judge_mean**2 * others.weight_squares
     other_variance = max(other_squares, 0.0) / weight**2
@@ -124,14 +124,14 @@ def corrected_mean(
     judge_variance = math.fsum(value**2 for value in judge_by_session.values()) + other_variance
     power = min(max(-covariance / judge_variance, 0.0), 1.0) if judge_variance > 0 else 0.0
 
-    labelled_variance = math.fsum(
+    labeled_variance = math.fsum(
         (human_by_session.get(session, 0.0) + power * value) ** 2 for session, value in judge_by_session.items()
     )
     # As in `audit.agreement`, linearization understates the error with few sessions.
     correction = (len(sessions) / (len(sessions) - 1)) ** 2
-    error = math.sqrt(correction * labelled_variance + power**2 * other_variance)
+    error = math.sqrt(correction * labeled_variance + power**2 * other_variance)
     half = t_quantile((1 + CONFIDENCE) / 2, len(sessions) - 1) * error
-    corrected = human_mean + power * (judge_mean - labelled_judge_mean)
+    corrected = human_mean + power * (judge_mean - labeled_judge_mean)
     return CorrectedMean(
         state=ENOUGH,
         labels=len(labels),

@@ -117,10 +117,10 @@ def detect_non_json(head: bytes) -> Kind | None:
     kind = binary_kind(head)
     if kind is not None or _JSON_LINE.search(head.removeprefix(_BOM)):
         return kind
-    return _text_kind(head)
+    return _detect_text_kind(head)
 
 
-def _text_kind(head: bytes) -> Kind:
+def _detect_text_kind(head: bytes) -> Kind:
     """Return the kind of a file without JSON."""
     if b"\0" in head:
         return BINARY
@@ -134,7 +134,7 @@ def _text_kind(head: bytes) -> Kind:
 
 def detect_non_events(head: bytes) -> Kind | None:
     """Return the kind of a file without runtime events; None if it may have some."""
-    return detect_non_json(head) or _agent_kind(head)
+    return detect_non_json(head) or _detect_agent_kind(head)
 
 
 def exchanges_kind(head: bytes) -> Kind | None:
@@ -149,11 +149,11 @@ def exchanges_kind(head: bytes) -> Kind | None:
     if kind is not None:
         return kind
     if text[:1] not in (b"{", b"["):
-        return _text_kind(head)
-    kind = detect_non_json(head) or _trace_kind(text)
+        return _detect_text_kind(head)
+    kind = detect_non_json(head) or _detect_trace_kind(text)
     if kind is not None:
         return kind
-    agent = _agent_kind(head)
+    agent = _detect_agent_kind(head)
     # Other programs write session ids in the same way.
     if agent is CLAUDE_CODE and not _CLAUDE_CODE_LINE.search(head.split(b"\n", 1)[0]):
         return None
@@ -183,13 +183,13 @@ def detect_non_codex(head: bytes) -> Kind | None:
 
 def _detect_other_kind(head: bytes, expected: Kind) -> Kind | None:
     """Return the kind of a file if it is known and not the expected one."""
-    kind = detect_non_json(head) or _agent_kind(head)
+    kind = detect_non_json(head) or _detect_agent_kind(head)
     if kind is None and _is_events(head):
         kind = EVENTS
     return None if kind is expected else kind
 
 
-def _agent_kind(head: bytes) -> Kind | None:
+def _detect_agent_kind(head: bytes) -> Kind | None:
     """Return the program of a transcript, by its first line; None for another file."""
     if _is_transcript(head):
         return TRANSCRIPT
@@ -204,7 +204,7 @@ def _agent_kind(head: bytes) -> Kind | None:
     return CLAUDE_CODE if is_transcript or is_stream_log else None
 
 
-def _trace_kind(text: bytes) -> Kind | None:
+def _detect_trace_kind(text: bytes) -> Kind | None:
     """Return the kind of a file of traces, by its first members; None for another file."""
     if _OTLP.match(text):
         return OTLP

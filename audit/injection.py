@@ -2,7 +2,7 @@
 
 Recognized are: addressing the judge, supplying its answer, imitating the marks of the prompt, hiding text in invisible
 characters, and all of these in Base64, in nested JSON, in HTML entities and with lookalike letters. Not recognized: spaced or
-misspelt letters, other encodings (rot13, percent signs), and languages missing from the table of phrases. Texts that quote such
+misspelled letters, other encodings (rot13, percent signs), and languages missing from the table of phrases. Texts that quote such
 an attempt, and work on this audit's own prompts, are recognized too; a person then sees that they are harmless.
 
 1. Talking about judges and scores is ordinary: people ask for evaluations, agents grade homework and write prompts for judges.

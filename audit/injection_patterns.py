@@ -121,10 +121,15 @@ _AWARD_IN_RUN = r"\b(?:give|assign|award|return|output|score|rate|grade|mark|set
 
 
 ADDRESS = _compile("|".join(_ADDRESS_BY_LANGUAGE.values()), "address")
-DEMANDED_VERDICT = _compile("|".join(_VERDICT_BY_LANGUAGE.values()), "wanted")
+"""Addresses a judge, in any language."""
+DEMANDED_VERDICT = _compile("|".join(_VERDICT_BY_LANGUAGE.values()), "demanded verdict")
+"""Demands a verdict, in any language."""
 CONDITION = _compile(_CONDITION_TEXT, "condition")
+"""Continues a grading rule."""
 MODEL_ADDRESS = _compile(_MODEL_ADDRESS_TEXT, "model address")
+"""Addresses a model as a judge."""
 DEMAND = _compile(_DEMAND_TEXT, "demand")
+"""Demands what only a judge can do."""
 FIELD_PAIRS = tuple(
     (_compile(rf"\b{first}", "answer"), _compile(rf"\b{second}", "answer"))
     for first, second in (
@@ -134,9 +139,9 @@ FIELD_PAIRS = tuple(
 )
 """Pairs of fields of which ordinary texts may have one, but not both."""
 CODED_MARK = _compile(r"<\s{0,4}/?\s{0,4}(?:user_message|agent_response|agent_thinking)\s{1,4}[\w-]{4,128}\s{0,4}>", "mark")
-OPENING_MARK, CLOSING_MARK = (
-    _compile(rf"<\s{{0,4}}{slash}\s{{0,4}}agent_(?:response|thinking)\b", "mark") for slash in ("", "/")
-)
+"""A mark of the prompt with its code, which only the prompt has."""
+OPENING_MARK = _compile(r"<\s{0,4}\s{0,4}agent_(?:response|thinking)\b", "mark")
+CLOSING_MARK = _compile(r"<\s{0,4}/\s{0,4}agent_(?:response|thinking)\b", "mark")
 END_MARKS = {
     "user message": _compile(_END_PREFIX + r"(?:user[ _-](?:message|input|prompt)|audited[ _-](?:text|exchange))\b", "end"),
     "response": _compile(
@@ -146,17 +151,19 @@ END_MARKS = {
         _END_PREFIX + r"(?:(?:agent|assistant)[ _-](?:thinking|reasoning)|audited[ _-](?:text|exchange))\b", "end"
     ),
 }
+"""Announcements of the end of a text, by the source in which they imitate the prompt."""
 
 
 @cache
 def answer_field() -> Pattern:
-    """Match the default dimensions with names of several words, and fields that only our schema has."""
+    """Return the pattern of values for the default dimensions with names of several words, and for fields that only our schema has."""
     default = shipped_methodologies()["default"]
     names = [dimension.id for dimension in (*default.tier2, *default.tier3) if "_" in dimension.id]
     scored = rf"(?:{'|'.join(names)}|advocacy_suppression){_ASSIGNED}(?:[0-9]|true\b|false\b|\{{)"
     return _compile(rf"\b{scored}|\b(?:flag|anomaly)_quote{_ASSIGNED}", "field")
 
 
+# The patterns of evaluated runs.
 SCORED_DIMENSION = _compile(rf"\b(?:{_DIMENSION_NAMES}){_ASSIGNED}\{{{_WITH_SCORE}", "scored dimension")
 OVERALL_WITH_EVIDENCE = _compile(rf"\boverall{_ASSIGNED}\{{\s{{0,4}}[\"'\\]{{0,4}}(?:evidence|score)\b{_WITH_SCORE}", "overall")
 OVERALL_SCORE = _compile(rf"\boverall{_ASSIGNED}\{{\s{{0,4}}[\"'\\]{{0,4}}score{_ASSIGNED}{_SCORE}", "overall score")

@@ -40,7 +40,7 @@ _HIDDEN = re.compile(
     + f"{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]".replace("\ufe00-\ufe0f", "\ufe00-\ufe0e")
     + f"|[{_MARKS}](?<=[{_MARKS}]{{5}})"
 )
-"""Characters that people do not see, except tabs, line feeds and the selector of coloured emoji; also marks that cover nearby lines."""
+"""Characters that people do not see, except tabs, line feeds and the selector of colored emoji; also marks that cover nearby lines."""
 
 
 class Literal(NamedTuple):

@@ -368,7 +368,7 @@ class Redactor:
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
-            secrets = _secret_positions(value)
+            secrets = _find_secret_positions(value)
             return [self._redact_child(item, counts, depth + 1, is_secret=index in secrets) for index, item in enumerate(value)]
         return value
 
@@ -478,7 +478,7 @@ def _is_sensitive_end(tail: str) -> bool:
     return _SENSITIVE.matches(tail) and not _MODEL_TOKENS.matches(tail)
 
 
-def _secret_positions(items: list[Any] | tuple[Any, ...]) -> set[int]:
+def _find_secret_positions(items: list[Any] | tuple[Any, ...]) -> set[int]:
     """Return the indexes of items that the previous item marks as secrets: in a header of two texts, or after an option."""
     if len(items) == 2 and _is_secret_key(items[0]) and isinstance(items[1], str) and _is_header(*items):
         return {1}

@@ -51,11 +51,11 @@ class Document:
             self.value = self._construct(node, ()) if node is not None else None
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            raise self._unreadable((mark.line + 1) if mark else 1, error.problem or "no YAML") from None
+            raise self._build_document_error((mark.line + 1) if mark else 1, error.problem or "no YAML") from None
         finally:
             self._loader.dispose()
         if node is None:
-            raise self._unreadable(1, "the file is empty")
+            raise self._build_document_error(1, "the file is empty")
 
     def problem(self, location: Location, reason: str) -> None:
         """Add a problem with a field."""
@@ -67,7 +67,7 @@ class Document:
 
     def describe_location(self, location: Location) -> str:
         """Return `FILE:LINE: field.path` of a field."""
-        return f"{self.path}:{self.line(location)}: {_field_path(location)}"
+        return f"{self.path}:{self.line(location)}: {_format_location(location)}"
 
     def line(self, location: Location) -> int:
         """Return the line of a field, from 1; for a missing field the line of its parent."""
@@ -81,7 +81,7 @@ class Document:
             result = model.model_validate(self.value, by_alias=True, by_name=False)
         except ValidationError as error:
             problems = error.errors(include_url=False)
-            locations = [self._own_location(problem) for problem in problems]
+            locations = [self._locate_problem(problem) for problem in problems]
             for location, problem in zip(locations, problems, strict=True):
                 if not _is_consequence(location, problem, locations):
                     self.problem(location, _describe_problem(problem, model))
@@ -95,7 +95,7 @@ class Document:
         if self.problems:
             raise PolicyError("\n".join(message for _, message in sorted(self.problems)), hint=self.hint)
 
-    def _own_location(self, problem: Any) -> Location:
+    def _locate_problem(self, problem: Any) -> Location:
         """Return the location of a problem in the file.
 
         Pydantic adds elements to the location: the kind chosen from several, and a mark for a bad key.
@@ -109,7 +109,7 @@ class Document:
             return (*location, last, problem["ctx"]["discriminator"].strip("'"))
         return location if last in ("", "[key]") else (*location, last)
 
-    def _unreadable(self, line: int, reason: str) -> PolicyError:
+    def _build_document_error(self, line: int, reason: str) -> PolicyError:
         return PolicyError(f"{self.path}:{line}: document: {reason}", hint="The file must be one YAML or JSON document.")
 
     def _construct(self, node: yaml.Node, location: Location) -> Any:
@@ -121,18 +121,18 @@ class Document:
             return tuple(self._construct(item, (*location, index)) for index, item in enumerate(node.value))
         if isinstance(node, yaml.ScalarNode):
             return self._construct_scalar(node)
-        raise _refusal(f"the tag {node.tag} is not supported", node)
+        raise _build_error(f"the tag {node.tag} is not supported", node)
 
     def _construct_mapping(self, node: yaml.MappingNode, location: Location) -> dict[Hashable, Any]:
         result: dict[Hashable, Any] = {}
         for key_node, value_node in node.value:
             key = self._construct_scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
-                raise _refusal("a field name must be text; quote it", key_node)
+                raise _build_error("a field name must be text; quote it", key_node)
             line = key_node.start_mark.line + 1
             if key in result:
                 first_line = self.lines[(*location, key)]
-                message = f"{self.path}:{line}: {_field_path((*location, key))}: given twice, first on line {first_line}"
+                message = f"{self.path}:{line}: {_format_location((*location, key))}: given twice, first on line {first_line}"
                 self.problems.append((line, message))
                 continue
             self.lines[(*location, key)] = line
@@ -143,7 +143,7 @@ class Document:
         try:
             return self._loader.construct_object(node)
         except (ValueError, OverflowError):
-            raise _refusal(f"not a value: {node.value[:40]!r}", node) from None
+            raise _build_error(f"not a value: {node.value[:40]!r}", node) from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -156,16 +156,16 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
-            raise _refusal("aliases (*name) are not supported; write the value out", event)
+            raise _build_error("aliases (*name) are not supported; write the value out", event)
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise _refusal(f"nested deeper than {MAX_DEPTH}", event)
+            raise _build_error(f"nested deeper than {MAX_DEPTH}", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
 
 
-def _refusal(reason: str, position: Any) -> yaml.MarkedYAMLError:
+def _build_error(reason: str, position: Any) -> yaml.MarkedYAMLError:
     """Return an error in YAML's own form, at a node or event."""
     return yaml.MarkedYAMLError(None, None, reason, position.start_mark)
 
@@ -205,7 +205,7 @@ def _read_bytes(path: Path) -> bytes:
         ) from None
 
 
-def _field_path(location: Location) -> str:
+def _format_location(location: Location) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return path.removeprefix(".") or "document"
 
@@ -239,20 +239,20 @@ def _describe_problem(problem: Any, model: type[BaseModel]) -> str:
 def _describe_kinds(problem: Any, model: type[BaseModel]) -> str:
     """Name the available kinds, if a field must choose one and names none of them."""
     field = problem["ctx"]["discriminator"].strip("'")
-    choices = (item.get("discriminator", {}) for item in _nested(model.model_json_schema(by_alias=True)))
+    choices = (item.get("discriminator", {}) for item in _iterate_objects(model.model_json_schema(by_alias=True)))
     kinds = sorted(next(choice["mapping"] for choice in choices if choice.get("propertyName") == field))
     tag = problem["ctx"].get("tag")
     start = "is required" if tag is None else f"there is no {field} {tag[:80]!r}{_suggest_name(tag, kinds)}"
     return f"{start}; there are {', '.join(kinds)}"
 
 
-def _nested(schema: Any) -> Iterator[dict[str, Any]]:
+def _iterate_objects(schema: Any) -> Iterator[dict[str, Any]]:
     """Yield the objects in a JSON schema at every depth."""
     if isinstance(schema, dict):
         yield schema
     if isinstance(schema, dict | list):
         for item in schema.values() if isinstance(schema, dict) else schema:
-            yield from _nested(item)
+            yield from _iterate_objects(item)
 
 
 def _suggest_name(name: str, names: Iterable[str]) -> str:

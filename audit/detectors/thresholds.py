@@ -122,7 +122,7 @@ class AgentDetectors(PolicyModel):
 
     def changed(self, name: ProfileName) -> dict[str, Any]:
         """Return the settings of a profile that were set here, by field."""
-        return _explicit_values(getattr(self, name)) if name in self.model_fields_set else {}
+        return _list_explicit_values(getattr(self, name)) if name in self.model_fields_set else {}
 
 
 AgentName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -201,10 +201,10 @@ def recorded_profile(version: str | None, changes_json: str | None) -> Profile |
     default = next((profile for profile in DEFAULTS.values() if profile.version == version), None)
     if default is None or changes_json is None:
         return default
-    return Profile.of(default.name, _explicit_values(type(default.thresholds).model_validate_json(changes_json)))
+    return Profile.of(default.name, _list_explicit_values(type(default.thresholds).model_validate_json(changes_json)))
 
 
-def _explicit_values(thresholds: Thresholds) -> dict[str, Any]:
+def _list_explicit_values(thresholds: Thresholds) -> dict[str, Any]:
     """Return the thresholds that were set, by field."""
     return {field: getattr(thresholds, field) for field in thresholds.model_fields_set}
 

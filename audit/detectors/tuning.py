@@ -120,7 +120,7 @@ def _propose(name: str, values: Sequence[float], profile: Profile, share: float)
     if value is None or len(values) < MIN_RUNS:
         return value
     shipped_value = getattr(PROFILES[profile.name], name) or 0
-    return max(_rare_value(sorted(values), share, name), shipped_value)
+    return max(_find_rare_value(sorted(values), share, name), shipped_value)
 
 
 def _measure_threshold(
@@ -144,7 +144,7 @@ def _measure_threshold(
     )
 
 
-def _rare_value(values: Sequence[float], share: float, name: str) -> float:
+def _find_rare_value(values: Sequence[float], share: float, name: str) -> float:
     """Return the smallest round value that at most this share of the sorted values reaches."""
     allowed = math.floor(share * len(values))
     largest_unflagged = values[len(values) - 1 - allowed]

@@ -193,7 +193,7 @@ def _match_in_order(stored: Sequence[ReportedEvent], incoming: Sequence[Reported
     start = 0
     for event in incoming:
         while start < len(stored) and (
-            start in matched or event.occurred_at > _latest_duplicate(stored[start], rule, max_ahead)
+            start in matched or event.occurred_at > _latest_duplicate_time(stored[start], rule, max_ahead)
         ):
             start += 1  # a stored event that is too old for this event is too old for all later ones
         for index in range(start, min(start + _MAX_CANDIDATES, len(stored))):
@@ -204,7 +204,7 @@ def _match_in_order(stored: Sequence[ReportedEvent], incoming: Sequence[Reported
     return pairs
 
 
-def _latest_duplicate(stored: ReportedEvent, rule: _DuplicateRule, max_ahead: timedelta) -> datetime:
+def _latest_duplicate_time(stored: ReportedEvent, rule: _DuplicateRule, max_ahead: timedelta) -> datetime:
     """Return the latest time at which a duplicate of a stored event may have occurred."""
     return min(stored.occurred_at + rule.max_distance, stored.received_at + max_ahead)
 

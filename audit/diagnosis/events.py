@@ -176,7 +176,7 @@ def tool_facts(payload: Mapping[str, Any]) -> tuple[str | None, str | None]:
     arguments = call_arguments(payload)
     if payload.get("source") in TRANSCRIPT_SOURCES and is_polling(tool, arguments):
         return tool, None
-    return tool, _call_key(payload, tool, arguments)
+    return tool, _build_call_key(payload, tool, arguments)
 
 
 def tool_name(payload: Mapping[str, Any]) -> str | None:
@@ -204,7 +204,7 @@ def is_polling(tool: str | None, arguments: Any) -> bool:
     return isinstance(action, str) and action.strip().lower() in actions
 
 
-def _call_key(payload: Mapping[str, Any], tool: str | None, arguments: Any) -> str:
+def _build_call_key(payload: Mapping[str, Any], tool: str | None, arguments: Any) -> str:
     """Return the digest of the tool (else the skill, else the type) and its arguments; equal keys are repetitions."""
     if tool:
         return digest_of_value([tool, arguments])

@@ -300,17 +300,18 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
         False if one side is empty, if the larger share has fewer than `min_count`, and for counts that exceed their total.
         """
-        before = self.before
-        after = self.after
-        all_before = self.all_before
-        all_after = self.all_after
         if is_fall:
-            before, after, all_before, all_after = after, before, all_after, all_before
-        if not all_before or not all_after or after < min_count or before > all_before or after > all_after:
-            return False
-        common = (before + after) / (all_before + all_after)
-        error = math.sqrt(common * (1 - common) * (1 / all_before + 1 / all_after))
-        return after / all_after - before / all_before > SIGNIFICANT_ERRORS * error
+            return _is_significant_rise(self.after, self.all_after, self.before, self.all_before, min_count)
+        return _is_significant_rise(self.before, self.all_before, self.after, self.all_after, min_count)
+
+
+def _is_significant_rise(before: int, all_before: int, after: int, all_after: int, min_count: int) -> bool:
+    """Return whether a share is above an earlier share by more than SIGNIFICANT_ERRORS standard errors of their difference."""
+    if not all_before or not all_after or after < min_count or before > all_before or after > all_after:
+        return False
+    common_share = (before + after) / (all_before + all_after)
+    error = math.sqrt(common_share * (1 - common_share) * (1 / all_before + 1 / all_after))
+    return after / all_after - before / all_before > SIGNIFICANT_ERRORS * error
 
 
 class ReasonCount(Count, frozen=True, kw_only=True):

@@ -93,10 +93,10 @@ def _reason_of(error: Exception) -> str:
 def questions_of(request: EvaluationRequest) -> tuple[Question, ...]:
     """Return one question per repetition, in order; raises RecordError for a request not made by `evaluation_request`."""
     terms = Terms.of(request)
-    return tuple(_question(request, terms, iteration) for iteration in range(1, terms.plan.repetitions + 1))
+    return tuple(_build_question(request, terms, iteration) for iteration in range(1, terms.plan.repetitions + 1))
 
 
-def _question(request: EvaluationRequest, terms: Terms, iteration: int) -> Question:
+def _build_question(request: EvaluationRequest, terms: Terms, iteration: int) -> Question:
     judge = terms.plan.judge
     dimensions = terms.case.dimensions
     schema = answer_schema(dimensions)
@@ -108,14 +108,14 @@ def _question(request: EvaluationRequest, terms: Terms, iteration: int) -> Quest
         task="",
         schema=schema,
         max_tokens=judge.max_tokens,
-        fingerprint=_fingerprint(request, [judge.model, schema, judge.max_tokens], iteration),
+        fingerprint=_compute_fingerprint(request, [judge.model, schema, judge.max_tokens], iteration),
         read=partial(read_evaluation, dimensions=dimensions),
         fallback=_FALLBACKS.get(judge.type),
         verbatim=True,
     )
 
 
-def _fingerprint(request: EvaluationRequest, form: list[Any], iteration: int) -> str:
+def _compute_fingerprint(request: EvaluationRequest, form: list[Any], iteration: int) -> str:
     """Return the digest of the question and its run, without the judge, so that a recorded judge finds a live judge's answers.
 
     The aggregation is left out as well: another method or policy is another evaluation with the same questions.
@@ -147,11 +147,13 @@ class EvaluationAnswer:
 
 def answer_schema(dimensions: Sequence[Dimension]) -> dict[str, Any]:
     """Return the JSON schema of the answer about these dimensions: closed objects, every field required."""
-    assessment = _closed({"evidence": _EVIDENCE, "score": _SCORE})
-    return _closed({"dimensions": _closed(dict.fromkeys(dimensions, assessment)), "overall": assessment})
+    assessment = _build_closed_object({"evidence": _EVIDENCE, "score": _SCORE})
+    return _build_closed_object(
+        {"dimensions": _build_closed_object(dict.fromkeys(dimensions, assessment)), "overall": assessment}
+    )
 
 
-def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+def _build_closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of an object with exactly these fields, all required."""
     return {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
 

@@ -237,14 +237,17 @@ def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:
     trace = trace_of(event for event in session.events if str(event.get("exchange_id")) not in abandoned)
     turns = _build_turns(active, trace)
     status = turns[-1].status if turns else trace.final_status or "no_response"
-    model = _last_text([exchange.agent_model for exchange in active]) or _last_text(_text_values(session.events, "model"))
+    model = _find_last_text([exchange.agent_model for exchange in active]) or _find_last_text(
+        _list_text_values(session.events, "model")
+    )
     spending = spending_of(exchanges, session.events, model, prices) if session.is_whole else UNKNOWN
     times = [*(exchange.occurred_at for exchange in exchanges), *filter(None, (trace.first_at, trace.last_at))]
     return Run(
         connection=session.connection,
         project=session.project,
         session_id=session.session_id,
-        agent=_last_text([exchange.agent for exchange in exchanges]) or _last_text(_text_values(session.events, "agent")),
+        agent=_find_last_text([exchange.agent for exchange in exchanges])
+        or _find_last_text(_list_text_values(session.events, "agent")),
         model=model,
         identifiers=identifiers_of(session.connection, session.session_id, exchanges, session.events),
         turns=turns,
@@ -274,25 +277,25 @@ def trace_of(events: Iterable[Event]) -> Trace:
 
 def _build_turns(active: Sequence[Exchange], trace: Trace) -> tuple[Turn, ...]:
     turns_of_user = [exchange for exchange in active if "heartbeat" not in exchange.tags] or active
-    turns = tuple(Turn(exchange.user_message, exchange.agent_response, _status_of(exchange)) for exchange in turns_of_user)
+    turns = tuple(Turn(exchange.user_message, exchange.agent_response, _find_status(exchange)) for exchange in turns_of_user)
     if turns or not trace.final_text:
         return turns
     return (Turn("", trace.final_text, trace.final_status or "answered"),)
 
 
-def _status_of(exchange: Exchange) -> Status:
+def _find_status(exchange: Exchange) -> Status:
     """Return the outcome of an exchange; newer sources may have outcomes that are unknown here."""
     if exchange.outcome in _OUTCOMES:
         return exchange.outcome  # type: ignore[return-value]
     return "answered" if exchange.agent_response.strip() else "no_response"
 
 
-def _last_text(values: Sequence[str | None]) -> str | None:
+def _find_last_text(values: Sequence[str | None]) -> str | None:
     """Return the last text that is not blank."""
     return next((value for value in reversed(values) if value and value.strip()), None)
 
 
-def _text_values(events: Sequence[Mapping[str, Any]], name: str) -> list[str | None]:
+def _list_text_values(events: Sequence[Mapping[str, Any]], name: str) -> list[str | None]:
     values = [event.get(name) for event in events]
     return [value for value in values if isinstance(value, str)]
 
@@ -304,8 +307,8 @@ def spending_of(
 
     `model` is used for parts that name none; `prices` override the shipped ones.
     """
-    answers = [_usage_of_exchange(exchange, model) for exchange in exchanges if _was_answered(exchange)]
-    calls = [_usage_of_event(event, model) for event in events if event.get("event") == "token_usage"]
+    answers = [_read_exchange_usage(exchange, model) for exchange in exchanges if _was_answered(exchange)]
+    calls = [_read_event_usage(event, model) for event in events if event.get("event") == "token_usage"]
     tokens = _sum_usage(answers) or _sum_usage(calls)
     reported = [part.reported for part in calls]
     return Spending(
@@ -316,7 +319,7 @@ def spending_of(
     )
 
 
-def _usage_of_exchange(exchange: Exchange, model: str | None) -> _UsageReport:
+def _read_exchange_usage(exchange: Exchange, model: str | None) -> _UsageReport:
     input_tokens = exchange.input_tokens
     output_tokens = exchange.output_tokens
     usage = None if input_tokens is None or output_tokens is None else Usage(input_tokens, output_tokens)
@@ -338,15 +341,18 @@ def _was_answered(exchange: Exchange) -> bool:
     return has_tokens or bool(exchange.agent_response.strip())
 
 
-def _usage_of_event(event: Mapping[str, Any], model: str | None) -> _UsageReport:
+def _read_event_usage(event: Mapping[str, Any], model: str | None) -> _UsageReport:
     nested = event.get("usage")
     source = nested if isinstance(nested, Mapping) else event
-    input_tokens = _first_number(source, _INPUT_TOKENS)
-    output_tokens = _first_number(source, _OUTPUT_TOKENS)
+    input_tokens = _find_first_number(source, _INPUT_TOKENS)
+    output_tokens = _find_first_number(source, _OUTPUT_TOKENS)
     usage = None
     if input_tokens is not None and output_tokens is not None:
         usage = Usage(
-            input_tokens, output_tokens, _first_number(source, _CACHE_WRITTEN) or 0, _first_number(source, _CACHE_READ) or 0
+            input_tokens,
+            output_tokens,
+            _find_first_number(source, _CACHE_WRITTEN) or 0,
+            _find_first_number(source, _CACHE_READ) or 0,
         )
     model_name = event.get("model")
     cost = source.get("cost_usd")
@@ -358,7 +364,7 @@ def _usage_of_event(event: Mapping[str, Any], model: str | None) -> _UsageReport
     )
 
 
-def _first_number(source: Mapping[str, Any], names: Iterable[str]) -> int | None:
+def _find_first_number(source: Mapping[str, Any], names: Iterable[str]) -> int | None:
     """Return the first of these fields that is a non-negative number."""
     for name in names:
         value = source.get(name)
@@ -381,7 +387,7 @@ def _total_cost(
     usage_of_answers = _sum_usage(answers)
     usage_of_calls = _sum_usage(calls)
     calls_are_complete = usage_of_calls is not None and (
-        usage_of_answers is None or _token_count(usage_of_calls) >= _token_count(usage_of_answers)
+        usage_of_answers is None or _read_token_count(usage_of_calls) >= _read_token_count(usage_of_answers)
     )
     if calls_are_complete:
         cost = _price_reports(calls, prices)
@@ -390,10 +396,10 @@ def _total_cost(
     cost = _price_reports(answers, prices)
     if cost is not None:
         return cost
-    return _reported_cost(calls)
+    return _find_reported_cost(calls)
 
 
-def _reported_cost(calls: Sequence[_UsageReport]) -> float | None:
+def _find_reported_cost(calls: Sequence[_UsageReport]) -> float | None:
     """Return the sum of the costs that the source reports; None if one is missing or all are 0."""
     costs = [call.cost_usd for call in calls if call.cost_usd is not None]
     if len(costs) < len(calls):
@@ -402,7 +408,7 @@ def _reported_cost(calls: Sequence[_UsageReport]) -> float | None:
     return math.fsum(costs) or None
 
 
-def _token_count(usage: Usage) -> int:
+def _read_token_count(usage: Usage) -> int:
     return usage.prompt_tokens + usage.output_tokens
 
 
@@ -428,11 +434,11 @@ def identifiers_of(
     for exchange in exchanges:
         identifiers.add(exchange.exchange_id)
     for event in events:
-        identifiers.update(_values_of_known_fields(event))
+        identifiers.update(_list_known_values(event))
     return frozenset(name.strip() for name in identifiers if _is_specific(name.strip()))
 
 
-def _values_of_known_fields(event: Mapping[str, Any]) -> Iterator[str]:
+def _list_known_values(event: Mapping[str, Any]) -> Iterator[str]:
     """Yield the values of the well-known fields of an event at every depth, level by level."""
     level: list[tuple[Any, bool]] = [(item, _is_key(field, within=False)) for field, item in event.items()]
     for _ in range(MAX_DEPTH + 1):
@@ -473,21 +479,21 @@ def _is_specific(name: str) -> bool:
 
 def _collect_failures(session: SessionRecords, trace: Trace, active: Sequence[Exchange], status: Status) -> Iterator[Failure]:
     """Yield errors in order of the log, then a bad end without an error, then the causes of the diagnosis."""
-    errors = [error.failure for error in _unresolved_errors(trace.errors, active)]
+    errors = [error.failure for error in _list_unresolved_errors(trace.errors, active)]
     yield from errors
     if status in _END_MESSAGES and not errors:
         yield Failure(status, _END_MESSAGES[status])
     yield from (Failure(cause.type, cause.description) for cause in session.failure_causes)
 
 
-def _unresolved_errors(errors: Sequence[OpenError], active: Sequence[Exchange]) -> Iterator[OpenError]:
+def _list_unresolved_errors(errors: Sequence[OpenError], active: Sequence[Exchange]) -> Iterator[OpenError]:
     """Yield the errors that no answer resolved: those of a tool, and those without an answer to their exchange or a later one.
 
     The exchange of an error is the one it names, else the last one that began before it, else the last one of all.
     """
     start_times = [exchange.occurred_at for exchange in active]
     indexes = {exchange.exchange_id: index for index, exchange in enumerate(active)}
-    last_answer = max((index for index, exchange in enumerate(active) if _status_of(exchange) == "answered"), default=-1)
+    last_answer = max((index for index, exchange in enumerate(active) if _find_status(exchange) == "answered"), default=-1)
     for error in errors:
         earlier = len(active) if error.at is None else bisect_right(start_times, error.at)
         if error.tool is not None or last_answer < indexes.get(error.exchange_id or "", max(earlier - 1, 0)):
@@ -541,7 +547,7 @@ class Trace:
         if time is not None:
             self.first_at = time if self.first_at is None else min(time, self.first_at)
             self.last_at = time if self.last_at is None else max(time, self.last_at)
-        reader = _READERS.get(_first_text(event, ("event",)))
+        reader = _READERS.get(_find_first_text(event, ("event",)))
         if reader is not None:
             reader(self, event)
 
@@ -552,41 +558,43 @@ class Trace:
 
     def _take_call(self, event: Event) -> None:
         tool = tool_name(event)
-        call_id = _first_text(event, _CALL_ID_FIELDS)
+        call_id = _find_first_text(event, _CALL_ID_FIELDS)
         if call_id:
             self._tools[call_id] = tool
         self.steps.append(ToolCall(tool, call_arguments(event)))
         self._resolve_errors()
 
     def _take_output(self, event: Event) -> None:
-        tool = tool_name(event) or self._tools.get(_first_text(event, _CALL_ID_FIELDS))
+        tool = tool_name(event) or self._tools.get(_find_first_text(event, _CALL_ID_FIELDS))
         failed = has_failed(event)
-        output = _first_value(event, _OUTPUT_FIELDS)
-        self.steps.append(ToolResult(tool, _first_value(event, ("error",)) if output is None and failed else output, failed))
+        output = _find_first_value(event, _OUTPUT_FIELDS)
+        self.steps.append(
+            ToolResult(tool, _find_first_value(event, ("error",)) if output is None and failed else output, failed)
+        )
         if not failed:
             self._resolve_errors(tool)
 
     def _take_artifact(self, event: Event) -> None:
-        path = _first_text(event, _PATH_FIELDS)
+        path = _find_first_text(event, _PATH_FIELDS)
         if not path:
             return
         key = normalize_path(path)
-        content = _first_value(event, _CONTENT_FIELDS)
+        content = _find_first_value(event, _CONTENT_FIELDS)
         earlier = self.artifacts.pop(key, None)
-        if _first_text(event, ("action",)).lower() not in _DELETE_ACTIONS:
+        if _find_first_text(event, ("action",)).lower() not in _DELETE_ACTIONS:
             excerpt = earlier.excerpt if earlier else ""
-            self.artifacts[key] = Artifact(path, excerpt if content is None else _content_text(content))
+            self.artifacts[key] = Artifact(path, excerpt if content is None else _read_content_text(content))
         self._resolve_errors()
 
     def _take_error(self, event: Event) -> None:
         if any(event.get(name) is True for name in ("recovered", "resolved", "handled")):
             return
-        tool = _first_text(event, ("tool", "tool_name")) or None
+        tool = _find_first_text(event, ("tool", "tool_name")) or None
         inner = event.get("error")
         message = (
-            _first_text(event, _MESSAGE_FIELDS)
-            or (_first_text(inner, _MESSAGE_FIELDS) if isinstance(inner, dict) else "")
-            or _first_text(event, ("action", "status"))
+            _find_first_text(event, _MESSAGE_FIELDS)
+            or (_find_first_text(inner, _MESSAGE_FIELDS) if isinstance(inner, dict) else "")
+            or _find_first_text(event, ("action", "status"))
             or "no message"
         )
         self._add_error(event, tool, Failure("error_event", f"{tool}: {message}" if tool else message))
@@ -596,9 +604,9 @@ class Trace:
         self._take_end(event)
 
     def _take_end(self, event: Event) -> None:
-        self.final_text = _first_text(event, _FINAL_FIELDS) or self.final_text
-        code = _first_value(event, _EXIT_CODE_FIELDS)
-        status = _STATUSES.get(_first_text(event, ("status", "outcome", "tool_status")).lower())
+        self.final_text = _find_first_text(event, _FINAL_FIELDS) or self.final_text
+        code = _find_first_value(event, _EXIT_CODE_FIELDS)
+        status = _STATUSES.get(_find_first_text(event, ("status", "outcome", "tool_status")).lower())
         self.final_status = status or ("error" if has_failed(event) else self.final_status)
         if event.get("event") == "process_end" and has_failed(event):
             message = f"ended with exit code {code}" if type(code) is int and code.bit_length() < 64 else "ended in an error"
@@ -610,7 +618,9 @@ class Trace:
         self._errors.pop(tool, None)
 
     def _add_error(self, event: Event, tool: str | None, failure: Failure) -> None:
-        error = OpenError(self._error_count, tool, _first_text(event, ("exchange_id",)) or None, _parse_time(event), failure)
+        error = OpenError(
+            self._error_count, tool, _find_first_text(event, ("exchange_id",)) or None, _parse_time(event), failure
+        )
         self._errors.setdefault(tool, []).append(error)
         self._error_count += 1
 
@@ -622,7 +632,7 @@ def _parse_time(event: Event) -> datetime | None:
         return None
 
 
-def _first_text(event: Event, names: Iterable[str]) -> str:
+def _find_first_text(event: Event, names: Iterable[str]) -> str:
     """Return the first of these fields that is a text and not blank; empty without any."""
     for name in names:
         value = event.get(name)
@@ -634,23 +644,23 @@ def _first_text(event: Event, names: Iterable[str]) -> str:
 def has_failed(event: Event) -> bool:
     """Return whether a result or an end failed, by a flag, an error, an exit code or a status."""
     error = event.get("error")
-    code = _first_value(event, _EXIT_CODE_FIELDS)
+    code = _find_first_value(event, _EXIT_CODE_FIELDS)
     return (
         event.get("is_error") is True
         or error is True
         or (isinstance(error, str | dict) and bool(error))
         or any(event.get(name) is False for name in ("ok", "success"))
         or (type(code) in {int, float} and code != 0)
-        or any(_first_text(event, (name,)).lower() in FAILED_STATUSES for name in ("status", "tool_status"))
+        or any(_find_first_text(event, (name,)).lower() in FAILED_STATUSES for name in ("status", "tool_status"))
     )
 
 
-def _first_value(event: Event, names: Iterable[str]) -> Any:
+def _find_first_value(event: Event, names: Iterable[str]) -> Any:
     """Return the first of these fields that is not null."""
     return next((value for name in names if (value := event.get(name)) is not None), None)
 
 
-def _content_text(content: Any) -> str:
+def _read_content_text(content: Any) -> str:
     return content if isinstance(content, str) else canonical_json(content)
 
 

@@ -261,7 +261,7 @@ def _compile_ids(identifiers: Iterable[str]) -> tuple[Pattern, ...]:
     distinctive = {identifier for identifier in identifiers if _is_distinctive(identifier)}
     ordered = sorted(distinctive, key=lambda identifier: (-len(identifier), identifier))
     chunks = [ordered[start : start + _IDS_PER_PATTERN] for start in range(0, len(ordered), _IDS_PER_PATTERN)]
-    return tuple(compile_pattern("|".join(map(_id_pattern, chunk)), where="known ids") for chunk in chunks)
+    return tuple(compile_pattern("|".join(map(_build_id_pattern, chunk)), where="known ids") for chunk in chunks)
 
 
 def _is_distinctive(identifier: str) -> bool:
@@ -277,7 +277,7 @@ def _is_distinctive(identifier: str) -> bool:
     )
 
 
-def _id_pattern(identifier: str) -> str:
+def _build_id_pattern(identifier: str) -> str:
     """Return the pattern of an id; a short id, or one without digits, must not be followed by a letter or digit."""
     quoted = re.sub(
         r"([^\w\s-]|[\s-])", lambda match: "".join(f"\\x{{{ord(character):x}}}" for character in match.group()), identifier
@@ -338,7 +338,7 @@ class Trace:
         """Return the text with the traces of this kind replaced."""
         pieces: list[bytes] = []
         position = 0
-        for start, end in self._spans(data):
+        for start, end in self._find_spans(data):
             match = data[start:end]
             replacement = self.replace(match)
             if replacement != match:
@@ -351,7 +351,7 @@ class Trace:
         """The compiled pattern."""
         return compile_pattern(self.regex, where=self.name, ignore_case=False)
 
-    def _spans(self, data: bytes) -> Iterator[tuple[int, int]]:
+    def _find_spans(self, data: bytes) -> Iterator[tuple[int, int]]:
         return self.pattern.groups(data) if self.has_any_length else self.pattern.spans(data)
 
 

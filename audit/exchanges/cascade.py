@@ -51,7 +51,7 @@ OpeningReason = Literal[
     "last_turns",
     "disagreement",
 ]
-"""The reasons that open the gate of Tier 3, in the order of `_opening_reason`."""
+"""The reasons that open the gate of Tier 3, in the order of `_find_opening_reason`."""
 EARLY_TURNS = 5
 """Turns at the start of a session that are never routine."""
 ALWAYS = TierState(SCORED, "always")
@@ -189,7 +189,7 @@ def _is_flagged(case: _Case) -> bool:
 
 def _decide_tier3(case: _Case) -> TierState:
     """Return the state of Tier 3: scored, with the reason, if the judge is to be asked; otherwise its state without an answer."""
-    reason = _opening_reason(case)
+    reason = _find_opening_reason(case)
     if reason is not None:
         return TierState(SCORED, reason)
     unavailable = _find_unavailable(case.tier2, case.tier2_5)
@@ -201,17 +201,17 @@ def _decide_tier3(case: _Case) -> TierState:
     return ROUTINE
 
 
-def _opening_reason(case: _Case) -> OpeningReason | None:
+def _find_opening_reason(case: _Case) -> OpeningReason | None:
     """Return the first reason that opens the gate of Tier 3; None if it stays closed."""
     if not case.policy.settings.gate_cascade:
         return "gate_off"
-    flag = _flag_reason(case)
+    flag = _find_flag_reason(case)
     if flag is not None:
         return flag
-    return _turn_reason(case)
+    return _find_turn_reason(case)
 
 
-def _turn_reason(case: _Case) -> OpeningReason | None:
+def _find_turn_reason(case: _Case) -> OpeningReason | None:
     """Return the first reason that comes from the turn's position in its session or from the response."""
     if case.task.turn_number <= EARLY_TURNS:
         return "early_turn"
@@ -224,7 +224,7 @@ def _turn_reason(case: _Case) -> OpeningReason | None:
     return None
 
 
-def _flag_reason(case: _Case) -> OpeningReason | None:
+def _find_flag_reason(case: _Case) -> OpeningReason | None:
     """Return the first flag that Tier 1, Tier 2 or Tier 2.5 raised."""
     if case.task.tier1_flags or case.task.sampling_reason == TIER1_FLAGS:
         return TIER1_FLAGS

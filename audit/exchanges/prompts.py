@@ -154,19 +154,19 @@ class ExchangeQuestions:
 
     def tier2(self) -> Question:
         """Ask about every dimension of Tier 2, and whether the exchange is flagged. The thinking is not shown."""
-        return self._question(self._message_and_response, self._wordings.tier2)
+        return self._build_question(self._message_and_response, self._wordings.tier2)
 
     def thinking(self) -> Question:
         """Ask whether the answer matches the conclusions of the thinking."""
         texts = _join_texts(self._message, _quote_text("agent_thinking", self._exchange.agent_thinking or ""), self._response)
-        return self._question(texts, self._wordings.thinking)
+        return self._build_question(texts, self._wordings.thinking)
 
     def tier3(self, dimensions: Sequence[BehaviouralDimension]) -> Question:
         """Ask about the dimensions of Tier 3 that apply; there is at least one. The thinking is not shown."""
         names = tuple([dimension.id for dimension in dimensions])
-        return self._question(self._message_and_response, self._wordings.tier3(names))
+        return self._build_question(self._message_and_response, self._wordings.tier3(names))
 
-    def _question(self, texts: _Texts, wording: _Wording) -> Question:
+    def _build_question(self, texts: _Texts, wording: _Wording) -> Question:
         """Build a question with its fingerprint."""
         model = self._policy.judges[wording.purpose].name
         form = wording.form

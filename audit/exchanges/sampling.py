@@ -30,7 +30,7 @@ LONG_RESPONSE: Final = "long_response"
 ROUTINE_SAMPLE = "routine_sample"
 SAMPLING_SKIP = "sampling_skip"
 CertainReason = Literal["sampling_disabled", "first_turns", "tier1_flags", "disagreement", "long_response"]
-"""The reasons to sample an exchange with probability 1, in the order of `_certain_reason`."""
+"""The reasons to sample an exchange with probability 1, in the order of `_find_certain_reason`."""
 
 DISAGREEMENT = compile_pattern(
     r"\bi\s+(?:disagree|don't\s+agree|respectfully|must\s+point\s+out|should\s+note|would\s+advise\s+against)\b"
@@ -138,7 +138,7 @@ def decide(state: SamplingState, candidate: Candidate, settings: Sampling) -> tu
     newest = (*state.newest, recent)
     if state.newest and turn < state.newest[-1].turn:  # turns come in their order, but for odd sources
         newest = tuple(sorted(newest, key=lambda recent: (recent.turn, recent.ordinal)))
-    return decision, SamplingState(ordinal, _newest_turns(newest, settings))
+    return decision, SamplingState(ordinal, _list_newest_turns(newest, settings))
 
 
 def close(state: SamplingState, settings: Sampling) -> tuple[tuple[DeferredExchange, ...], SamplingState]:
@@ -146,7 +146,7 @@ def close(state: SamplingState, settings: Sampling) -> tuple[tuple[DeferredExcha
 
     The session may continue: the new state keeps the turns but not the exchanges, so none is returned twice.
     """
-    newest = _newest_turns(state.newest, settings)
+    newest = _list_newest_turns(state.newest, settings)
     due = tuple(_next_revision(deferred) for deferred in SamplingState(state.exchanges, newest).deferred)
     by_id = {deferred.exchange_id: msgspec.structs.replace(deferred, record=b"") for deferred in due}
     return due, SamplingState(state.exchanges, tuple(_update_deferred(recent, by_id) for recent in newest))
@@ -213,7 +213,7 @@ def _update_deferred(turn: RecentTurn, deferred: Mapping[str, DeferredExchange])
 
 def _apply_rules(candidate: Candidate, turn: int, settings: Sampling) -> Decision:
     """Decide by the first rule that applies; see the rules in order at the top of the module."""
-    reason = _certain_reason(candidate, turn, settings)
+    reason = _find_certain_reason(candidate, turn, settings)
     if reason is not None:
         return Decision(sampled=True, reason=reason, probability=1.0, turn=turn)
     interval = settings.routine_interval
@@ -222,7 +222,7 @@ def _apply_rules(candidate: Candidate, turn: int, settings: Sampling) -> Decisio
     return Decision(sampled=False, reason=SAMPLING_SKIP, probability=None, turn=turn)
 
 
-def _certain_reason(candidate: Candidate, turn: int, settings: Sampling) -> CertainReason | None:
+def _find_certain_reason(candidate: Candidate, turn: int, settings: Sampling) -> CertainReason | None:
     """Return why an exchange is sampled with probability 1; None if it is not."""
     if not settings.enabled:
         return SAMPLING_DISABLED
@@ -241,5 +241,5 @@ def _is_long(output_tokens: int | None, threshold: int) -> bool:
     return output_tokens is not None and output_tokens > threshold
 
 
-def _newest_turns(turns: tuple[RecentTurn, ...], settings: Sampling) -> tuple[RecentTurn, ...]:
+def _list_newest_turns(turns: tuple[RecentTurn, ...], settings: Sampling) -> tuple[RecentTurn, ...]:
     return turns[-settings.always_score_last :] if settings.always_score_last else ()

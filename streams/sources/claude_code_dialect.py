@@ -12,7 +12,7 @@
    question; anything else is the program's.
 4. A failed request is an assistant message that ended in an error: a `system` line of subtype `api_error`, or the message shown when the
    program gives up. The next message is a retry. An interruption is an aborted message.
-5. A history that was rewritten with other uuids counts once. A message is recognised by its id, request id and blocks, a result by its call. A
+5. A history that was rewritten with other uuids counts once. A message is recognized by its id, request id and blocks, a result by its call. A
    question with the text of an earlier one is deferred until it is answered: it is a repetition if a repeated message answers it. A line that
    repeats a message takes the position of that message, and so do the lines after it.
 6. The log of a run ends with its `result` (`claude_code_files`), which has the answer and the token count of the run.
@@ -248,7 +248,7 @@ class ClaudeCodeDialect(AgentDialect):
         """Return the entries of one line."""
         kind = body.get("type")
         if not isinstance(kind, str):
-            return _type_problem("type", kind)
+            return _find_type_problem("type", kind)
         session_entries = self._read_session(body)
         if kind in BOOKKEEPING_KINDS:
             return session_entries
@@ -256,7 +256,7 @@ class ClaudeCodeDialect(AgentDialect):
             if isinstance(body.get("uuid"), str):
                 self._positions.inherit(body["uuid"], self._positions.at(body.get("parentUuid")))
             return [*session_entries, *self._unknown.report(f"type {kind}")]
-        problem = find_id_problem("uuid", body.get("uuid")) or _parent_problem(body)
+        problem = find_id_problem("uuid", body.get("uuid")) or _find_parent_problem(body)
         if problem is not None:
             return problem
         entries = self._read_conversation(kind, body if line.is_whole else repair_body(body))
@@ -292,7 +292,7 @@ class ClaudeCodeDialect(AgentDialect):
     def _read_system(self, body: Json, position: Position) -> list[Entry | Problem]:
         subtype = body.get("subtype")
         if subtype == "api_error":
-            return self._add_failure(body, position, "error", _error_text(body.get("error")))
+            return self._add_failure(body, position, "error", _read_error_text(body.get("error")))
         self._positions.inherit(body["uuid"], position)
         if isinstance(subtype, str) and subtype in _COMPACTIONS:
             return [self._build_entry(EVENTS, body, position, body_fields={"events": [_build_compaction(subtype, body)]})]
@@ -372,7 +372,7 @@ class ClaudeCodeDialect(AgentDialect):
             self._positions.inherit(body["uuid"], position)
             return []
         is_copy = self._is_copied_message(body)
-        tools = _called_tools(blocks)
+        tools = _collect_called_tools(blocks)
         self._tools |= tools
         if is_copy:
             self._copied_calls.update(tools)
@@ -424,7 +424,7 @@ class ClaudeCodeDialect(AgentDialect):
         message = {"role": "assistant", "stopReason": stop, "errorMessage": error}
         entry = self._build_entry("message", body, position, message=message)
         self._has_failed = True
-        self._positions.add_answer_line(body["uuid"], self._new_message(body), None if stop == "error" else stop)
+        self._positions.add_answer_line(body["uuid"], self._build_message(body), None if stop == "error" else stop)
         return [*question, entry]
 
     def _read_result_line(self, body: Json, position: Position) -> list[Entry | Problem]:
@@ -432,7 +432,7 @@ class ClaudeCodeDialect(AgentDialect):
         for name, count in read_usage(body.get("usage")).items():
             self._total_usage[name] = self._total_usage.get(name, 0) + count
         entries: list[Entry | Problem] = []
-        new_message = self._new_message(body)
+        new_message = self._build_message(body)
         if body.get("is_error") is True and self._has_failed:
             # An earlier message reported the error.
             self._positions.inherit(body["uuid"], position)
@@ -442,7 +442,7 @@ class ClaudeCodeDialect(AgentDialect):
             if uncounted:
                 message["usage"] = uncounted
             entries += self._positions.take_question(position)
-            entries.append(self._build_entry("message", body, position, message=message, blocks=self._last_answer(body)))
+            entries.append(self._build_entry("message", body, position, message=message, blocks=self._find_last_answer(body)))
             self._positions.add_answer_line(body["uuid"], new_message, message["stopReason"])
             position = new_message.position
         facts = {name: body[name] for name in _RUN_FIELDS if isinstance(body.get(name), str | int | float)}
@@ -458,7 +458,7 @@ class ClaudeCodeDialect(AgentDialect):
         self._count_usage(usage)
         return usage
 
-    def _last_answer(self, body: Json) -> list[Json]:
+    def _find_last_answer(self, body: Json) -> list[Json]:
         """Return the block with the answer of a run, from its result or its last message; none after an error."""
         if body.get("is_error") is True:
             return []
@@ -471,7 +471,7 @@ class ClaudeCodeDialect(AgentDialect):
         for name, count in usage.items():
             self._counted_usage[name] = self._counted_usage.get(name, 0) + count
 
-    def _new_message(self, body: Json) -> Message[_PartialMessage]:
+    def _build_message(self, body: Json) -> Message[_PartialMessage]:
         """Return a new message that has one line and no id."""
         return self._positions.message(body["uuid"], None, None, side=self._is_side(body), begin=_PartialMessage)
 
@@ -559,13 +559,13 @@ class _PartialMessage:
         return any((read_number(counts.get(name)) or 0) > self.usage.get(name, 0) for name in _USAGE)
 
 
-def _type_problem(name: str, value: Any) -> Problem:
+def _find_type_problem(name: str, value: Any) -> Problem:
     if value is None:
         return Problem("missing_field", f"{name}: is missing")
     return Problem("wrong_type", f"{name}: is {json_type(value)}, not a string")
 
 
-def _parent_problem(body: Json) -> Problem | None:
+def _find_parent_problem(body: Json) -> Problem | None:
     parent = body.get("parentUuid")
     return None if parent is None else find_id_problem("parentUuid", parent)
 
@@ -580,7 +580,7 @@ def _read_queued_message(body: Json) -> Json | None:
     return line if is_prompt else {**line, "isMeta": True}
 
 
-def _error_text(error: Any) -> str:
+def _read_error_text(error: Any) -> str:
     """Return the message of an error: a text, a list of texts, or an object with a message."""
     message = error
     if isinstance(error, list):
@@ -614,11 +614,11 @@ def _read_results(blocks: Sequence[Json], body: Json, tools: Mapping[str, str]) 
 
     `body` is the line, which has details of a result if there is only one. `tools` are the names of the called tools, by call id.
     """
-    results = [block for block in blocks if _block_type(block).endswith("tool_result")]
+    results = [block for block in blocks if _read_block_type(block).endswith("tool_result")]
     return [_build_result(block, body if len(results) == 1 else {}, tools) for block in results]
 
 
-def _block_type(block: Json) -> str:
+def _read_block_type(block: Json) -> str:
     kind = block.get("type")
     return kind if isinstance(kind, str) else ""
 
@@ -666,12 +666,12 @@ def _is_from_program(body: Json, text: str) -> bool:
     return has_program_origin or body.get("promptSource") == "system" or text.startswith(_NOTIFICATION)
 
 
-def _called_tools(blocks: Sequence[Json]) -> dict[str, str]:
+def _collect_called_tools(blocks: Sequence[Json]) -> dict[str, str]:
     """Return the names of the tools that a line calls, by call id."""
     return {
         block["id"]: block["name"]
         for block in blocks
-        if _block_type(block) in _CALLS and isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
+        if _read_block_type(block) in _CALLS and isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
     }
 
 
@@ -691,14 +691,14 @@ def _add_message_line(partial: _PartialMessage, message: Json, blocks: Sequence[
     calls = [
         build_call_block(block.get("id"), block.get("name"), block.get("input"))
         for block in blocks
-        if _block_type(block) in _CALLS
+        if _read_block_type(block) in _CALLS
     ]
-    thoughts = [block for block in blocks if _block_type(block) == "thinking"]
-    results = [block for block in blocks if _block_type(block).endswith("_tool_result")]
+    thoughts = [block for block in blocks if _read_block_type(block) == "thinking"]
+    results = [block for block in blocks if _read_block_type(block).endswith("_tool_result")]
     text = text_of(blocks)
     if text and (partial.text is None or len(partial.text) < MAX_REPEATED_CHARACTERS):
         partial.text = text if partial.text is None else f"{partial.text}\n{text}"
-    partial.stop = _stop_reason(partial, message, has_calls=bool(calls), has_blocks=bool(blocks))
+    partial.stop = _read_stop_reason(partial, message, has_calls=bool(calls), has_blocks=bool(blocks))
     fields: Json = {"role": "assistant", "stopReason": partial.stop}
     if isinstance(message.get("model"), str):
         fields["model"] = message["model"]
@@ -711,7 +711,7 @@ def _add_message_line(partial: _PartialMessage, message: Json, blocks: Sequence[
     return _AddedLine(fields, shown_blocks, results)
 
 
-def _stop_reason(partial: _PartialMessage, message: Json, *, has_calls: bool, has_blocks: bool) -> str | None:
+def _read_stop_reason(partial: _PartialMessage, message: Json, *, has_calls: bool, has_blocks: bool) -> str | None:
     stop = message.get("stop_reason")
     if isinstance(stop, str):
         return stop
@@ -739,7 +739,7 @@ def _build_last_message(body: Json) -> Json:
         return {
             "role": "assistant",
             "stopReason": "error",
-            "errorMessage": body.get("result") or _error_text(body.get("errors")),
+            "errorMessage": body.get("result") or _read_error_text(body.get("errors")),
         }
     stop = body.get("stop_reason")
     return {"role": "assistant", "stopReason": stop if isinstance(stop, str) and stop != "tool_use" else "end_turn"}
@@ -765,7 +765,7 @@ def session_of(line: dict[str, Any]) -> str | None:
 
 
 def question_digest(text: str) -> bytes:
-    """Return the digest of a question's text, by which repetitions are recognised."""
+    """Return the digest of a question's text, by which repetitions are recognized."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 

@@ -238,7 +238,9 @@ def read_codex(path: Path, context: ReadingContext) -> Reading:
     id_in_name = _ID_PATTERN.search(stem)
     session_id = id_in_name.group() if id_in_name else stem
     if path.suffix == DOCUMENT:
-        return read_agent_file(path, context, CodexDialect(), session_id=session_id, agent=SOURCE, split_lines=_document_lines)
+        return read_agent_file(
+            path, context, CodexDialect(), session_id=session_id, agent=SOURCE, split_lines=_read_document_lines
+        )
     try:
         copied = _count_copied(path)
     except (OSError, zstd.ZstdError):
@@ -246,7 +248,7 @@ def read_codex(path: Path, context: ReadingContext) -> Reading:
     return read_agent_file(path, context, CodexDialect(copied), session_id=session_id, agent=SOURCE)
 
 
-def _document_lines(stream: BinaryIO) -> list[Line]:
+def _read_document_lines(stream: BinaryIO) -> list[Line]:
     document = stream.read(MAX_DOCUMENT_BYTES + 1)
     if len(document) > MAX_DOCUMENT_BYTES:
         raise ValueError(f"has more than {MAX_DOCUMENT_BYTES} bytes")
@@ -408,12 +410,12 @@ def _read_header(path: Path) -> Header:
             payload = meta.get("payload")
             if meta.get("type") != "session_meta" or not isinstance(payload, dict) or not is_identifier(payload.get("id")):
                 break
-            parents = frozenset(filter(is_identifier, _parent_ids(payload))) - {payload["id"]}
+            parents = frozenset(filter(is_identifier, _list_parent_ids(payload))) - {payload["id"]}
             return Header(payload["id"], str(payload.get("timestamp") or ""), parents)
     raise LookupError(path)
 
 
-def _parent_ids(meta: Json) -> Iterator[Any]:
+def _list_parent_ids(meta: Json) -> Iterator[Any]:
     yield meta.get("forked_from_id")
     yield meta.get("parent_thread_id")
     source: Any = meta.get("source")
@@ -575,7 +577,7 @@ class CodexDialect(AgentDialect):
         self._has_question = self._has_question or question is not None
         self._is_under_way = stop in ("tool_use", "error")
         self._has_failed = stop == "error"
-        message: Json = {"role": "assistant", "stopReason": stop, **fields, **self._model_fields()}
+        message: Json = {"role": "assistant", "stopReason": stop, **fields, **self._build_model_fields()}
         self._stop = "stop" if stop == "stop" else "tool_use"
         self._text = text_of(blocks)
         # A message without a question answers nothing, so it starts a new tree.
@@ -608,10 +610,10 @@ class CodexDialect(AgentDialect):
         return [*entries, _build_turn_end(line)]
 
     def _read_failure(self, line: Json, error: Json) -> list[Entry | Problem]:
-        return self._add_answer(line, [], stop="error", errorMessage=_failure_text(error))
+        return self._add_answer(line, [], stop="error", errorMessage=_describe_failure(error))
 
     def _read_abort(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        return [*self._add_answer(line, [], stop="aborted", errorMessage=_failure_text(payload)), _build_turn_end(line)]
+        return [*self._add_answer(line, [], stop="aborted", errorMessage=_describe_failure(payload)), _build_turn_end(line)]
 
     def _read_token_count(self, line: Json, payload: Json) -> list[Entry | Problem]:
         """Return the usage of one response, and the fill level of the context."""
@@ -630,10 +632,10 @@ class CodexDialect(AgentDialect):
         """Return a message with the usage of a response. It repeats the last text, so that the answer does not change."""
         if usage is None:
             return []
-        message: Json = {"role": "assistant", "stopReason": self._stop, "usage": usage, **self._model_fields()}
+        message: Json = {"role": "assistant", "stopReason": self._stop, "usage": usage, **self._build_model_fields()}
         return [build_agent_entry("message", line["_id"], line, message=message, blocks=[{"type": "text", "text": self._text}])]
 
-    def _model_fields(self) -> Json:
+    def _build_model_fields(self) -> Json:
         fields = {"provider": self._provider, "model": self._model}
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -743,7 +745,7 @@ def _build_turn_end(line: Json) -> Entry:
     return build_agent_entry(TURN_END, f"{line['_id']}/end", line)
 
 
-def _failure_text(failure: Any) -> str:
+def _describe_failure(failure: Any) -> str:
     if isinstance(failure, dict):
         failure = next((failure[name] for name in ("message", "reason") if isinstance(failure.get(name), str)), None)
     return failure if isinstance(failure, str) else "the turn failed"

@@ -29,7 +29,7 @@ skill is not a failure.
 3. **failed**, `commands_failed`: a SKILL.md was read, and the last command after it failed. Commands are calls of tools that run something.
    A `grep` that finds nothing has not failed.
 
-**Terms** are the parts of a text that can be recognised elsewhere. Outputs are long and answers short, so the terms of an answer are
+**Terms** are the parts of a text that can be recognized elsewhere. Outputs are long and answers short, so the terms of an answer are
 searched for in the output. The search is linear in the text, of which MAX_TEXT_CHARACTERS are read.
 
 1. *Marks* are figures with at least two digits, and identifiers: words with digits, underscores or inner capitals, paths, addresses. If a
@@ -511,14 +511,14 @@ class ExchangeEvidence:
         output_text = fold_case(output.text)
         earlier_text = ""
         recurring_words: set[str] = set()
-        for term, is_word in self._terms_after(output.moment):
+        for term, is_word in self._find_terms_after(output.moment):
             # A figure has several spellings, so its absence from the text proves nothing.
             if term not in output_text and (is_word or not term.isdigit()):
                 continue
             if not (_occurs_as_word(term, output_text) if is_word else occurs(term, output_text)):
                 continue
             if not earlier_text:
-                earlier_text = self._text_before(output.moment)
+                earlier_text = self._find_text_before(output.moment)
             if term in earlier_text:
                 continue
             if not is_word:
@@ -528,13 +528,13 @@ class ExchangeEvidence:
                 return True
         return False
 
-    def _terms_after(self, moment: int) -> Iterator[TermEntry]:
+    def _find_terms_after(self, moment: int) -> Iterator[TermEntry]:
         for spoken_at, text in self._spoken:
             if spoken_at > moment:
                 for entries in _iterate_terms(text):
                     yield from entries
 
-    def _text_before(self, moment: int) -> str:
+    def _find_text_before(self, moment: int) -> str:
         """Return all texts up to a moment, the user's message first, prepared for term searches; never empty.
 
         The text is repeated without commas, because the terms of figures have no thousands separators.
@@ -689,10 +689,10 @@ def _occurs_as_mark(marks: list[str], text: str) -> bool:
     if any(occurs(mark, text) for mark in marks):
         return True
     rounded = [mark for mark in marks if mark.startswith(ROUNDED_PREFIX)]
-    return bool(rounded) and not _rounded_figures(text).isdisjoint(rounded)
+    return bool(rounded) and not _list_rounded_figures(text).isdisjoint(rounded)
 
 
-def _rounded_figures(folded: str) -> set[str]:
+def _list_rounded_figures(folded: str) -> set[str]:
     """Return the rounded marks of the figures with four or more digits in a text."""
     rounded = set()
     for figure in _LONG_FIGURE.findall(folded):
@@ -728,7 +728,7 @@ def _list_terms(stretch: str) -> tuple[TermEntry, ...]:
     """Return the terms of the tokens in a stretch of text. The marks of a token come before its words."""
     entries: list[TermEntry] = []
     for token in TOKEN.findall(stretch):
-        terms = _terms_of_token(token)
+        terms = _find_token_terms(token)
         entries += [(mark, False) for mark in terms.marks]
         entries += [(word, True) for word in terms.stems]
     return tuple(entries)
@@ -739,7 +739,7 @@ _list_terms_cached = lru_cache(_CACHED_TOKENS)(_list_terms)
 
 
 @lru_cache(_CACHED_TOKENS)
-def _terms_of_token(token: str) -> Terms:
+def _find_token_terms(token: str) -> Terms:
     """Return the terms of one token. Cached because tokens recur."""
     marks: set[str] = set()
     stems: set[str] = set()
@@ -839,20 +839,20 @@ def find_named_skills(question: str, skills: frozenset[str]) -> list[str]:
     """Return the skills that a user's message asks for, in order; none if the agent's skills are unknown."""
     if not skills:
         return []
-    skill_by_command = {_command_name(name): name.casefold() for name in sorted(skills)}
+    skill_by_command = {_derive_command_name(name): name.casefold() for name in sorted(skills)}
     text = question[:MAX_QUESTION_CHARACTERS]
     slash_command = _SLASH_COMMAND.match(text)
     mentions = [slash_command[1]] if slash_command else [match[1] for match in _DOLLAR_SKILL.finditer(text)]
     mentions += [match[1] for match in _SKILL_PHRASE.finditer(text)]
     named_skills: list[str] = []
     for mention in mentions:
-        skill = skill_by_command.get(_command_name(mention))
+        skill = skill_by_command.get(_derive_command_name(mention))
         if skill is not None and skill not in named_skills:
             named_skills.append(skill)
     return named_skills
 
 
-def _command_name(name: str) -> str:
+def _derive_command_name(name: str) -> str:
     """Return the command that OpenClaw derives from a skill's name."""
     return re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")[:32]
 
@@ -963,16 +963,16 @@ class Terms(NamedTuple):
 
 def find_terms(text: str) -> Terms:
     """Return the terms of the first MAX_TEXT_CHARACTERS characters."""
-    return _terms_of_start(text[:MAX_TEXT_CHARACTERS])
+    return _find_terms(text[:MAX_TEXT_CHARACTERS])
 
 
 @lru_cache(_CACHED_TEXTS)
-def _terms_of_start(text: str) -> Terms:
+def _find_terms(text: str) -> Terms:
     """Return the terms of a text. Cached because an answer is searched for several outputs."""
     marks: set[str] = set()
     stems: set[str] = set()
     for token in set(TOKEN.findall(_remove_escapes(text))):
-        token_terms = _terms_of_token(token)
+        token_terms = _find_token_terms(token)
         marks |= token_terms.marks
         stems |= token_terms.stems
     return Terms(frozenset(marks), frozenset(stems))

@@ -276,7 +276,7 @@ def read_values(stream: BinaryIO) -> Iterator[tuple[Line, Json | Document | Prob
     if head.removeprefix(_BOM).lstrip()[:1] in (b"{", b"["):
         head, document = _try_read_document(head, stream)
     if document is not None:
-        yield _whole_line(head), document
+        yield _build_line(head), document
         return
     for line in read_lines(io.BufferedReader(_PrependedStream(head, stream))):
         value = decode_line(line)
@@ -285,7 +285,7 @@ def read_values(stream: BinaryIO) -> Iterator[tuple[Line, Json | Document | Prob
 
 def _try_read_document(first_line: bytes, stream: BinaryIO) -> tuple[bytes, Document | None]:
     """Return the bytes read so far, and the document that the whole stream is; None in its place if it is not one document."""
-    value = decode_line(_whole_line(first_line.removeprefix(_BOM)))
+    value = decode_line(_build_line(first_line.removeprefix(_BOM)))
     if isinstance(value, Problem):
         head = first_line + stream.read(MAX_DOCUMENT_BYTES)
         return head, _decode_document(head)
@@ -296,7 +296,7 @@ def _try_read_document(first_line: bytes, stream: BinaryIO) -> tuple[bytes, Docu
     return first_line + next_byte, None if next_byte else Document(value)
 
 
-def _whole_line(body: bytes) -> Line:
+def _build_line(body: bytes) -> Line:
     return Line(1, body, len(body), ended=False)
 
 
@@ -433,7 +433,7 @@ class SessionEvents:
         try:
             event = self._with_unique_id(normalise_event(context.redactor.redact_json(raw)[0], seq))
         except InputError as error:
-            return _malformed_problem(raw, error, seq, json_path)
+            return _build_malformed_problem(raw, error, seq, json_path)
         try:
             labels = read_labels(event.payload.get(FIELD), context.redactor, f"{json_path}.{FIELD}".lstrip("."))
         except InputError as error:
@@ -470,7 +470,7 @@ class SessionEvents:
         try:
             event = problem or clean_payload(raw, seq)
         except InputError as error:
-            event = _malformed_problem(raw, error, seq, json_path)
+            event = _build_malformed_problem(raw, error, seq, json_path)
         if isinstance(event, Problem):
             self._has_gap = True
             return event
@@ -496,7 +496,7 @@ def _find_id_problem(raw: Any, json_path: str) -> Problem | None:
     return Problem("malformed_event", f"{json_path}.event_id: {NOT_UNICODE}".lstrip("."))
 
 
-def _malformed_problem(raw: Any, error: InputError, seq: int, json_path: str) -> Problem:
+def _build_malformed_problem(raw: Any, error: InputError, seq: int, json_path: str) -> Problem:
     """Return the problem of a value that is not an event, with its position in the line."""
     if not isinstance(raw, dict):
         return Problem("malformed_event", f"{json_path or 'the event'}: is {json_type(raw)}, not an object")

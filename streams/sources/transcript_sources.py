@@ -86,7 +86,7 @@ def _is_database(path: Path) -> bool:
         return False
 
 
-def _session_of_openclaw(path: Path) -> str | None:
+def _find_openclaw_session(path: Path) -> str | None:
     """Return the session of a transcript; None for a database.
 
     The header of a checkpoint may have an id of its own, so its session is read from the transcript that its name refers to.
@@ -113,7 +113,7 @@ def _read_session_id(path: Path, _inode: int) -> str:
     raise LookupError(path)
 
 
-def _session_of_codex(path: Path) -> str | None:
+def _find_codex_session(path: Path) -> str | None:
     try:
         header = read_header_of_rollout(path)
     except (OSError, zstd.ZstdError):
@@ -121,7 +121,7 @@ def _session_of_codex(path: Path) -> str | None:
     return None if header is None else header.session
 
 
-def _openclaw_ranges(path: Path, count: int) -> list[SessionRange]:
+def _list_openclaw_ranges(path: Path, count: int) -> list[SessionRange]:
     return session_ranges(path, count) if path.suffix == ".sqlite" else [EVERY_SESSION]
 
 
@@ -146,9 +146,9 @@ OPENCLAW = TranscriptSource(
     detect_mismatch=detect_non_transcript,
     find=_find_openclaw,
     read=_read_openclaw,
-    session_of=_session_of_openclaw,
+    session_of=_find_openclaw_session,
     id_field="id",
-    ranges=_openclaw_ranges,
+    ranges=_list_openclaw_ranges,
 )
 CLAUDE_CODE = TranscriptSource(
     name="claude-code",
@@ -173,7 +173,7 @@ CODEX = TranscriptSource(
     detect_mismatch=detect_non_codex,
     find=find_codex,
     read=_read_codex,
-    session_of=_session_of_codex,
+    session_of=_find_codex_session,
 )
 SOURCES: Mapping[str, TranscriptSource] = {source.name: source for source in (OPENCLAW, CLAUDE_CODE, CODEX)}
 """The programs, by name."""

@@ -258,14 +258,14 @@ def _read_text(value: Any, role: str) -> str:
         return ""
     messages = read_conversation(value, role)
     if messages:
-        return repair_text(_last_text(messages, role))
-    text = repair_text(value) if isinstance(value, str) else _text_of_value(value)
+        return repair_text(_find_last_text(messages, role))
+    text = repair_text(value) if isinstance(value, str) else _read_value_text(value)
     if text in ELIDED or any(f'"{marker}"' in text for marker in ELIDED):
         raise ValueError("has a placeholder for a text that its sender withheld")
     return text
 
 
-def _text_of_value(value: Any) -> str:
+def _read_value_text(value: Any) -> str:
     """Return the text of a value that is not a message: a number as text, the text member of an object, else JSON."""
     if isinstance(value, list):
         return output_text(value) if value else ""
@@ -277,7 +277,7 @@ def _text_of_value(value: Any) -> str:
     return repair_text(find_spoken_text(members, "user") or find_spoken_text(members, "assistant") or output_text(members))
 
 
-def _last_text(messages: Sequence[Message], role: str) -> str:
+def _find_last_text(messages: Sequence[Message], role: str) -> str:
     """Return the last text of a role. A text of the agent only counts if no user message follows it."""
     for message in reversed(messages):
         if message.role == role and (message.is_user_turn if role == "user" else message.text):
@@ -373,9 +373,9 @@ def read_time(value: Any, source: TimeSource) -> datetime | None:
 def _parse_time(value: Any, source: TimeSource) -> datetime:
     number = _parse_number(value)
     if source.unit is not None:
-        return _check_bounds(_time_of_units(number, UNITS[source.unit]))
+        return _check_bounds(_convert_units_to_time(number, UNITS[source.unit]))
     if number is not None:
-        return _time_of_number(number)
+        return _convert_number_to_time(number)
     if isinstance(value, str):
         return _check_bounds(_parse_text(value, source.zone))
     return _parse_timestamp(value)
@@ -394,14 +394,14 @@ def _parse_format(text: str, form: str) -> datetime:
         raise ValueError(f"{_quote(text)} is not a time of the form {form[:_SHOWN_CHARACTERS]}") from None
 
 
-def _time_of_units(number: float | None, unit_seconds: float) -> datetime:
+def _convert_units_to_time(number: float | None, unit_seconds: float) -> datetime:
     if number is None:
         raise ValueError("is not a number")
     seconds = min(max(number * unit_seconds, -_MAX_SECONDS), _MAX_SECONDS)
     return EPOCH + timedelta(seconds=seconds)
 
 
-def _time_of_number(number: float) -> datetime:
+def _convert_number_to_time(number: float) -> datetime:
     if abs(number) >= _MIN_NANOSECONDS:
         return _parse_timestamp(number / 1000)
     try:
@@ -462,10 +462,10 @@ def _parse_form(text: str, zone: str | None) -> datetime:
             match = form.fullmatch(text)
             if match is not None:
                 return _build_time(match, text, zone)
-    raise _form_error(text)
+    raise _build_form_error(text)
 
 
-def _form_error(text: str) -> ValueError:
+def _build_form_error(text: str) -> ValueError:
     """Return the error for a text in an unknown form, with a hint for the mapping."""
     numeric = _NUMERIC_DATE.fullmatch(text)
     if numeric is None:
@@ -505,7 +505,7 @@ def _build_time(match: re.Match[str], text: str, zone: str | None) -> datetime:
             microsecond=int((parts["fraction"] or "")[:6].ljust(6, "0")),
         )
     except ValueError:
-        raise _form_error(text) from None
+        raise _build_form_error(text) from None
     weekday = parts.get("weekday")
     if weekday is not None and _WEEKDAYS[time.weekday()] != weekday:
         raise ValueError(f"{_quote(text)}: the day of the week does not match the date")
@@ -518,11 +518,11 @@ def _apply_zone_text(time: datetime, zone_text: str, text: str, zone: str | None
         return _to_utc(time, zone)
     match = _ZONE.fullmatch(zone_text)
     if match is None:
-        raise _form_error(text)
+        raise _build_form_error(text)
     if match["offset"] is not None:
         offset = _parse_offset(match["offset"])
         if offset is None:
-            raise _form_error(text)
+            raise _build_form_error(text)
         return _to_utc(time.replace(tzinfo=offset))
     if match["region"] is not None:
         if not _is_zone(match["region"]):
@@ -552,7 +552,7 @@ def _resolve_local_time(time: datetime, zone: str, abbreviation: str | None = No
 
     Raises ValueError if the local time is ambiguous or does not exist.
     """
-    candidates = _instants_of_local_time(time, ZoneInfo(zone))
+    candidates = _list_local_instants(time, ZoneInfo(zone))
     if not candidates:
         raise ValueError(f"{time} does not exist in {zone}: it is skipped when DST begins")
     if abbreviation is not None:
@@ -564,7 +564,7 @@ def _resolve_local_time(time: datetime, zone: str, abbreviation: str | None = No
     return candidates[0]
 
 
-def _instants_of_local_time(time: datetime, zone: ZoneInfo) -> list[datetime]:
+def _list_local_instants(time: datetime, zone: ZoneInfo) -> list[datetime]:
     """Return the instants at which clocks in the zone show this time: none, one, or two with different offsets."""
     instants: list[datetime] = []
     for fold in (0, 1):

@@ -145,10 +145,10 @@ class FileProfile(NamedTuple):
         if self.export is not None:
             return Layout(export=self.export)
         if self.missing:
-            raise self._missing_columns_error(redactor)
+            raise self._build_missing_columns_error(redactor)
         return Layout(fields=_build_fields(self.sources))
 
-    def _missing_columns_error(self, redactor: Redactor) -> InputError:
+    def _build_missing_columns_error(self, redactor: Redactor) -> InputError:
         names = ", ".join(self.columns[:_NAMED_COLUMNS])
         if len(self.columns) > _NAMED_COLUMNS:
             names += ", …"
@@ -229,7 +229,7 @@ def propose_sources(rows: Sequence[Json]) -> dict[str, Source]:
     columns = list(_list_columns(rows))
     sources: dict[str, Source] = {}
     for field, names in COLUMN_NAMES.items():
-        source = next(_fitting_sources(field, names, columns), None)
+        source = next(_find_fitting_sources(field, names, columns), None)
         if source is not None:
             sources[field] = source
     for field, substitute in FALLBACK_FIELDS.items():
@@ -276,7 +276,7 @@ def _normalise_name(name: str) -> str:
     return _PUNCTUATION.sub("", name.lower())
 
 
-def _fitting_sources(field: str, names: Sequence[str], columns: Sequence[_Column]) -> Iterator[Source]:
+def _find_fitting_sources(field: str, names: Sequence[str], columns: Sequence[_Column]) -> Iterator[Source]:
     """Yield the possible sources of a field, the best ones first: by the order of its names, then outer columns before nested ones."""
     for name in map(_normalise_name, names):
         for column in columns:

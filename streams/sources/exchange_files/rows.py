@@ -94,7 +94,7 @@ def read_rows(path: Path) -> Generator[Row | TornLine, None, None]:
 def _read_parquet(path: Path) -> Iterator[Row]:
     described = list(_fetch(path, f"DESCRIBE SELECT * FROM {_PARQUET}"))  # noqa: S608 - a constant
     names = [name for name, *_ in described]
-    columns = ", ".join(_readable_column(name, kind) for name, kind, *_ in described)
+    columns = ", ".join(_build_readable_column(name, kind) for name, kind, *_ in described)
     for number, values in enumerate(_fetch(path, f"SELECT {columns} FROM {_PARQUET}"), 1):  # noqa: S608 - names are quoted
         yield Row(number, {name: _clean_value(value) for name, value in zip(names, values, strict=True)})
 
@@ -114,7 +114,7 @@ def _fetch(path: Path, statement: str) -> Iterator[tuple[Any, ...]]:
         ) from error
 
 
-def _readable_column(name: str, kind: str) -> str:
+def _build_readable_column(name: str, kind: str) -> str:
     """Return an SQL expression that gives a column's values as Python can represent them: times in UTC, nested times as JSON."""
     quoted = '"' + name.replace('"', '""') + '"'
     if "TIME ZONE" not in kind and "TIMESTAMPTZ" not in kind:

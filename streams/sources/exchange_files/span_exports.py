@@ -44,7 +44,7 @@ class SpanExport(NamedTuple):
     spans: Callable[[Json, ReadingContext], Iterator[ReceivedSpan | Problem]]
 
 
-def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan | Problem]:
+def _read_phoenix_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan | Problem]:
     attributes = {name.removeprefix(_PREFIX): value for name, value in row.items() if name.startswith(_PREFIX)}
     nested_attributes = row.get("attributes")
     attributes |= nested_attributes if isinstance(nested_attributes, dict) else {}
@@ -136,8 +136,8 @@ def _build_span(
     return ReceivedSpan(
         trace_id=str(ids[0]),
         span_id=str(ids[1]),
-        parent_id=_name_in_row(parent_id),
-        name=_name_in_row(name) or "",
+        parent_id=_find_name_in_row(parent_id),
+        name=_find_name_in_row(name) or "",
         scope="",
         started_at=at,
         ended_at=at if end is None else max(at, end),
@@ -149,7 +149,7 @@ def _build_span(
     )
 
 
-def _name_in_row(value: Any) -> str | None:
+def _find_name_in_row(value: Any) -> str | None:
     """Return a name; None if the value is missing or not a name."""
     try:
         return read_name(value)
@@ -163,16 +163,16 @@ def _build_event(event: Any) -> Event:
     return Event(str(event.get("name", "")), attributes if isinstance(attributes, dict) else {})
 
 
-def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan | Problem]:
+def _read_langfuse_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan | Problem]:
     observations = row.get("observations")
     if isinstance(observations, str):
         observations = as_json(observations)
     if isinstance(observations, list) and any(isinstance(observation, dict) for observation in observations):
-        yield from _nested_langfuse_spans(row, observations, context)
+        yield from _read_nested_langfuse_spans(row, observations, context)
         return
     is_trace = _read_field(row, "trace_id") is None
     kind = "span" if is_trace else str(row.get("type") or "span").lower()
-    name = _name_in_row(row.get("name"))
+    name = _find_name_in_row(row.get("name"))
     question = _build_content(row.get("input"), read_question, "user")
     answer = _build_content(row.get("output"), read_answer, "assistant")
     attributes = {
@@ -188,7 +188,7 @@ def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan
         "gen_ai.agent.name": name if kind == "agent" else None,
         "gen_ai.tool.name": name if kind == "tool" else None,
     }
-    trace_name = name if is_trace else _name_in_row(_read_field(row, "trace_name"))
+    trace_name = name if is_trace else _find_name_in_row(_read_field(row, "trace_name"))
     yield _build_span(
         context,
         trace_id=row.get("id") if is_trace else _read_field(row, "trace_id"),
@@ -204,7 +204,9 @@ def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan
     )
 
 
-def _nested_langfuse_spans(row: Json, observations: list[Any], context: ReadingContext) -> Iterator[ReceivedSpan | Problem]:
+def _read_nested_langfuse_spans(
+    row: Json, observations: list[Any], context: ReadingContext
+) -> Iterator[ReceivedSpan | Problem]:
     """Yield the spans of the observations in a row. Each takes missing fields from its trace."""
     trace = row["trace"] if isinstance(row.get("trace"), dict) else row
     trace_fields = {
@@ -216,7 +218,7 @@ def _nested_langfuse_spans(row: Json, observations: list[Any], context: ReadingC
     for observation in observations:
         if isinstance(observation, dict):
             own_fields = {name: value for name, value in observation.items() if value is not None}
-            yield from _langfuse_spans({**trace_fields, **own_fields}, context)
+            yield from _read_langfuse_spans({**trace_fields, **own_fields}, context)
 
 
 def _read_field(row: Json, name: str) -> Any:
@@ -243,14 +245,14 @@ def _build_content(value: Any, read_text: Callable[[Any], str], role: str) -> An
 def _build_usage(row: Json) -> dict[str, Any]:
     """Return the token counts: from the details, else from the object of older versions, else from columns."""
     for usage in (_read_field(row, "usage_details"), row.get("usage")):
-        counts = _pairs(as_json(usage) if isinstance(usage, str) else usage)
+        counts = _list_pairs(as_json(usage) if isinstance(usage, str) else usage)
         if counts.get("unit") in (None, "TOKENS") and any(_try_read_count(count) is not None for count in counts.values()):
             return counts
     sorts = ("input", "output", "prompt", "completion", "total")
     return {f"{sort}_tokens": _try_read_count(_read_field(row, f"{sort}_tokens")) for sort in sorts}
 
 
-def _pairs(value: Any) -> dict[str, Any]:
+def _list_pairs(value: Any) -> dict[str, Any]:
     """Return a Parquet map, which may be a list of key-value pairs, as an object."""
     if isinstance(value, list):
         pairs = [pair for pair in value if isinstance(pair, dict) and {"key", "value"} <= pair.keys()]
@@ -274,8 +276,8 @@ def _is_langfuse_traces(columns: frozenset[str]) -> bool:
     return {"id", "timestamp", "observations"} <= columns or {"trace", "observations"} <= columns
 
 
-PHOENIX = SpanExport("Phoenix spans", _is_phoenix, _phoenix_spans)
-LANGFUSE = SpanExport("Langfuse observations", _is_langfuse_observations, _langfuse_spans)
-LANGFUSE_TRACES = SpanExport("Langfuse traces", _is_langfuse_traces, _langfuse_spans)
+PHOENIX = SpanExport("Phoenix spans", _is_phoenix, _read_phoenix_spans)
+LANGFUSE = SpanExport("Langfuse observations", _is_langfuse_observations, _read_langfuse_spans)
+LANGFUSE_TRACES = SpanExport("Langfuse traces", _is_langfuse_traces, _read_langfuse_spans)
 SPAN_EXPORTS = (PHOENIX, LANGFUSE, LANGFUSE_TRACES)
-"""The known exports. The first one that recognises the columns of a file reads it."""
+"""The known exports. A file is read by the first export that recognizes its columns."""

@@ -210,7 +210,7 @@ def read_facts_beside(transcript: Path, header: Json) -> SessionFacts:
     else:
         entry_arguments = _read_session_file(file, stat.st_mtime_ns, stat.st_size).get(str(session))
     facts = SessionFacts() if entry_arguments is None else build_session_facts(*entry_arguments)
-    return facts._replace(inherited=frozenset(_inherited_ids(transcript, header)))
+    return facts._replace(inherited=frozenset(_read_inherited_ids(transcript, header)))
 
 
 @functools.lru_cache(maxsize=16)
@@ -235,10 +235,10 @@ def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _Entr
     return entries
 
 
-def _inherited_ids(transcript: Path, header: Json) -> Iterator[str]:
+def _read_inherited_ids(transcript: Path, header: Json) -> Iterator[str]:
     """Yield the ids of the entries of the parent transcript, if it exists and is older."""
     parent = _find_parent(transcript, header.get("parentSession"))
-    if parent is None or _age_key(read_header(parent), parent) >= _age_key(header, transcript):
+    if parent is None or _build_age_key(read_header(parent), parent) >= _build_age_key(header, transcript):
         return
     with parent.open("rb") as stream:
         for line in read_lines(stream):
@@ -260,7 +260,7 @@ def _find_parent(transcript: Path, parent_path: Any) -> Path | None:
     return next((file for file in candidates if file != transcript and not file.is_symlink() and file.is_file()), None)
 
 
-def _age_key(header: Json, file: Path) -> tuple[str, str]:
+def _build_age_key(header: Json, file: Path) -> tuple[str, str]:
     """Return the sort key of a transcript: its start time, then its name.
 
     The order is total, so that no two transcripts are copies of each other.

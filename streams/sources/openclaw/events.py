@@ -142,13 +142,13 @@ def wrapped_calls(entry: Entry) -> dict[str, str]:
     """Return the inner tools of the wrapped calls of an entry, by call id."""
     tools: dict[str, str] = {}
     for block in entry.calls:
-        inner = _inner_call(block)
+        inner = _find_inner_call(block)
         if inner is not None and isinstance(block.get("id"), str):
             tools[block["id"]] = inner[0]
     return tools
 
 
-def _inner_call(block: Json) -> tuple[str, Any] | None:
+def _find_inner_call(block: Json) -> tuple[str, Any] | None:
     """Return the inner tool of a wrapped call and its arguments; None if the call is not wrapped.
 
     Small models put the arguments beside the selector instead of under `args`. OpenClaw accepts both.
@@ -170,7 +170,7 @@ def call_event(block: Json) -> Json:
     """Return the event of a tool call, given its block with `id`, `name` and `arguments`."""
     call: Json = {"event": "tool_call"}
     _copy_fields(call, block, _CALL_FIELDS)
-    inner = _inner_call(block) if block.get("name") == WRAPPER else None
+    inner = _find_inner_call(block) if block.get("name") == WRAPPER else None
     if inner is not None:
         call |= {"tool": inner[0], "arguments": inner[1], "via": WRAPPER}
     elif block.get("arguments") is not None:
@@ -202,12 +202,12 @@ def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> list[
     output["result"] = text
     if output.get("tool") not in _MEMORY_TOOLS:
         return [output]
-    recalled: Json = {"event": "memory_event", "action": _recall_action(text, details, is_error=output["is_error"])}
+    recalled: Json = {"event": "memory_event", "action": _find_recall_action(text, details, is_error=output["is_error"])}
     recalled |= {name: output[name] for name in ("tool", "tool_call_id") if name in output}
     return [output, recalled]
 
 
-def _recall_action(text: str, details: Json, *, is_error: bool) -> str:
+def _find_recall_action(text: str, details: Json, *, is_error: bool) -> str:
     """Return the outcome of a memory tool: `recall_failed`, `miss` or `hit`."""
     if is_error:
         return "recall_failed"
@@ -262,11 +262,11 @@ class SessionEvents:
         )
 
 
-def _assistant_events(entry: Entry, _wrapped: Mapping[str, str]) -> list[Json]:
+def _build_assistant_events(entry: Entry, _wrapped: Mapping[str, str]) -> list[Json]:
     events = [call_event(block) for block in entry.calls]
     message = entry.message
     if entry.usage is not None and not entry.is_mirror:
-        usage_event = {"event": "token_usage", "usage": _usage_counts(message["usage"], entry.usage.total)}
+        usage_event = {"event": "token_usage", "usage": _build_usage_counts(message["usage"], entry.usage.total)}
         _copy_fields(usage_event, message, _MODEL_FIELDS)
         events.append(usage_event)
     if entry.stop in _FAILURES:
@@ -276,7 +276,7 @@ def _assistant_events(entry: Entry, _wrapped: Mapping[str, str]) -> list[Json]:
     return events
 
 
-def _usage_counts(usage: Json, total: int) -> Json:
+def _build_usage_counts(usage: Json, total: int) -> Json:
     """Return the token counts and the cost of a usage, under their event names."""
     counts: Json = {"total": total}
     for source_name, event_name in _USAGE_FIELDS:
@@ -292,11 +292,11 @@ def _is_number(value: Any) -> bool:
     return type(value) is int or type(value) is float
 
 
-def _result_events(entry: Entry, wrapped: Mapping[str, str]) -> list[Json]:
+def _build_result_events(entry: Entry, wrapped: Mapping[str, str]) -> list[Json]:
     return output_events(entry.message, entry.text, wrapped)
 
 
 _EVENT_READERS: dict[str, Callable[[Entry, Mapping[str, str]], list[Json]]] = {
-    "assistant": _assistant_events,
-    "toolResult": _result_events,
+    "assistant": _build_assistant_events,
+    "toolResult": _build_result_events,
 }

@@ -222,7 +222,7 @@ def read_session(
         sink=builder.events.add,
         follows_header=follows_header,
         inherited=facts.inherited,
-        skills=_skill_names(facts, trajectory),
+        skills=_read_skill_names(facts, trajectory),
         dialect=dialect,
         transcript_index=transcript_index,
     )
@@ -331,7 +331,7 @@ class _RecordBuilder:
         )
 
 
-def _skill_names(facts: SessionFacts, trajectory: Trajectory) -> frozenset[str]:
+def _read_skill_names(facts: SessionFacts, trajectory: Trajectory) -> frozenset[str]:
     """Return the names of the skills that the session's agent is known to have."""
     names = set(facts.skills)
     for run in trajectory.runs.values():
@@ -443,7 +443,7 @@ class Transcript:
         content = self._identify_content(entry, line)
         earlier_content = self._content_by_id.get(entry.id)
         if earlier_content is not None:
-            return None if _is_same(earlier_content, content) else _duplicate_problem(entry)
+            return None if _is_same(earlier_content, content) else _build_duplicate_problem(entry)
         self._content_by_id[entry.id] = content
         if self.began_at is None:
             self.began_at = entry.at
@@ -617,16 +617,16 @@ def _add_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Json
             evidence.add_call(event)
 
 
-def _duplicate_problem(entry: Entry) -> Problem:
+def _build_duplicate_problem(entry: Entry) -> Problem:
     return Problem("duplicate_id", f"id: {entry.id[:64]!r} belongs to an earlier entry")
 
 
 def _is_same(kept: bytes, content: bytes) -> bool:
     """Return whether two entries with the same id have the same content, given the line or digest kept of each."""
-    return kept == content or _content_digest(kept) == _content_digest(content)
+    return kept == content or _digest_content(kept) == _digest_content(content)
 
 
-def _content_digest(kept: bytes) -> bytes:
+def _digest_content(kept: bytes) -> bytes:
     """Return the digest of a kept line, and a kept digest unchanged. No valid line is as short as a digest."""
     return kept if len(kept) == _DIGEST_SIZE else _digest(canonical_content(kept))
 

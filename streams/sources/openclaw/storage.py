@@ -113,7 +113,7 @@ def _has_transcripts(path: Path) -> bool:
         with closing(_open_database(path)) as connection:
             return not _list_tables(connection).keys().isdisjoint(SOURCES)
     except sqlite3.Error as error:
-        raise _unreadable_error(path, error) from error
+        raise _build_unreadable_error(path, error) from error
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
@@ -137,7 +137,7 @@ def _list_tables(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
     return {table: frozenset(columns) for table, columns in columns_by_table.items()}
 
 
-def _unreadable_error(path: Path, error: sqlite3.Error) -> InputError:
+def _build_unreadable_error(path: Path, error: sqlite3.Error) -> InputError:
     return InputError(f"{path}: cannot be read as a SQLite database ({error})", hint="Check the file and its permissions.")
 
 
@@ -156,7 +156,8 @@ def session_ranges(path: Path, count: int) -> list[SessionRange]:
     try:
         with closing(_open_database(path)) as connection:
             names = [
-                _session_text(session_id) for session_id in _list_sessions(connection, _list_tables(connection), EVERY_SESSION)
+                _describe_session(session_id)
+                for session_id in _list_sessions(connection, _list_tables(connection), EVERY_SESSION)
             ]
     except sqlite3.Error:
         names = []
@@ -166,7 +167,7 @@ def session_ranges(path: Path, count: int) -> list[SessionRange]:
     return [SessionRange(first, end) for first, end in itertools.pairwise([None, *bounds, None])]
 
 
-def _session_text(session: object) -> str:
+def _describe_session(session: object) -> str:
     """Return a session id as text that can be encoded to the same bytes."""
     return session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else str(session)
 
@@ -179,7 +180,7 @@ def _list_sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[s
         return []
     rows = connection.execute(f"{' UNION '.join(parts)} ORDER BY session_id")
     first, end = (None if bound is None else bound.encode("utf-8", "surrogateescape") for bound in within)
-    ids = ((row[0], _session_text(row[0]).encode("utf-8", "surrogateescape")) for row in rows)
+    ids = ((row[0], _describe_session(row[0]).encode("utf-8", "surrogateescape")) for row in rows)
     return [session for session, name in ids if (first is None or name >= first) and (end is None or name < end)]
 
 
@@ -214,7 +215,7 @@ def read_database(path: Path, context: ReadingContext, sessions: SessionRange = 
                 reading.faults += rows.faults
                 yield reading
     except sqlite3.Error as error:
-        raise _unreadable_error(path, error) from error
+        raise _build_unreadable_error(path, error) from error
 
 
 def _check_columns(path: Path, tables: dict[str, frozenset[str]]) -> None:
@@ -445,7 +446,7 @@ def read_state(folder: Path) -> OpenClawState:
         forms.add(JSONL)
     return OpenClawState(
         folder=folder,
-        version=_newest_version(versions) or _nonempty_text(_member_at(config, "meta", "lastTouchedVersion")),
+        version=_find_newest_version(versions) or _nonempty_text(_find_member(config, "meta", "lastTouchedVersion")),
         forms=tuple(form for form in (CURRENT_SQLITE, FIRST_SQLITE, JSONL) if form in forms),
         agents=sum(path.is_dir() for path in (folder / "agents").iterdir()),
         plugin=_read_plugin(config),
@@ -481,10 +482,10 @@ def _describe_database(path: Path) -> tuple[str | None, bool] | None:
                 version = row[0].decode("utf-8", "replace") if row and isinstance(row[0], bytes) else None
             return version, ARCHIVES in tables
     except sqlite3.Error as error:
-        raise _unreadable_error(path, error) from error
+        raise _build_unreadable_error(path, error) from error
 
 
-def _newest_version(versions: set[str | None]) -> str | None:
+def _find_newest_version(versions: set[str | None]) -> str | None:
     """Return the newest version; malformed versions are ignored."""
     readable = [version for version in versions if version and _VERSION.fullmatch(version)]
     return max(readable, key=lambda version: [int(part) for part in re.findall(r"\d+", version)], default=None)
@@ -494,7 +495,7 @@ def _nonempty_text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _member_at(value: Any, *names: str) -> Any:
+def _find_member(value: Any, *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -503,11 +504,13 @@ def _member_at(value: Any, *names: str) -> Any:
 def _read_plugin(config: Any) -> Plugin:
     if config is None:
         return Plugin(None)
-    entry = _member_at(config, "plugins", "entries", PLUGIN)
+    entry = _find_member(config, "plugins", "entries", PLUGIN)
     is_on = (
-        isinstance(entry, dict) and entry.get("enabled") is not False and _member_at(config, "plugins", "enabled") is not False
+        isinstance(entry, dict)
+        and entry.get("enabled") is not False
+        and _find_member(config, "plugins", "enabled") is not False
     )
     if not is_on:
         return Plugin(is_on=False)
-    reads = _member_at(entry, "hooks", "allowConversationAccess") is True
-    return Plugin(is_on, reads, _nonempty_text(_member_at(entry, "config", "url")))
+    reads = _find_member(entry, "hooks", "allowConversationAccess") is True
+    return Plugin(is_on, reads, _nonempty_text(_find_member(entry, "config", "url")))

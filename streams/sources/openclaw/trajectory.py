@@ -166,7 +166,7 @@ class Trajectory:
         if run is None:
             if len(self.runs) >= MAX_RUNS:
                 return None
-            run = Run(run_id, provider=_valid_text(event.get("provider")), model=_valid_text(event.get("modelId")))
+            run = Run(run_id, provider=_read_valid_text(event.get("provider")), model=_read_valid_text(event.get("modelId")))
             self.runs[run_id] = run
         run.last_at = at if run.last_at is None else max(run.last_at, at)
         _apply_event(run, kind, at, data)
@@ -206,7 +206,7 @@ def _parse_time(value: Any) -> datetime | None:
         return None
 
 
-def _valid_text(value: Any) -> str | None:
+def _read_valid_text(value: Any) -> str | None:
     return value if isinstance(value, str) and not has_surrogates(value) else None
 
 
@@ -254,7 +254,7 @@ def _read_skill_names(skills: Any) -> list[str] | None:
 
 def _read_error(messages: Any) -> str | None:
     last = messages[-1] if isinstance(messages, list) and messages else None
-    return _valid_text(last.get("errorMessage")) if isinstance(last, dict) else None
+    return _read_valid_text(last.get("errorMessage")) if isinstance(last, dict) else None
 
 
 def _read_prompt_tokens(cache: Any) -> int:
@@ -325,24 +325,24 @@ def build_run_events(
     """Yield the events of a settled run that the transcript lacks, each with its time."""
     messages = index.messages_of_run(run, until)
     exchange = next((message.exchange for message in messages if message.exchange), None)
-    for kind, key, event, at in _run_events(run, index, messages, context_window):
-        event |= {"event_id": _event_id(run.id, kind, key), "run_id": run.id, "told_by": TRAJECTORY}
+    for kind, key, event, at in _iterate_run_events(run, index, messages, context_window):
+        event |= {"event_id": _build_event_id(run.id, kind, key), "run_id": run.id, "told_by": TRAJECTORY}
         if exchange is not None:
             event["exchange_id"] = exchange
         yield event, at
 
 
-def _run_events(
+def _iterate_run_events(
     run: Run, index: TranscriptIndex, messages: list[TranscriptMessage], context_window: ContextWindow | None
 ) -> Iterator[_RunEvent]:
     for call_id, tool in run.tools.items():
-        yield from _tool_events(call_id, tool, index)
-    yield from _failure_events(run, messages)
-    yield from _usage_event(run, messages)
-    yield from _saturation_event(run, context_window)
+        yield from _build_tool_events(call_id, tool, index)
+    yield from _build_failure_events(run, messages)
+    yield from _build_usage_event(run, messages)
+    yield from _build_saturation_event(run, context_window)
 
 
-def _tool_events(call_id: str, tool: ToolRecord, index: TranscriptIndex) -> Iterator[_RunEvent]:
+def _build_tool_events(call_id: str, tool: ToolRecord, index: TranscriptIndex) -> Iterator[_RunEvent]:
     if any(part in index.wrapped or part in index.calls for part in call_id.split(_ID_SEPARATOR)[1:-1]):
         return
     if call_id not in index.calls and tool.called_at is not None:
@@ -365,7 +365,7 @@ def _tool_events(call_id: str, tool: ToolRecord, index: TranscriptIndex) -> Iter
         yield f"result.{number}", call_id, event, tool.returned_at
 
 
-def _failure_events(run: Run, messages: list[TranscriptMessage]) -> Iterator[_RunEvent]:
+def _build_failure_events(run: Run, messages: list[TranscriptMessage]) -> Iterator[_RunEvent]:
     outcome = run.outcome
     final = len(run.attempts) - 1
     for index, attempt in enumerate(run.attempts):
@@ -376,7 +376,7 @@ def _failure_events(run: Run, messages: list[TranscriptMessage]) -> Iterator[_Ru
         yield (
             "error",
             str(index),
-            {"event": "error_event", "action": "error", **_failure_fields(run, attempt)},
+            {"event": "error_event", "action": "error", **_build_failure_fields(run, attempt)},
             attempt.completed_at,
         )
         if index < final:
@@ -385,7 +385,7 @@ def _failure_events(run: Run, messages: list[TranscriptMessage]) -> Iterator[_Ru
     at = run.ended_at or run.last_at
     if outcome is not None and at is not None and not (messages and messages[-1].stop in _FAILED):
         last = run.attempts[-1] if run.attempts else Attempt(at)
-        yield outcome, "", {"event": "error_event", "action": outcome, **_failure_fields(run, last)}, at
+        yield outcome, "", {"event": "error_event", "action": outcome, **_build_failure_fields(run, last)}, at
 
 
 def _has_failed_message(messages: list[TranscriptMessage], attempts: list[Attempt], index: int) -> bool:
@@ -395,14 +395,14 @@ def _has_failed_message(messages: list[TranscriptMessage], attempts: list[Attemp
     return any(message.stop in _FAILED and begin <= message.at and (end is None or message.at < end) for message in messages)
 
 
-def _failure_fields(run: Run, attempt: Attempt) -> Json:
+def _build_failure_fields(run: Run, attempt: Attempt) -> Json:
     """Return the error message of a failure, and the model that failed."""
     message = attempt.error or attempt.completion.get("promptError")
     fields = {"message": message if isinstance(message, str) else None, "provider": run.provider, "model": run.model}
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _usage_event(run: Run, messages: list[TranscriptMessage]) -> Iterator[_RunEvent]:
+def _build_usage_event(run: Run, messages: list[TranscriptMessage]) -> Iterator[_RunEvent]:
     """Yield the usage of a run that its messages in the transcript do not account for, if there is any."""
     counted = [read_counts(attempt.completion.get("usage")) for attempt in run.attempts]
     used = [usage for usage in counted if usage is not None and usage.total]
@@ -438,7 +438,7 @@ def _add_up_usage(usages: Iterable[Usage]) -> Usage:
     return total
 
 
-def _saturation_event(run: Run, context_window: ContextWindow | None) -> Iterator[_RunEvent]:
+def _build_saturation_event(run: Run, context_window: ContextWindow | None) -> Iterator[_RunEvent]:
     last = next((attempt for attempt in reversed(run.attempts) if attempt.prompt_tokens), None)
     if (
         context_window is None
@@ -460,7 +460,7 @@ def _saturation_event(run: Run, context_window: ContextWindow | None) -> Iterato
         yield "context", str(context_window.tokens), event, last.completed_at
 
 
-def _event_id(run: str, kind: str, key: str) -> str:
+def _build_event_id(run: str, kind: str, key: str) -> str:
     """Return the id of an event, built from run, kind and key; their digest if it would be too long."""
     name = _ID_SEPARATOR.join(part for part in (TRAJECTORY, run, kind, key) if part)
     return name if len(name) <= MAX_ID else f"{TRAJECTORY}{_ID_SEPARATOR}{blake2b(name.encode(), digest_size=16).hexdigest()}"

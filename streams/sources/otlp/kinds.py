@@ -98,7 +98,11 @@ def read_kind(received: ReceivedSpan, attributes: Mapping[str, Any], present: Pr
             unknown = f"{name} = {value[:_MAX_UNKNOWN]}"
     if unknown and _names_helper_task(unknown.partition(" = ")[2]):
         return KindReading("helper", first_dialect)
-    kind = _kind_by_content(attributes, present) if is_other else _kind_by_signs(attributes, present, is_named=bool(unknown))
+    kind = (
+        _find_kind_by_content(attributes, present)
+        if is_other
+        else _find_kind_by_signs(attributes, present, is_named=bool(unknown))
+    )
     if kind == "other":
         return KindReading(kind, first_dialect, unknown or None)
     return KindReading(kind, first_dialect or "otel")
@@ -109,7 +113,7 @@ def _names_helper_task(value: str) -> bool:
     return any(stem in lower for stem in HELPER_STEMS) or names_helper(value)
 
 
-def _kind_by_content(attributes: Mapping[str, Any], present: PresentAttributes) -> Kind:
+def _find_kind_by_content(attributes: Mapping[str, Any], present: PresentAttributes) -> Kind:
     """Return `inference` if a model was called and answered, although the span names another kind, such as a prompt."""
     if not attributes.keys().isdisjoint(HELPER_SIGNS):
         return "helper"
@@ -118,7 +122,7 @@ def _kind_by_content(attributes: Mapping[str, Any], present: PresentAttributes) 
     return "other"
 
 
-def _kind_by_signs(attributes: Mapping[str, Any], present: PresentAttributes, *, is_named: bool) -> Kind:
+def _find_kind_by_signs(attributes: Mapping[str, Any], present: PresentAttributes, *, is_named: bool) -> Kind:
     """Return the kind of a span by its other attributes. `is_named` is True if the span names a kind that is in no table."""
     names = attributes.keys()
     if not names.isdisjoint(HELPER_SIGNS):

@@ -1,6 +1,6 @@
 """The messages of a span: those sent to a model and those it returned, in every attribute and shape that instrumentors write.
 
-One normaliser reads parts, content blocks and flat chat completions. It recognises a shape by its field names, not by the instrumentor,
+One normalizer reads parts, content blocks and flat chat completions. It recognizes a shape by its field names, not by the instrumentor,
 because frameworks pass on what their providers sent:
 
 1. A value is a text, a list, an object, or JSON text of one of these, possibly encoded twice.
@@ -216,7 +216,7 @@ def _build_request(messages: Sequence[Message], *, is_cut: bool) -> SpanMessages
     """Return messages sent to a model, with the fields derived from them."""
     if not messages:
         return SpanMessages(messages, is_cut)
-    last_answer = _last_answer_index(messages)
+    last_answer = _find_last_answer_index(messages)
     after_answer = messages[last_answer + 1 :]
     thoughts: tuple[str, ...] = ()
     if last_answer >= 0 and all(message.results for message in after_answer):
@@ -238,7 +238,7 @@ def _find_last_question(messages: Sequence[Message]) -> str | None:
     return None
 
 
-def _last_answer_index(messages: Sequence[Message]) -> int:
+def _find_last_answer_index(messages: Sequence[Message]) -> int:
     """Return the index of the model's last message; -1 if there is none."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].role == "assistant":
@@ -267,7 +267,7 @@ def _find_last_answer(messages: Sequence[Message]) -> Sequence[Message]:
 
 def _split_conversation(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
     """Return the messages of a conversation before its final answer, and the final answer."""
-    last = _last_answer_index(messages)
+    last = _find_last_answer_index(messages)
     if last < 0 or last < len(messages) - 1:
         return messages, ()
     return messages[:last], messages[last:]
@@ -290,7 +290,7 @@ def _read_event(event: Event, role: str) -> list[Message]:
     """Return the messages of an event. They are in its attributes, in one attribute with the whole message, or in JSON text of its body."""
     attributes = event.attributes
     if "role" not in attributes:
-        whole_message = _first_member(attributes, *conventions.EVENT_CONTENT)
+        whole_message = _find_first_member(attributes, *conventions.EVENT_CONTENT)
         value = parse_json(attributes.get("content") if whole_message is None else whole_message).value
         message_fields = _CERTAIN_MESSAGE_FIELDS if whole_message is None else _MESSAGE_FIELDS
         if isinstance(value, dict) and not message_fields.isdisjoint(value):
@@ -361,7 +361,7 @@ class Message(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """The texts, join_placeholders by line breaks; the media placeholders if there are none."""
+        """The texts, joined by line breaks; the media placeholders if there are none."""
         return "\n".join(self.texts) or join_placeholders(self.media)
 
     @property
@@ -413,7 +413,7 @@ def _read_list(values: list[Any], role: str, depth: int) -> list[Message]:
             messages += _read_held_messages(item, role, depth - 1)
             last = None
             continue
-        message = _message_of_block(item, role, depth)
+        message = _build_block_message(item, role, depth)
         if not message.has_content:
             continue
         if last is not None and last.role == message.role:
@@ -424,7 +424,7 @@ def _read_list(values: list[Any], role: str, depth: int) -> list[Message]:
     return messages
 
 
-def _message_of_block(item: Any, role: str, depth: int) -> Message:
+def _build_block_message(item: Any, role: str, depth: int) -> Message:
     """Return a message with a block or a text of a list, in the role that fits its kind."""
     message = Message(role)
     if isinstance(item, dict):
@@ -512,14 +512,14 @@ def _read_held_messages(value: Json, role: str, depth: int) -> list[Message]:
 def _find_finish_reason(value: Json) -> str | None:
     if _FINISH_SET.isdisjoint(value):
         return None
-    reason = _first_string(value, *_FINISH_NAMES)
+    reason = _find_first_string(value, *_FINISH_NAMES)
     info = value.get("generation_info")
     if reason is None and isinstance(info, dict):
-        return _first_string(info, "finish_reason")
+        return _find_first_string(info, "finish_reason")
     return reason
 
 
-def _first_string(value: Json, *names: str) -> str | None:
+def _find_first_string(value: Json, *names: str) -> str | None:
     for name in names:
         if isinstance(member := value.get(name), str) and member:
             return member
@@ -534,7 +534,7 @@ def _add_block(message: Message, block: Json, depth: int) -> None:
         add(message, block)
         return
     if (placeholder := placeholder_of(block)) is not None:
-        transcript = _first_string(block, "transcript")
+        transcript = _find_first_string(block, "transcript")
         if transcript:
             message.texts.append(transcript)
         else:
@@ -696,11 +696,11 @@ def _add_calls(message: Message, calls: Iterable[Any]) -> None:
 def _build_call(value: Json) -> ToolCall:
     function = value.get("function")
     inner = function if isinstance(function, dict) else value
-    arguments = parse_json(_first_member(inner, "arguments", "args", "input", "tool_kwargs")).value
-    return ToolCall(_first_string(inner, "name", "toolName", "tool_name"), _find_call_id(value), arguments)
+    arguments = parse_json(_find_first_member(inner, "arguments", "args", "input", "tool_kwargs")).value
+    return ToolCall(_find_first_string(inner, "name", "toolName", "tool_name"), _find_call_id(value), arguments)
 
 
-def _first_member(value: Json, *names: str) -> Any:
+def _find_first_member(value: Json, *names: str) -> Any:
     for name in names:
         if (member := value.get(name)) is not None:
             return member
@@ -708,11 +708,11 @@ def _first_member(value: Json, *names: str) -> Any:
 
 
 def _find_call_id(value: Json) -> str | None:
-    return _first_string(value, "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "id", "ref")
+    return _find_first_string(value, "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "id", "ref")
 
 
 def _build_result(value: Json, text: str | None) -> ToolResult:
-    output = _first_member(value, "response", "result", "output", "content")
+    output = _find_first_member(value, "response", "result", "output", "content")
     origin = value.get("origin")  # Haystack's results name their call
     call = origin if isinstance(origin, dict) else value
     failed = failed_by_result(value)
@@ -722,7 +722,7 @@ def _build_result(value: Json, text: str | None) -> ToolResult:
         failed = True if value.get("status") == "error" else failed_by_result(output)
     return ToolResult(
         output=output_text(output if text is None else text),
-        name=_first_string(call, "name", "toolName", "tool_name"),
+        name=_find_first_string(call, "name", "toolName", "tool_name"),
         call_id=_find_call_id(call),
         is_error=failed,
     )
@@ -799,17 +799,17 @@ def unflatten(values: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
         else:
             if steps:
                 node[steps[-1]] = value
-    objects = _lists_from_tree(tree)
+    objects = _convert_tree_to_lists(tree)
     return [item for item in objects if isinstance(item, dict)] if isinstance(objects, list) else []
 
 
-def _lists_from_tree(node: Any) -> Any:
+def _convert_tree_to_lists(node: Any) -> Any:
     """Return the tree with lists in place of nodes whose names are numbers."""
     if not isinstance(node, dict):
         return node
     if node and all(name.isdecimal() and len(name) <= _MAX_INDEX_DIGITS for name in node):
-        return [_lists_from_tree(node[name]) for name in sorted(node, key=int)]
-    return {name: _lists_from_tree(value) for name, value in node.items()}
+        return [_convert_tree_to_lists(node[name]) for name in sorted(node, key=int)]
+    return {name: _convert_tree_to_lists(value) for name, value in node.items()}
 
 
 def failed_by_attributes(attributes: Attributes) -> bool:
@@ -862,18 +862,20 @@ def _failed_by_envelope(result: Mapping[str, Any], depth: int) -> bool | None:
 
 
 def _add_text_block(message: Message, block: Json) -> None:
-    text = _first_member(block, "content", "text", "refusal")
+    text = _find_first_member(block, "content", "text", "refusal")
     _add_text(message.thoughts if block.get("thought") is True else message.texts, text)
 
 
 def _add_thought_block(message: Message, block: Json) -> None:
-    summary = _first_member(block, "summary", "reasoningText")
+    summary = _find_first_member(block, "summary", "reasoningText")
     if isinstance(summary, list):
         message.thoughts += [item["text"] for item in summary if isinstance(item, dict) and isinstance(item.get("text"), str)]
         return
     if isinstance(summary, dict):
         block = summary
-    _add_text(message.thoughts, _first_member(block, "content", "thinking", "reasoning", "text", "reasoning_text", "summary"))
+    _add_text(
+        message.thoughts, _find_first_member(block, "content", "thinking", "reasoning", "text", "reasoning_text", "summary")
+    )
 
 
 def _add_call_block(message: Message, block: Json) -> None:

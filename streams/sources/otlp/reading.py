@@ -70,17 +70,17 @@ class FactReader:
         """Return the facts of a span or log record."""
         if received.resource is not self._resource or self._scope != (received.scope, received.scope_version):
             self._read_resource(received)
-        environment = _first_text((conventions.ENVIRONMENT,), received.attributes, received.resource)
+        environment = _find_first_text((conventions.ENVIRONMENT,), received.attributes, received.resource)
         if environment is not None and environment.startswith(conventions.EVALUATION_ENVIRONMENTS):
-            return _evaluation_facts(received, environment)
+            return _read_evaluation_facts(received, environment)
         span = _read_span(received)
         request, response = self._conversations.read(span.attributes, span.present, received.events, span.kind)
         answer = _choose_answer(span, response)
-        facts = self._common_facts(span) | _conversation_facts(span, request, response, answer)
+        facts = self._read_common_facts(span) | _read_conversation_facts(span, request, response, answer)
         if span.kind == "tool":
-            facts |= _tool_facts(span)
+            facts |= _read_tool_facts(span)
         else:
-            facts |= _exchange_facts(span, request, response, answer)
+            facts |= _read_exchange_facts(span, request, response, answer)
         return SpanFacts(**facts)
 
     def _read_resource(self, received: ReceivedSpan) -> None:
@@ -90,33 +90,33 @@ class FactReader:
         self._label_attributes = self._all_label_attributes
         if _has_framework_version(received):
             self._label_attributes = _without_service_version(self._all_label_attributes)
-        self._session = _first_text(conventions.SESSION, resource)
-        self._service = _identifier(_first_text((conventions.SERVICE,), resource))
+        self._session = _find_first_text(conventions.SESSION, resource)
+        self._service = _read_identifier(_find_first_text((conventions.SERVICE,), resource))
         self._resource_labels = _read_labels(self._label_attributes, {}, resource)
 
-    def _common_facts(self, span: _Span) -> dict[str, Any]:
+    def _read_common_facts(self, span: _Span) -> dict[str, Any]:
         """Return the facts that a span of any kind may have."""
         received = span.received
         attributes = span.attributes
         metadata = _read_metadata(span)
-        session = _first_text(span.present.session, attributes) or _first_text(conventions.METADATA_SESSION, metadata)
+        session = _find_first_text(span.present.session, attributes) or _find_first_text(conventions.METADATA_SESSION, metadata)
         return {
             "kind": span.kind,
             "name": _clean_label(received.name),
             "dialect": span.dialect,
-            "scope": _identifier(received.scope),
-            "unknown": _identifier(span.unknown),
+            "scope": _read_identifier(received.scope),
+            "unknown": _read_identifier(span.unknown),
             "serves": not conventions.SERVER_ATTRIBUTES.isdisjoint(attributes),
-            "session_id": _identifier(session or self._session),
-            "agent": _identifier(_agent_name(span, metadata)),
+            "session_id": _read_identifier(session or self._session),
+            "agent": _read_identifier(_find_agent_name(span, metadata)),
             "service": self._service,
-            "model": _identifier(_model_name(span)),
-            "response_id": _identifier(_response_id(span)),
-            "error": _error_message(span),
+            "model": _read_identifier(_find_model_name(span)),
+            "response_id": _read_identifier(_find_response_id(span)),
+            "error": _find_error_message(span),
             "memory": attributes.get("gen_ai.operation.name") if span.kind == "memory" else None,
             "labels": self._read_span_labels(attributes),
             "ratings": tuple(_read_ratings(received.events)),
-            "probability": _sampling_probability(received.trace_state),
+            "probability": _read_sampling_probability(received.trace_state),
         }
 
     def _read_span_labels(self, attributes: Attributes) -> dict[str, str]:
@@ -159,18 +159,20 @@ def _merge_details(received: ReceivedSpan) -> tuple[Attributes, PresentAttribute
     return merged, find_present_attributes(merged) if details else present
 
 
-def _evaluation_facts(received: ReceivedSpan, environment: str) -> SpanFacts:
+def _read_evaluation_facts(received: ReceivedSpan, environment: str) -> SpanFacts:
     """Return the facts of a span of an evaluator or an experiment. It is only counted, because its texts are not those of an agent."""
     return SpanFacts(
         kind="evaluation",
         name=_clean_label(received.name),
         dialect="langfuse",
-        scope=_identifier(received.scope),
-        unknown=_identifier(f"{conventions.ENVIRONMENT} = {environment}"),
+        scope=_read_identifier(received.scope),
+        unknown=_read_identifier(f"{conventions.ENVIRONMENT} = {environment}"),
     )
 
 
-def _conversation_facts(span: _Span, request: SpanMessages, response: SpanMessages, answer: Message | None) -> dict[str, Any]:
+def _read_conversation_facts(
+    span: _Span, request: SpanMessages, response: SpanMessages, answer: Message | None
+) -> dict[str, Any]:
     """Return the facts about the messages of a span of any kind."""
     usage = None
     if span.kind in _METERED_KINDS and span.present.token_conventions:
@@ -179,13 +181,13 @@ def _conversation_facts(span: _Span, request: SpanMessages, response: SpanMessag
     return {
         "thinking": "\n\n".join(_read_thoughts(span, request, answer)) or None,
         "usage": None if usage is None else usage.counts,
-        "stop_reason": _stop_reason(span, answer),
+        "stop_reason": _find_stop_reason(span, answer),
         "compacted": is_compacted or any(message.compacted for message in response.messages),
         "tags": _read_tags(is_cut=span.received.lost or request.is_cut or response.is_cut, usage=usage),
     }
 
 
-def _tool_facts(span: _Span) -> dict[str, Any]:
+def _read_tool_facts(span: _Span) -> dict[str, Any]:
     """Return the facts of a span that is a tool call."""
     returned = _read_tool_result(span)
     return {
@@ -195,7 +197,7 @@ def _tool_facts(span: _Span) -> dict[str, Any]:
     }
 
 
-def _exchange_facts(span: _Span, request: SpanMessages, response: SpanMessages, answer: Message | None) -> dict[str, Any]:
+def _read_exchange_facts(span: _Span, request: SpanMessages, response: SpanMessages, answer: Message | None) -> dict[str, Any]:
     """Return the question, answer and calls of a span that is not a tool call."""
     return {
         "question": request.question,
@@ -236,34 +238,34 @@ def _read_metadata(span: _Span) -> Attributes:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _agent_name(span: _Span, metadata: Attributes) -> str | None:
+def _find_agent_name(span: _Span, metadata: Attributes) -> str | None:
     attributes = span.attributes
     present = span.present
-    name = _first_text(present.agent, attributes) or _first_text(conventions.METADATA_AGENT, metadata)
+    name = _find_first_text(present.agent, attributes) or _find_first_text(conventions.METADATA_AGENT, metadata)
     if name is not None or span.kind != "agent":
         return name
-    entity = _first_text(present.agent_of_entity, attributes)
+    entity = _find_first_text(present.agent_of_entity, attributes)
     if entity is not None:
         return entity
-    node = _first_text(present.agent_node, attributes)
+    node = _find_first_text(present.agent_node, attributes)
     return None if node in conventions.FRAMEWORK_AGENT_NAMES else node
 
 
-def _model_name(span: _Span) -> str | None:
-    name = _first_text(span.present.model, span.attributes)
+def _find_model_name(span: _Span) -> str | None:
+    name = _find_first_text(span.present.model, span.attributes)
     if name is None and span.kind == "inference":
-        return _first_text(span.present.model_of_request, span.attributes)
+        return _find_first_text(span.present.model_of_request, span.attributes)
     return name
 
 
-def _response_id(span: _Span) -> str | None:
-    response_id = _first_text(span.present.response_id, span.attributes)
+def _find_response_id(span: _Span) -> str | None:
+    response_id = _find_first_text(span.present.response_id, span.attributes)
     if response_id is None and span.kind == "inference" and span.present.output:
-        return _response_id_in_output(span.attributes[conventions.OUTPUT])
+        return _find_response_id_in_output(span.attributes[conventions.OUTPUT])
     return response_id
 
 
-def _response_id_in_output(output: Any) -> str | None:
+def _find_response_id_in_output(output: Any) -> str | None:
     """Return the id in a provider's response, if the span has the whole response; None if it does not."""
     answer = parse_json(output).value
     if isinstance(answer, list) and len(answer) == 1:
@@ -273,14 +275,14 @@ def _response_id_in_output(output: Any) -> str | None:
     return None
 
 
-def _error_message(span: _Span) -> str | None:
+def _find_error_message(span: _Span) -> str | None:
     """Return the reason why a span failed; None if it did not.
 
     It is the message of the last exception, else the status message without its stack trace, else the type of the error.
     """
     received = span.received
     attributes = span.attributes
-    error_type = _first_text(span.present.error, attributes)
+    error_type = _find_first_text(span.present.error, attributes)
     is_error_level = attributes.get("langfuse.observation.level") == "ERROR"
     if not received.failed and not is_error_level and error_type is None:
         return None
@@ -302,11 +304,11 @@ def _read_thoughts(span: _Span, request: SpanMessages, answer: Message | None) -
     return thoughts or request.thoughts
 
 
-def _stop_reason(span: _Span, answer: Message | None) -> str | None:
-    reason = parse_json(_first_value(span.present.stop_reason, span.attributes)).value
+def _find_stop_reason(span: _Span, answer: Message | None) -> str | None:
+    reason = parse_json(_find_first_value(span.present.stop_reason, span.attributes)).value
     if isinstance(reason, list) and reason:
         reason = reason[0]
-    return _identifier(reason) or (None if answer is None else _identifier(answer.finish))
+    return _read_identifier(reason) or (None if answer is None else _read_identifier(answer.finish))
 
 
 def _read_tags(*, is_cut: bool, usage: UsageReading | None) -> tuple[str, ...]:
@@ -324,12 +326,12 @@ def _read_calls(span: _Span, answer: Message) -> tuple[ToolCall, ...]:
         return tuple(answer.calls)
     calls: list[ToolCall] = []
     for name in span.present.tool_calls:
-        for item in _objects_in(span.attributes[name]):
+        for item in _list_objects(span.attributes[name]):
             calls += build_message({"role": "assistant", "tool_calls": [item]}).calls
     return tuple(calls)
 
 
-def _objects_in(value: Any) -> list[Any]:
+def _list_objects(value: Any) -> list[Any]:
     """Return the objects of a list, which may be JSON text."""
     items = parse_json(value).value
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
@@ -339,14 +341,14 @@ def _read_tool_result(span: _Span) -> ToolResult | None:
     """Return the result of a tool's span. LangChain wraps it in a message with the id of the call."""
     attributes = span.attributes
     present = span.present
-    output = _first_value(present.result, attributes)
+    output = _find_first_value(present.result, attributes)
     if output is None:
         output = _read_event_field(span.received.events, conventions.TOOL_RESULT_EVENTS)
     value = parse_json(output).value
     if is_elided(value):
         output = None
         value = None
-    error = _error_message(span)
+    error = _find_error_message(span)
     failed = error is not None or failed_by_attributes(attributes)
     if output is None and not failed:
         return None
@@ -355,8 +357,8 @@ def _read_tool_result(span: _Span) -> ToolResult | None:
         result = ToolResult(output_text(output) if output is not None else error or "")
     return ToolResult(
         output=result.output,
-        name=_tool_name(_first_text(present.tool, attributes)),
-        call_id=_identifier(_first_text(present.tool_call_id, attributes) or result.call_id),
+        name=_find_tool_name(_find_first_text(present.tool, attributes)),
+        call_id=_read_identifier(_find_first_text(present.tool_call_id, attributes) or result.call_id),
         is_error=failed or result.is_error is True or failed_by_result(value) is True,
     )
 
@@ -364,21 +366,21 @@ def _read_tool_result(span: _Span) -> ToolResult | None:
 def _read_tool_call(span: _Span, returned: ToolResult | None) -> ToolCall:
     attributes = span.attributes
     present = span.present
-    name = _first_text(present.tool, attributes)
+    name = _find_first_text(present.tool, attributes)
     if name is None:
         name = span.received.name.removeprefix("execute_tool ").removesuffix(".tool")
-    call_id = _identifier(_first_text(present.tool_call_id, attributes))
+    call_id = _read_identifier(_find_first_text(present.tool_call_id, attributes))
     if call_id is None and returned is not None:
         call_id = returned.call_id
-    arguments = _first_value(present.arguments, attributes)
+    arguments = _find_first_value(present.arguments, attributes)
     if arguments is None:
         arguments = _read_event_field(span.received.events, conventions.TOOL_ARGUMENTS_EVENTS)
-    return ToolCall(_tool_name(name), call_id, _unwrap_arguments(parse_json(arguments).value))
+    return ToolCall(_find_tool_name(name), call_id, _unwrap_arguments(parse_json(arguments).value))
 
 
-def _tool_name(name: str | None) -> str | None:
+def _find_tool_name(name: str | None) -> str | None:
     """Return the name of a tool. The method name of a callable Python object is removed."""
-    return None if name is None else _identifier(name.removesuffix(".__call__"))
+    return None if name is None else _read_identifier(name.removesuffix(".__call__"))
 
 
 def _unwrap_arguments(value: Any) -> Any:
@@ -415,19 +417,19 @@ def _read_ratings(events: Iterable[Event]) -> Iterator[Rating]:
         if event.name == conventions.EVALUATION_EVENT:
             attributes = event.attributes
             yield Rating(
-                name=_identifier(attributes.get("gen_ai.evaluation.name")) or "evaluation",
-                score=_finite_number(attributes.get("gen_ai.evaluation.score.value")),
-                label=_identifier(attributes.get("gen_ai.evaluation.score.label")),
-                explanation=_first_text(("gen_ai.evaluation.explanation",), attributes),
-                response_id=_identifier(attributes.get("gen_ai.response.id")),
+                name=_read_identifier(attributes.get("gen_ai.evaluation.name")) or "evaluation",
+                score=_read_finite_number(attributes.get("gen_ai.evaluation.score.value")),
+                label=_read_identifier(attributes.get("gen_ai.evaluation.score.label")),
+                explanation=_find_first_text(("gen_ai.evaluation.explanation",), attributes),
+                response_id=_read_identifier(attributes.get("gen_ai.response.id")),
             )
 
 
-def _finite_number(value: Any) -> float | None:
+def _read_finite_number(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and math.isfinite(value) else None
 
 
-def _sampling_probability(trace_state: str) -> float | None:
+def _read_sampling_probability(trace_state: str) -> float | None:
     """Return the share of traces that the sender keeps. `ot=th:…` has the leading hexadecimal digits of a 56-bit threshold."""
     threshold = _THRESHOLD.search(trace_state)
     if threshold is None:
@@ -458,13 +460,13 @@ def _without_service_version(label_attributes: Mapping[str, Sequence[str]]) -> M
 def _read_labels(label_attributes: Mapping[str, Sequence[str]], attributes: Attributes, resource: Attributes) -> dict[str, str]:
     labels: dict[str, str] = {}
     for label in sorted(label_attributes):
-        text = _clean_label(_first_text(label_attributes[label], attributes, resource) or "")
+        text = _clean_label(_find_first_text(label_attributes[label], attributes, resource) or "")
         if text and len(labels) < MAX_LABELS:
             labels[label] = text
     return labels
 
 
-def _first_text(names: Iterable[str], *sources: Attributes) -> str | None:
+def _find_first_text(names: Iterable[str], *sources: Attributes) -> str | None:
     """Return the value of the first of these attributes that has one, as text."""
     for source in sources:
         for name in names:
@@ -477,7 +479,7 @@ def _first_text(names: Iterable[str], *sources: Attributes) -> str | None:
     return None
 
 
-def _first_value(names: Names, attributes: Attributes) -> Any:
+def _find_first_value(names: Names, attributes: Attributes) -> Any:
     """Return the first value that its sender did not withhold; an empty text only if there is no other value."""
     fallback = None
     for name in names:
@@ -490,7 +492,7 @@ def _first_value(names: Names, attributes: Attributes) -> Any:
     return fallback
 
 
-def _identifier(value: Any) -> str | None:
+def _read_identifier(value: Any) -> str | None:
     """Return an id or name without control characters; None if nothing is left. It is cut later, after redaction."""
     if not isinstance(value, str):
         return None

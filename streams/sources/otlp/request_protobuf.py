@@ -50,14 +50,14 @@ def _read_repaired_items(body: bytes, request_format: RequestFormat) -> Iterator
             f"the body is not a protobuf message of OTLP's {request_format.request.DESCRIPTOR.name}", hint=SEND_HINT
         ) from error
     for group in getattr(request, request_format.groups.field):
-        resource = _repair(group.resource, Resource)
+        resource = _repair_message(group.resource, Resource)
         attributes = read_attributes(resource.message.attributes)
         for scope_group in getattr(group, request_format.scopes.field):
-            repaired_scope = _repair(scope_group.scope, InstrumentationScope).message
+            repaired_scope = _repair_message(scope_group.scope, InstrumentationScope).message
             scope = Scope(repaired_scope.name, repaired_scope.version)
             for item in getattr(scope_group, request_format.items.field):
                 _drop_unread_fields(item)
-                repaired_item = _repair(item, request_format.item_class)
+                repaired_item = _repair_message(item, request_format.item_class)
                 yield RequestItem(attributes, scope, repaired_item.message, resource.is_repaired or repaired_item.is_repaired)
 
 
@@ -115,7 +115,7 @@ class _RepairedMessage(NamedTuple):
     is_repaired: bool
 
 
-def _repair(message: Message, strict: type[Strict]) -> _RepairedMessage:
+def _repair_message(message: Message, strict: type[Strict]) -> _RepairedMessage:
     """Return a part of a lenient request as a strict message. Texts that are not UTF-8 are repaired."""
     try:
         return _RepairedMessage(strict.FromString(message.SerializeToString()), is_repaired=False)

@@ -122,7 +122,7 @@ def build_record(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
         project=owner.project,
         session_id=facts.session_id or received.trace_id,
         trace_id=received.trace_id,
-        span_id=f"{received.span_id}:{_short_digest(content_digest)}" if received.is_log else received.span_id,
+        span_id=f"{received.span_id}:{_compute_short_digest(content_digest)}" if received.is_log else received.span_id,
         parent_span_id=received.parent_id,
         started_at=received.started_at,
         ended_at=received.ended_at,
@@ -227,7 +227,7 @@ def _redact_name(name: str | None, redactor: Redactor) -> str | None:
     return None if name is None else redactor.redact_name(name)[:MAX_ID].strip() or None
 
 
-def _short_name(name: str | None) -> str | None:
+def _shorten_name(name: str | None) -> str | None:
     return None if name is None else name[:MAX_ID].strip() or None
 
 
@@ -269,11 +269,11 @@ def _shorten(facts: SpanFacts, divisor: int) -> SpanFacts:
     return (
         short
         if short == facts
-        else msgspec.structs.replace(short, tags=_add_truncated_tag(facts, is_cut=any(_changed_texts(short, facts))))
+        else msgspec.structs.replace(short, tags=_add_truncated_tag(facts, is_cut=any(_list_changed_texts(short, facts))))
     )
 
 
-def _changed_texts(short: SpanFacts, facts: SpanFacts) -> list[bool]:
+def _list_changed_texts(short: SpanFacts, facts: SpanFacts) -> list[bool]:
     """Return whether each text of the exchange was cut. Tool texts are always cut, so they do not mark the exchange."""
     return [getattr(short, name) != getattr(facts, name) for name in _TEXT_FACTS]
 
@@ -292,7 +292,7 @@ def _shorten_result(result: ToolResult, divisor: int) -> ToolResult:
 
 
 def _shorten_rating(rating: Rating, divisor: int) -> Rating:
-    names = {name: _short_name(getattr(rating, name)) for name in ("label", "response_id")}
+    names = {name: _shorten_name(getattr(rating, name)) for name in ("label", "response_id")}
     why = None if rating.explanation is None else cut(rating.explanation, MAX_ARGUMENTS_CHARACTERS // divisor)
     return msgspec.structs.replace(rating, name=rating.name[:MAX_ID], explanation=why, **names)
 
@@ -301,5 +301,5 @@ def _add_truncated_tag(facts: SpanFacts, *, is_cut: bool) -> tuple[str, ...]:
     return tuple(sorted({*facts.tags, TRUNCATED})) if is_cut else facts.tags
 
 
-def _short_digest(text: str) -> str:
+def _compute_short_digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -76,16 +76,16 @@ class _Counts(NamedTuple):
 
 def _read_counts(attributes: Mapping[str, Any], convention: TokenConvention) -> _Counts:
     if convention.container is None:
-        return _Counts(*(_first_count(attributes, getattr(convention, field)) for field in COUNT_FIELDS))
+        return _Counts(*(_find_first_count(attributes, getattr(convention, field)) for field in COUNT_FIELDS))
     details = parse_json(attributes[convention.container]).value
     if not isinstance(details, dict):
         return _Counts()
     if convention.parts is None:
-        return _Counts(*(_first_count_at(details, getattr(convention, field)) for field in COUNT_FIELDS))
+        return _Counts(*(_find_first_count_at(details, getattr(convention, field)) for field in COUNT_FIELDS))
     return _add_up_counts(details, convention, convention.parts)
 
 
-def _first_count(attributes: Mapping[str, Any], names: Iterable[str]) -> int | None:
+def _find_first_count(attributes: Mapping[str, Any], names: Iterable[str]) -> int | None:
     for name in names:
         count = _parse_count(attributes[name])
         if count is not None:
@@ -93,9 +93,9 @@ def _first_count(attributes: Mapping[str, Any], names: Iterable[str]) -> int | N
     return None
 
 
-def _first_count_at(details: Mapping[str, Any], paths: Iterable[str]) -> int | None:
+def _find_first_count_at(details: Mapping[str, Any], paths: Iterable[str]) -> int | None:
     for path in paths:
-        count = _parse_count(_value_at(details, path))
+        count = _parse_count(_find_value(details, path))
         if count is not None:
             return count
     return None
@@ -113,7 +113,7 @@ def _add_up_counts(details: Mapping[str, Any], convention: TokenConvention, pref
 
 
 def _sum_counts(details: Mapping[str, Any], paths: Iterable[str]) -> int | None:
-    counts = [_parse_count(_value_at(details, path)) for path in paths]
+    counts = [_parse_count(_find_value(details, path)) for path in paths]
     present = [count for count in counts if count is not None]
     return min(sum(present), MAX_COUNT) if present else None
 
@@ -127,7 +127,7 @@ def _parse_count(value: Any) -> int | None:
     return int(value)
 
 
-def _value_at(details: Mapping[str, Any], path: str) -> Any:
+def _find_value(details: Mapping[str, Any], path: str) -> Any:
     value: Any = details
     for step in path.split("."):
         if isinstance(value, dict):
@@ -140,27 +140,27 @@ def _value_at(details: Mapping[str, Any], path: str) -> Any:
 
 
 def _interpret(counts: _Counts, convention: TokenConvention) -> UsageReading:
-    readings = _possible_readings(counts, convention)
+    readings = _list_possible_readings(counts, convention)
     fitting = [usage for usage in readings if _fits_total(usage, counts)]
     if readings[0] in fitting:
         return UsageReading(readings[0])
     if len(fitting) == 1:
         return UsageReading(fitting[0])
-    return UsageReading(_agreed_counts(fitting or readings), is_clear=False)
+    return UsageReading(_find_agreed_counts(fitting or readings), is_clear=False)
 
 
-def _possible_readings(counts: _Counts, convention: TokenConvention) -> list[Usage]:
+def _list_possible_readings(counts: _Counts, convention: TokenConvention) -> list[Usage]:
     """Return the distinct possible readings. That of the convention comes first."""
     readings: list[Usage] = []
-    for tokens_read in _possible_sums(counts.input, counts.cached, convention.cache_is):
-        for tokens_written in _possible_sums(counts.output, counts.reasoning or 0, convention.reasoning_is):
+    for tokens_read in _list_possible_sums(counts.input, counts.cached, convention.cache_is):
+        for tokens_written in _list_possible_sums(counts.output, counts.reasoning or 0, convention.reasoning_is):
             usage = Usage(tokens_read, tokens_written, counts.cache_read, counts.cache_write)
             if usage not in readings:
                 readings.append(usage)
     return readings
 
 
-def _possible_sums(count: int | None, part: int, part_is: Included) -> list[int | None]:
+def _list_possible_sums(count: int | None, part: int, part_is: Included) -> list[int | None]:
     """Return the possible sums of a count and a part that it may or may not include. That of the convention comes first."""
     if not part:
         return [count]
@@ -180,7 +180,7 @@ def _fits_total(usage: Usage, counts: _Counts) -> bool:
     return counts.cached > counts.input and counts.total == counts.input + counts.output
 
 
-def _agreed_counts(readings: Sequence[Usage]) -> Usage:
+def _find_agreed_counts(readings: Sequence[Usage]) -> Usage:
     """Return the counts on which all readings agree."""
     agreed = {}
     for field in Usage.__struct_fields__:

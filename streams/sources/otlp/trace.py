@@ -108,7 +108,7 @@ class Trace:
     @cached_property
     def requests(self) -> list[StoredSpan]:
         """The innermost requests to models. A framework may report several of them inside a span that is also called a request."""
-        enclosing_ids = self._ids_around(lambda facts: facts.kind == "inference")
+        enclosing_ids = self._collect_ids_around(lambda facts: facts.kind == "inference")
         return [span for span in self.spans if span.facts.kind == "inference" and span.span_id not in enclosing_ids]
 
     @cached_property
@@ -117,20 +117,20 @@ class Trace:
 
         A span that is only named after a helper's task counts as a helper if another request is named otherwise.
         """
-        helper_ids = self._ids_inside(lambda span: span.facts.kind in HELPER_KINDS)
-        named_ids = helper_ids | self._ids_inside(_is_named_helper)
+        helper_ids = self._collect_ids_inside(lambda span: span.facts.kind in HELPER_KINDS)
+        named_ids = helper_ids | self._collect_ids_inside(_is_named_helper)
         has_other_request = any(span.span_id not in named_ids for span in self.requests)
         return named_ids if has_other_request else helper_ids
 
     @cached_property
     def tool_ids(self) -> frozenset[str]:
         """Ids of the tools' spans and of all spans inside one."""
-        return self._ids_inside(lambda span: span.facts.kind == "tool")
+        return self._collect_ids_inside(lambda span: span.facts.kind == "tool")
 
     @cached_property
     def agent_ids(self) -> frozenset[str]:
         """Ids of the agents' spans and of all spans inside one."""
-        return self._ids_inside(lambda span: span.facts.kind == "agent")
+        return self._collect_ids_inside(lambda span: span.facts.kind == "agent")
 
     @cached_property
     def conversation_requests(self) -> list[StoredSpan]:
@@ -145,7 +145,7 @@ class Trace:
     @cached_property
     def failed_within(self) -> frozenset[str]:
         """Ids of the spans with a failed span inside."""
-        return self._ids_around(lambda facts: facts.error is not None)
+        return self._collect_ids_around(lambda facts: facts.error is not None)
 
     def outermost(self, within: StoredSpan | None = None) -> list[StoredSpan]:
         """Return the outermost agents, chains and requests of the trace, or inside a span, in order of time.
@@ -184,7 +184,7 @@ class Trace:
 
     @cached_property
     def _served(self) -> frozenset[str]:
-        return self._ids_inside(lambda span: span.facts.serves)
+        return self._collect_ids_inside(lambda span: span.facts.serves)
 
     def session_of(self, span: StoredSpan) -> str:
         """Return the session of a span: its own, else that of the spans around it, inside it, or anywhere in the trace."""
@@ -201,12 +201,12 @@ class Trace:
     @cached_property
     def _only_session(self) -> str | None:
         """The session, if the spans name only one, as in most traces."""
-        return _only_value(span.facts.session_id for span in self.spans)
+        return _find_only_value(span.facts.session_id for span in self.spans)
 
     @cached_property
     def _only_agent(self) -> str | None:
         """The agent, if the spans name only one."""
-        return _only_value(span.facts.agent for span in self.spans)
+        return _find_only_value(span.facts.agent for span in self.spans)
 
     @cached_property
     def _any_session(self) -> str | None:
@@ -222,7 +222,7 @@ class Trace:
 
     @cached_property
     def _any_agent(self) -> str | None:
-        return self._find_first(lambda facts: facts.agent) or self._find_first(_agent_in_span_name)
+        return self._find_first(lambda facts: facts.agent) or self._find_first(_find_agent_in_span_name)
 
     @cached_property
     def _labels(self) -> Mapping[str, Mapping[str, str]]:
@@ -251,9 +251,9 @@ class Trace:
                 values[span.span_id] = values[parent.span_id]
         if len(values) == len(self.spans) or not own_values:
             return values
-        return {**self._first_inside(own_values), **values}
+        return {**self._find_first_inside(own_values), **values}
 
-    def _first_inside(self, own_values: Mapping[str, str]) -> dict[str, str]:
+    def _find_first_inside(self, own_values: Mapping[str, str]) -> dict[str, str]:
         """Return the first value in or inside each span, by start time."""
         first = {span.span_id: span for span in self.spans if span.span_id in own_values}
         for span in reversed(self._downwards):
@@ -264,7 +264,7 @@ class Trace:
             first[parent.span_id] = min(first.get(parent.span_id, candidate), candidate, key=order_key)
         return {span_id: own_values[span.span_id] for span_id, span in first.items()}
 
-    def _ids_inside(self, matches: Callable[[StoredSpan], bool]) -> frozenset[str]:
+    def _collect_ids_inside(self, matches: Callable[[StoredSpan], bool]) -> frozenset[str]:
         """Return the ids of the spans that match, and of all spans inside one."""
         ids: set[str] = set()
         for span in self._downwards:
@@ -273,7 +273,7 @@ class Trace:
                 ids.add(span.span_id)
         return frozenset(ids)
 
-    def _ids_around(self, matches: Callable[[SpanFacts], bool]) -> frozenset[str]:
+    def _collect_ids_around(self, matches: Callable[[SpanFacts], bool]) -> frozenset[str]:
         """Return the ids of the spans that enclose a span that matches."""
         ids: set[str] = set()
         for span in reversed(self._downwards):
@@ -291,7 +291,7 @@ def _merge_requests(spans: Sequence[StoredSpan]) -> list[StoredSpan]:
     missing facts from the others, which become plain spans.
     """
     requests = [span for span in spans if span.facts.kind == "inference"]
-    enclosing_requests = _enclosing_requests(spans) if requests else {}
+    enclosing_requests = _find_enclosing_requests(spans) if requests else {}
     response_ids = [span.facts.response_id for span in requests if span.facts.response_id is not None]
     has_repeated_ids = len(set(response_ids)) < len(response_ids)
     has_two_instrumentors = len({instrumentor_of(span) for span in requests}) > 1
@@ -308,7 +308,7 @@ def _merge_requests(spans: Sequence[StoredSpan]) -> list[StoredSpan]:
     return [changed.get(span.span_id, span) for span in spans]
 
 
-def _enclosing_requests(spans: Sequence[StoredSpan]) -> dict[str, str]:
+def _find_enclosing_requests(spans: Sequence[StoredSpan]) -> dict[str, str]:
     """Return the id of the nearest request around each request, by the id of the inner request."""
     by_id = {span.span_id: span for span in spans}
     nearest_by_id: dict[str, str | None] = {}
@@ -318,10 +318,10 @@ def _enclosing_requests(spans: Sequence[StoredSpan]) -> dict[str, str]:
         while step is not None and step.span_id not in nearest_by_id:
             path.append(step)
             step = by_id.get(step.parent_id or "")
-        nearest = None if step is None else _nearest_from(step, nearest_by_id)
+        nearest = None if step is None else _find_nearest(step, nearest_by_id)
         for step in reversed(path):
             nearest_by_id[step.span_id] = nearest
-            nearest = _nearest_from(step, nearest_by_id)
+            nearest = _find_nearest(step, nearest_by_id)
     enclosing = {}
     for span in spans:
         outer = nearest_by_id[span.span_id]
@@ -330,7 +330,7 @@ def _enclosing_requests(spans: Sequence[StoredSpan]) -> dict[str, str]:
     return enclosing
 
 
-def _nearest_from(span: StoredSpan, nearest_by_id: Mapping[str, str | None]) -> str | None:
+def _find_nearest(span: StoredSpan, nearest_by_id: Mapping[str, str | None]) -> str | None:
     """Return the id of the nearest request around the children of a span: the span itself, or the nearest request around it."""
     return span.span_id if span.facts.kind == "inference" else nearest_by_id[span.span_id]
 
@@ -384,7 +384,7 @@ def _count_messages(facts: SpanFacts) -> int:
 def _merge_facts(own: SpanFacts, others: Sequence[SpanFacts]) -> SpanFacts:
     """Return the facts of a request, completed from other spans that report it."""
     all_facts = (own, *others)
-    filled = {name: _first_fact(all_facts, name) for name in _FILLED_FACTS}
+    filled = {name: _find_first_fact(all_facts, name) for name in _FILLED_FACTS}
     return msgspec.structs.replace(
         own,
         **filled,
@@ -393,7 +393,7 @@ def _merge_facts(own: SpanFacts, others: Sequence[SpanFacts]) -> SpanFacts:
     )
 
 
-def _first_fact(all_facts: Iterable[SpanFacts], name: str) -> Any:
+def _find_first_fact(all_facts: Iterable[SpanFacts], name: str) -> Any:
     for facts in all_facts:
         value = getattr(facts, name)
         if value:
@@ -484,13 +484,13 @@ def _is_named_helper(span: StoredSpan) -> bool:
     return names_helper(facts.name) or (facts.agent is not None and names_helper(facts.agent))
 
 
-def _only_value(values: Iterable[str | None]) -> str | None:
+def _find_only_value(values: Iterable[str | None]) -> str | None:
     """Return the only distinct value that is not empty; None if there are several or none."""
     distinct = {value for value in values if value}
     return distinct.pop() if len(distinct) == 1 else None
 
 
-def _agent_in_span_name(facts: SpanFacts) -> str | None:
+def _find_agent_in_span_name(facts: SpanFacts) -> str | None:
     """Return the agent in the name of a span, without the method; None if the name is not an agent's."""
     if facts.kind != "agent" or facts.dialect not in AGENT_NAMING_DIALECTS or facts.name in FRAMEWORK_AGENT_NAMES:
         return None
@@ -568,14 +568,14 @@ def find_links(spans: Iterable[StoredSpan]) -> Links:
     return Links(
         texts=texts,
         calls=_encode_fragments("call_id", requested_ids | result_ids | executed_ids),
-        requests=tuple(_reported_requests(ordered)),
+        requests=tuple(_find_reported_requests(ordered)),
         started_at=ordered[0].started_at,
         ended_at=max(span.ended_at for span in ordered),
         resumes=None if first_request is None else bool(first_request.results),
     )
 
 
-def _reported_requests(spans: Sequence[StoredSpan]) -> Iterator[ReportedRequest]:
+def _find_reported_requests(spans: Sequence[StoredSpan]) -> Iterator[ReportedRequest]:
     """Yield the requests that can be identified by a response id, or by a question and an answer."""
     session = next((span.facts.session_id for span in spans if span.facts.session_id), None)
     for span in spans:

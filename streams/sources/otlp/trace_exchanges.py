@@ -30,7 +30,7 @@ from streams.sources.otlp.span_facts import Rating, SpanFacts
 from streams.sources.otlp.trace import ENCLOSING_KINDS, SESSION_FROM_TRACE, StoredSpan, Trace, order_key
 
 MIN_QUOTED_ANSWER = 16
-"""Minimum length of an answer by which a question that quotes it is recognised. A short answer such as `yes` is in many questions."""
+"""Minimum length of an answer by which a question that quotes it is recognized. A short answer such as `yes` is in many questions."""
 _MAX_ANSWERS = 16
 """Maximum number of answers of a turn that later questions are searched for."""
 
@@ -87,7 +87,7 @@ def _build_exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
     own = speaker.span.facts
     answer = (answer_facts.answer if answer_facts is not None else None) or ""
     requests = sorted((request for unit in turn.units for request in unit.requests), key=order_key)
-    last = _last_facts(own, answer_facts, requests)
+    last = _find_last_facts(own, answer_facts, requests)
     billed = [span for span in turn.spans if span.span_id in trace.request_ids]
     return TracedExchange(
         span=turn.span,
@@ -107,7 +107,7 @@ def _build_exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
     )
 
 
-def _last_facts(own: SpanFacts, answer_facts: SpanFacts | None, requests: Sequence[StoredSpan]) -> SpanFacts:
+def _find_last_facts(own: SpanFacts, answer_facts: SpanFacts | None, requests: Sequence[StoredSpan]) -> SpanFacts:
     """Return the facts with the model and the stop reason of a turn: those of its answer, else of its last request."""
     if answer_facts is not None and answer_facts.model:
         return answer_facts

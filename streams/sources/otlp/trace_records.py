@@ -180,7 +180,7 @@ def _build_decision(contents: _TraceContents, first: Span, decision: Decision) -
         kept_exchanges=0,
         withdrawn_exchanges=len(contents.withdrawn),
         events=sum(event.span.trace_id == trace_id for event in contents.events),
-        state=_trace_state(own_spans, contents.exchanges),
+        state=_find_trace_state(own_spans, contents.exchanges),
         unused_spans=unused_spans(own_spans, contents.used_ids, trace.helper_ids, has_exchange=bool(contents.exchanges)),
         truncated=any(TRUNCATED in span.facts.tags for span in trace.spans),
         sampling_probability=probabilities[0] if probabilities else None,
@@ -379,7 +379,7 @@ def _find_new_calls(candidates: Sequence[TracedEvent], superseded: Sequence[Earl
         call_id = event.payload.get("tool_call_id")
         match = None if call_id is None else by_call_id.get(call_id)
         if match is None:
-            match = next(_same_tool_events(event.payload.get("tool", ""), by_name, has_id=call_id is not None), None)
+            match = next(_iterate_same_tool_events(event.payload.get("tool", ""), by_name, has_id=call_id is not None), None)
         if match is None:
             yield event
             continue
@@ -388,7 +388,7 @@ def _find_new_calls(candidates: Sequence[TracedEvent], superseded: Sequence[Earl
             by_name[match.payload.get("tool", ""), lacks_id].pop(match.event_id, None)
 
 
-def _same_tool_events(
+def _iterate_same_tool_events(
     tool: str, by_name: Mapping[tuple[str, bool], Mapping[str, EarlierEvent]], *, has_id: bool
 ) -> Iterator[EarlierEvent]:
     """Yield the events of a tool or of its transport, whose name is a suffix of the tool's name, if at most one of the two has an id."""
@@ -422,7 +422,7 @@ def _build_content_key(payload: Mapping[str, Any]) -> str:
     return canonical_json({name: value for name, value in payload.items() if name not in _OWNER_FIELDS})
 
 
-def _trace_state(spans: Sequence[StoredSpan], traced: Sequence[TracedExchange]) -> str:
+def _find_trace_state(spans: Sequence[StoredSpan], traced: Sequence[TracedExchange]) -> str:
     """Return the state of a trace. Without an exchange, it is the reason that its sender can act on most directly."""
     ids = {span.span_id for span in spans}
     if any(exchange.span.span_id in ids for exchange in traced):
@@ -434,10 +434,10 @@ def _trace_state(spans: Sequence[StoredSpan], traced: Sequence[TracedExchange]) 
         return EVALUATION
     if any(span.facts.unknown is not None for span in agent_spans):
         return NOT_UNDERSTOOD
-    return _state_without_content({span.facts.kind for span in agent_spans})
+    return _find_state_without_content({span.facts.kind for span in agent_spans})
 
 
-def _state_without_content(kinds: Collection[str]) -> str:
+def _find_state_without_content(kinds: Collection[str]) -> str:
     if "inference" in kinds or "agent" in kinds:
         return NO_CONTENT
     return HELPER if "helper" in kinds else NO_MODEL
@@ -453,7 +453,7 @@ def unused_spans(
     counts: dict[_Group, int] = {}
     examples: dict[_Group, str] = {}
     for span in spans:
-        state = _unused_state(span, used, helpers, has_exchange=has_exchange)
+        state = _find_unused_state(span, used, helpers, has_exchange=has_exchange)
         if state is not None:
             group = _Group(state, span.facts.scope or "")
             counts[group] = counts.get(group, 0) + 1
@@ -470,7 +470,7 @@ class _Group(NamedTuple):
     scope: str
 
 
-def _unused_state(span: StoredSpan, used: Collection[str], helpers: Collection[str], *, has_exchange: bool) -> str | None:
+def _find_unused_state(span: StoredSpan, used: Collection[str], helpers: Collection[str], *, has_exchange: bool) -> str | None:
     facts = span.facts
     is_helper = span.span_id in helpers
     if facts.kind == "inference" and not is_helper and not _has_texts(span):
@@ -534,7 +534,7 @@ def _build_own_events(trace: Trace, span: StoredSpan) -> Iterator[TracedEvent]:
     if facts.usage is not None and (
         span.span_id in trace.request_ids or (facts.kind == "helper" and trace.conversation_requests)
     ):
-        payload = {"event": "token_usage", "usage": _usage_fields(facts.usage), **_drop_missing(model=facts.model)}
+        payload = {"event": "token_usage", "usage": _build_usage_fields(facts.usage), **_drop_missing(model=facts.model)}
         yield _build_event(span.ended_at, _USAGE_RANK, span, "usage", payload)
     if facts.compacted and facts.kind == "inference":
         yield _build_event(
@@ -550,7 +550,7 @@ def _build_own_events(trace: Trace, span: StoredSpan) -> Iterator[TracedEvent]:
         )
 
 
-def _usage_fields(usage: Usage) -> Json:
+def _build_usage_fields(usage: Usage) -> Json:
     """Return the token counts of an event. Input excludes cache reads and writes. With cached tokens but no input count there is no total."""
     cached = (usage.cache_read or 0) + (usage.cache_write or 0)
     counts = _drop_missing(
@@ -578,7 +578,7 @@ def _build_tool_events(trace: Trace) -> Iterator[TracedEvent]:
     innermost = [span for span in tool_spans if span.span_id not in transports and not _wraps_same_tool(trace, span)]
     tools = _drop_repeated_tools(_add_wrapper_facts(trace, span) for span in innermost)
     messages: list[_MessageCall] = []
-    for span in _spans_with_messages(trace):
+    for span in _list_message_spans(trace):
         messages += [_MessageCall(span, index, call) for index, call in enumerate(span.facts.calls)]
     outputs = _ToolOutputs(trace)
     joined = _join_calls(tools, messages)
@@ -594,11 +594,12 @@ def _build_tool_events(trace: Trace) -> Iterator[TracedEvent]:
 def _wraps_same_tool(trace: Trace, span: StoredSpan) -> bool:
     """Return whether the span of a tool only wraps a span of the same tool by another instrumentor."""
     return any(
-        child.facts.kind == "tool" and _tool_name(child.facts) == _tool_name(span.facts) for child in trace.children(span)
+        child.facts.kind == "tool" and _find_tool_name(child.facts) == _find_tool_name(span.facts)
+        for child in trace.children(span)
     )
 
 
-def _tool_name(facts: SpanFacts) -> str | None:
+def _find_tool_name(facts: SpanFacts) -> str | None:
     return None if facts.called is None else facts.called.name
 
 
@@ -632,7 +633,7 @@ def _add_wrapper_facts(trace: Trace, span: StoredSpan) -> StoredSpan:
     """Return the span of a tool, completed from the spans that wrap it."""
     own = span.facts
     outer = trace.parent(span)
-    while outer is not None and outer.facts.kind == "tool" and _tool_name(outer.facts) == _tool_name(own):
+    while outer is not None and outer.facts.kind == "tool" and _find_tool_name(outer.facts) == _find_tool_name(own):
         own = replace(own, called=_complete_call(own.called, outer.facts.called), returned=own.returned or outer.facts.returned)
         outer = trace.parent(outer)
     return span if own is span.facts else span._replace(facts=own)
@@ -658,7 +659,7 @@ class _MessageCall(NamedTuple):
         return self.span.span_id, self.position
 
 
-def _spans_with_messages(trace: Trace) -> list[StoredSpan]:
+def _list_message_spans(trace: Trace) -> list[StoredSpan]:
     """Return the spans whose messages count: the innermost requests, else the agents."""
     return trace.conversation_requests or [
         span for span in trace.spans if span.facts.kind == "agent" and span.span_id not in trace.helper_ids
@@ -704,14 +705,14 @@ def _join_calls(tools: list[StoredSpan], messages: list[_MessageCall]) -> dict[s
 
 
 def _build_handoff_key(call: ToolCall) -> str | None:
-    """Return the normalised name of the agent that takes over in a handoff: `transfer_to_billing_desk` and `handoff to Billing Desk` match."""
+    """Return the normalized name of the agent that takes over in a handoff: `transfer_to_billing_desk` and `handoff to Billing Desk` match."""
     match = None if call.name is None else _HANDOFF.match(call.name)
     return None if match is None else _SEPARATORS.sub("_", match[1].lower())
 
 
 def _build_span_events(span: StoredSpan, message: ToolCall | None, outputs: _ToolOutputs) -> Iterator[TracedEvent]:
     call = _merge_calls(span.facts.called or ToolCall(), message or ToolCall())
-    yield _build_event(span.started_at, _CALL_RANK, span, "call", _call_fields(call))
+    yield _build_event(span.started_at, _CALL_RANK, span, "call", _build_call_fields(call))
     output = span.facts.returned
     reported = outputs.find(call.call_id, span)
     if reported is not None:
@@ -721,7 +722,7 @@ def _build_span_events(span: StoredSpan, message: ToolCall | None, outputs: _Too
         elif result.is_error:
             output = replace(output, is_error=True)
     if output is not None:
-        payload = _output_fields(output, call)
+        payload = _build_output_fields(output, call)
         payload["duration_ms"] = round((span.ended_at - span.started_at).total_seconds() * 1000, 3)
         yield _build_event(span.ended_at, _OUTPUT_RANK, span, "out", payload)
 
@@ -735,11 +736,11 @@ def _merge_calls(own: ToolCall, message: ToolCall) -> ToolCall:
     return ToolCall(own.name or message.name, call_id, own.arguments if has_arguments else message.arguments)
 
 
-def _call_fields(call: ToolCall) -> Json:
+def _build_call_fields(call: ToolCall) -> Json:
     return {"event": "tool_call", **_drop_missing(tool=call.name, tool_call_id=call.call_id, arguments=call.arguments)}
 
 
-def _output_fields(output: ToolResult, call: ToolCall) -> Json:
+def _build_output_fields(output: ToolResult, call: ToolCall) -> Json:
     payload = {
         "event": "tool_output",
         **_drop_missing(tool=call.name or output.name, tool_call_id=call.call_id or output.call_id),
@@ -750,12 +751,16 @@ def _output_fields(output: ToolResult, call: ToolCall) -> Json:
 def _build_message_events(message: _MessageCall, outputs: _ToolOutputs) -> Iterator[TracedEvent]:
     span = message.span
     call = message.call
-    yield _build_event(span.ended_at, _CALL_RANK, span, f"call:{message.position}", _call_fields(call))
+    yield _build_event(span.ended_at, _CALL_RANK, span, f"call:{message.position}", _build_call_fields(call))
     reported = outputs.find(call.call_id, span)
     if reported is not None:
         reporter, result = reported
         yield _build_event(
-            max(span.ended_at, reporter.started_at), _OUTPUT_RANK, span, f"out:{message.position}", _output_fields(result, call)
+            max(span.ended_at, reporter.started_at),
+            _OUTPUT_RANK,
+            span,
+            f"out:{message.position}",
+            _build_output_fields(result, call),
         )
 
 
@@ -781,7 +786,7 @@ def find_transports(tools: Iterable[StoredSpan]) -> frozenset[str]:
     return frozenset(
         span.span_id
         for name, spans in transports.items()
-        for span in _within_times(_with_name_end(name, tools_with_arguments, reversed_names), spans)
+        for span in _select_within_times(_select_with_name_end(name, tools_with_arguments, reversed_names), spans)
     )
 
 
@@ -793,7 +798,7 @@ class _ToolTimes(NamedTuple):
     ended_at: datetime
 
 
-def _within_times(tools_with_arguments: Sequence[_ToolTimes], spans: Iterable[StoredSpan]) -> Iterable[StoredSpan]:
+def _select_within_times(tools_with_arguments: Sequence[_ToolTimes], spans: Iterable[StoredSpan]) -> Iterable[StoredSpan]:
     """Yield the spans that started during one of these tool calls."""
     by_start = sorted(tools_with_arguments, key=lambda tool: tool.started_at)
     starts = [tool.started_at for tool in by_start]
@@ -804,7 +809,7 @@ def _within_times(tools_with_arguments: Sequence[_ToolTimes], spans: Iterable[St
             yield span
 
 
-def _with_name_end(
+def _select_with_name_end(
     name: str, tools_with_arguments: Sequence[_ToolTimes], reversed_names: Sequence[str]
 ) -> Sequence[_ToolTimes]:
     """Return the tools whose name ends with `name`. They are adjacent in the sorted list."""
