@@ -140,7 +140,7 @@ FIELD_PAIRS = tuple(
 """Pairs of fields of which ordinary texts may have one, but not both."""
 CODED_MARK = _compile(r"<\s{0,4}/?\s{0,4}(?:user_message|agent_response|agent_thinking)\s{1,4}[\w-]{4,128}\s{0,4}>", "mark")
 """A mark of the prompt with its code, which only the prompt has."""
-OPENING_MARK = _compile(r"<\s{0,4}\s{0,4}agent_(?:response|thinking)\b", "mark")
+OPENING_MARK = _compile(r"<\s{0,8}agent_(?:response|thinking)\b", "mark")
 CLOSING_MARK = _compile(r"<\s{0,4}/\s{0,4}agent_(?:response|thinking)\b", "mark")
 END_MARKS = {
     "user message": _compile(_END_PREFIX + r"(?:user[ _-](?:message|input|prompt)|audited[ _-](?:text|exchange))\b", "end"),

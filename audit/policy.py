@@ -158,7 +158,7 @@ def _load_methodology(path: Path, *, base: Methodology | None) -> Methodology:
     file = document.validate(MethodologyFile)
     tier2_base = base.tier2 if base else ()
     tier3_base = base.tier3 if base else ()
-    _check_ids(document, file, taken=[*STRUCTURAL_CHECKS, *(d.id for d in tier2_base), *(d.id for d in tier3_base)])
+    _check_ids(document, file, reserved_ids=[*STRUCTURAL_CHECKS, *(d.id for d in tier2_base), *(d.id for d in tier3_base)])
     checks = tuple(_compile_check(document, check, ("tier1", index)) for index, check in enumerate(file.tier1))
     document.refuse_problems()
     effective = file.model_copy(update={"name": None, "tier2": tier2_base + file.tier2, "tier3": tier3_base + file.tier3})
@@ -173,9 +173,9 @@ def _load_methodology(path: Path, *, base: Methodology | None) -> Methodology:
     )
 
 
-def _check_ids(document: Document, file: MethodologyFile, *, taken: Iterable[str]) -> None:
-    """Note duplicate ids as problems: ids name columns of the results, so they must be unique in all tiers."""
-    owners = dict.fromkeys(taken, "a built-in check or dimension")
+def _check_ids(document: Document, file: MethodologyFile, *, reserved_ids: Iterable[str]) -> None:
+    """Report duplicate ids: ids name columns of the results, so they must be unique in all tiers."""
+    owners = dict.fromkeys(reserved_ids, "a built-in check or dimension")
     tiers: dict[str, tuple[PatternCheck | Dimension, ...]] = {"tier1": file.tier1, "tier2": file.tier2, "tier3": file.tier3}
     for tier, items in tiers.items():
         for index, item in enumerate(items):
@@ -538,8 +538,8 @@ class Policy(PolicyModel):
         """Return a project's settings with the defaults for what it omits; those of an empty name are the defaults."""
         if not name:
             return self.defaults
-        own = self.projects[name].model_dump(exclude_unset=True)
-        merged = _merge(self.defaults.model_dump(exclude_unset=True), own)
+        overrides = self.projects[name].model_dump(exclude_unset=True)
+        merged = _merge(self.defaults.model_dump(exclude_unset=True), overrides)
         return ProjectSettings.model_validate(merged)
 
     def _resolve(self, settings: ProjectSettings) -> ProjectPolicy:

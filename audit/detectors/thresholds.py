@@ -136,8 +136,10 @@ class Detectors(AgentDetectors):
 
     def profile(self, name: ProfileName, agent: str | None) -> Profile:
         """Return the profile for a session of an agent."""
-        own = self.agents.get(agent or "")
-        changes = self.changed(name) | (own.changed(name) if own else {})
+        overrides = self.agents.get(agent or "")
+        changes = self.changed(name)
+        if overrides is not None:
+            changes |= overrides.changed(name)
         return Profile.of(name, changes) if changes else DEFAULTS[name]
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -145,9 +147,8 @@ class Detectors(AgentDetectors):
         for agent in (None, *self.agents):
             for name in PROFILES:
                 path = (name,) if agent is None else ("agents", agent, name)
-                yield from (
-                    ((*path, field), reason) for field, reason in _find_contradictions(self.profile(name, agent).thresholds)
-                )
+                for field, reason in _find_contradictions(self.profile(name, agent).thresholds):
+                    yield (*path, field), reason
 
 
 class Profile(msgspec.Struct, frozen=True):

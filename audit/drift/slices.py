@@ -190,16 +190,21 @@ class _SliceSide(NamedTuple):
         """Return the variance of the amount with these coefficients."""
         if self.all.sessions < 2:
             return 0.0
-        own = self.moments
+        slice_moments = self.moments
         total = self.all
         # A session adds a w + b t + c W + d T to the amount.
-        b = coefficients.mean / own.w if own.w > 0 else 0.0
+        b = coefficients.mean / slice_moments.w if slice_moments.w > 0 else 0.0
         a = coefficients.share / total.w - b * (self.mean or 0.0)
         c = -(coefficients.share * self.share + coefficients.overall_mean * self.overall_mean) / total.w
         d = coefficients.overall_mean / total.w
-        squares = a * a * own.ww + b * b * own.tt + c * c * total.ww + d * d * total.tt
+        squares = a * a * slice_moments.ww + b * b * slice_moments.tt + c * c * total.ww + d * d * total.tt
         crossed = (
-            a * b * own.wt + a * c * own.w_all + a * d * own.wt_all + b * c * own.tw_all + b * d * own.t_all + c * d * total.wt
+            a * b * slice_moments.wt
+            + a * c * slice_moments.w_all
+            + a * d * slice_moments.wt_all
+            + b * c * slice_moments.tw_all
+            + b * d * slice_moments.t_all
+            + c * d * total.wt
         )
         return max(0.0, squares + 2 * crossed) * total.sessions / (total.sessions - 1)
 

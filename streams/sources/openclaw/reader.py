@@ -443,7 +443,7 @@ class Transcript:
         content = self._identify_content(entry, line)
         earlier_content = self._content_by_id.get(entry.id)
         if earlier_content is not None:
-            return None if _is_same(earlier_content, content) else _build_duplicate_problem(entry)
+            return None if _is_same_content(earlier_content, content) else _build_duplicate_problem(entry)
         self._content_by_id[entry.id] = content
         if self.began_at is None:
             self.began_at = entry.at
@@ -621,14 +621,14 @@ def _build_duplicate_problem(entry: Entry) -> Problem:
     return Problem("duplicate_id", f"id: {entry.id[:64]!r} belongs to an earlier entry")
 
 
-def _is_same(kept: bytes, content: bytes) -> bool:
-    """Return whether two entries with the same id have the same content, given the line or digest kept of each."""
-    return kept == content or _digest_content(kept) == _digest_content(content)
+def _is_same_content(first: bytes, second: bytes) -> bool:
+    """Return whether two entries with the same id have the same content. Each is given by its line or by a digest."""
+    return first == second or _digest_content(first) == _digest_content(second)
 
 
-def _digest_content(kept: bytes) -> bytes:
-    """Return the digest of a kept line, and a kept digest unchanged. No valid line is as short as a digest."""
-    return kept if len(kept) == _DIGEST_SIZE else _digest(canonical_content(kept))
+def _digest_content(content: bytes) -> bytes:
+    """Return the digest of a line; a digest is returned unchanged. No valid line is as short as a digest."""
+    return content if len(content) == _DIGEST_SIZE else _digest(canonical_content(content))
 
 
 def _digest(content: bytes) -> bytes:

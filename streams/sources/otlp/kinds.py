@@ -98,11 +98,10 @@ def read_kind(received: ReceivedSpan, attributes: Mapping[str, Any], present: Pr
             unknown = f"{name} = {value[:_MAX_UNKNOWN]}"
     if unknown and _names_helper_task(unknown.partition(" = ")[2]):
         return KindReading("helper", first_dialect)
-    kind = (
-        _find_kind_by_content(attributes, present)
-        if is_other
-        else _find_kind_by_signs(attributes, present, is_named=bool(unknown))
-    )
+    if is_other:
+        kind = _find_kind_by_content(attributes, present)
+    else:
+        kind = _find_kind_by_signs(attributes, present, is_named=bool(unknown))
     if kind == "other":
         return KindReading(kind, first_dialect, unknown or None)
     return KindReading(kind, first_dialect or "otel")

@@ -84,10 +84,10 @@ def _build_exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
         continues_elsewhere = turn.units[-1].waits_for_tools and session == trace.trace_id
         if question_facts is None or continues_elsewhere:
             return None
-    own = speaker.span.facts
+    speaker_facts = speaker.span.facts
     answer = (answer_facts.answer if answer_facts is not None else None) or ""
     requests = sorted((request for unit in turn.units for request in unit.requests), key=order_key)
-    last = _find_last_facts(own, answer_facts, requests)
+    last = _find_last_facts(speaker_facts, answer_facts, requests)
     billed = [span for span in turn.spans if span.span_id in trace.request_ids]
     return TracedExchange(
         span=turn.span,
@@ -95,23 +95,30 @@ def _build_exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
         agent=trace.agent_of(turn.span),
         question=(question_facts.question if question_facts is not None else None) or "",
         answer=answer,
-        thinking="\n\n".join(_collect_thoughts(own, requests)) or None,
+        thinking="\n\n".join(_collect_thoughts(speaker_facts, requests)) or None,
         model=last.model,
         input_tokens=_sum_tokens(billed, "input"),
         output_tokens=_sum_tokens(billed, "output"),
         stop_reason=last.stop_reason,
-        outcome="error" if own.error is not None else outcome_of(answer, "error" if speaker.failed else last.stop_reason),
+        outcome=_find_outcome(answer, speaker, last.stop_reason),
         labels=trace.labels_of(turn.span),
-        tags=_collect_tags((own, question_facts, answer_facts), billed, is_session_known=session != trace.trace_id),
+        tags=_collect_tags((speaker_facts, question_facts, answer_facts), billed, is_session_known=session != trace.trace_id),
         within=frozenset(span.span_id for span in turn.spans),
     )
 
 
-def _find_last_facts(own: SpanFacts, answer_facts: SpanFacts | None, requests: Sequence[StoredSpan]) -> SpanFacts:
+def _find_outcome(answer: str, speaker: Unit, stop_reason: str | None) -> str:
+    """Return the outcome of a turn. A failed span makes it an error even if the turn has an answer."""
+    if speaker.span.facts.error is not None:
+        return "error"
+    return outcome_of(answer, "error" if speaker.failed else stop_reason)
+
+
+def _find_last_facts(speaker_facts: SpanFacts, answer_facts: SpanFacts | None, requests: Sequence[StoredSpan]) -> SpanFacts:
     """Return the facts with the model and the stop reason of a turn: those of its answer, else of its last request."""
     if answer_facts is not None and answer_facts.model:
         return answer_facts
-    return requests[-1].facts if requests else own
+    return requests[-1].facts if requests else speaker_facts
 
 
 def _collect_tags(
@@ -145,12 +152,12 @@ def _find_answer(turn: Turn) -> tuple[Unit, SpanFacts | None]:
     return last, None
 
 
-def _collect_thoughts(own: SpanFacts, requests: Sequence[StoredSpan]) -> list[str]:
-    """Return the distinct thoughts of the requests in order; the thoughts of the span itself if the requests have none."""
+def _collect_thoughts(speaker_facts: SpanFacts, requests: Sequence[StoredSpan]) -> list[str]:
+    """Return the distinct thoughts of the requests in order; the thoughts of the speaker if the requests have none."""
     distinct = dict.fromkeys(request.facts.thinking for request in requests if request.facts.thinking)
     if distinct:
         return list(distinct)
-    return [own.thinking] if own.thinking else []
+    return [speaker_facts.thinking] if speaker_facts.thinking else []
 
 
 def _sum_tokens(requests: Sequence[StoredSpan], field: str) -> int | None:
