@@ -42,7 +42,7 @@ def rescore(database: Path, label: str) -> None:
     replay = prepare_replay(settings, ReplayRequest("tables", Scope(), JudgeMode.RECORDED, label, 1))
     replay.files.write_plan(replay.plan)
     PartJob(settings, replay.plan, Task.REPLAY, 1)(0, lambda _heard: None)
-    made, live = read_digests([replay.files.digests(0)], only_made=False)
+    made, live = read_digests([replay.files.digests(0)], only_replayed=False)
     if made != live:
         raise RuntimeError("the replay did not come to the scores that are there")
 

@@ -57,15 +57,15 @@ class Estimate:
     taken_up: int = 0
     """Evaluations to make that were requested before, by a process that was interrupted."""
     left_over: int = 0
-    """Other evaluations that were requested before and are not finished: the next worker makes them, too, within their own caps."""
+    """Other evaluations that were requested before and are not finished: the next worker also makes them, within their own caps."""
     calls: int = 0
     """Questions to ask the judge."""
     answered: int = 0
     """Questions that it has answered before, for this evaluation or for another of the same run."""
     not_asked: int = 0
-    """Questions that will not be asked: only recorded answers count, the cap leaves no room, or it needs an unknown price."""
+    """Questions that will not be asked: only recorded answers count, the cap is used up, or it needs a price that is unknown."""
     unpriced: int = 0
-    """Calls without a known price; the sums leave them out."""
+    """Calls without a known price; the costs do not include them."""
     expected_usd: float = 0.0
     at_most_usd: float = 0.0
     """The cost if every answer has its maximum length; no evaluation exceeds its cap."""
@@ -95,8 +95,9 @@ def estimate_of(
         counts["answered"] += answered
         counts["not_asked"] += len(questions) - len(calls) - answered
         price = judging_task.price_of(request.judge_model)
-        counts["unpriced"] += len(calls) if price is None else 0
-        if price is not None and calls:
+        if price is None:
+            counts["unpriced"] += len(calls)
+        elif calls:
             batched = judging_task.batched
             worst = sum(max_cost(question, price, batched=batched) for question in calls)
             likely = sum(
@@ -143,7 +144,7 @@ _TEXTS = ("case", "profile", "system_prompt", "user_prompt", "checks")
 
 @dataclass(frozen=True)
 class Prepared:
-    """The selected evaluations, by what is left to do for them."""
+    """The selected evaluations, grouped by the remaining work."""
 
     requests: Sequence[EvaluationRequest] = ()
     """New requests, to be published."""
@@ -184,7 +185,7 @@ def prepare(  # noqa: PLR0917 - the order is natural, sessions by cases by plans
     retry_failed: bool = False,
     takes_simulated: bool = True,
 ) -> Prepared:
-    """Return the requests that evaluate the selected sessions against each case by each plan, and what exists of them.
+    """Return the requests that evaluate the selected sessions against each case by each plan, and the existing evaluations.
 
     Nothing is written, and no judge is asked.
 
@@ -368,7 +369,7 @@ def _reuse(request: EvaluationRequest, evaluation: Evaluation) -> Evaluated:
 Call = Judgement | Reservation
 """A record of a call."""
 Note = Callable[[Call], None]
-"""Called with every record of a call, as soon as it is durable."""
+"""Called with each record of a call, as soon as it is durable."""
 
 
 async def ask_in_batches(

@@ -39,7 +39,7 @@ from streams.replay.history import (
     origin_of_tables,
     parts_of_tables,
 )
-from streams.replay.part import Heard, PartWork, in_processes
+from streams.replay.part import PartProgress, PartWork, in_processes
 from streams.replay.part import Tell as PartTell
 from streams.replay.plan import (
     JudgeMode,
@@ -131,7 +131,7 @@ class PartJob:
 
 
 TOPICS = "topics"
-Tell = Callable[[Heard], None]
+Tell = Callable[[PartProgress], None]
 _IN_USE_HINT = (
     "A server or an import is using the file. Stop it, or replay from another source: a copy made by `driftline backup`, "
     "the topics (--from topics), or Parquet files written by `driftline export`."

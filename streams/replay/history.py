@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""History in tables: those of a database, or their export as Parquet files. They are read beside other readers and never changed."""
+"""History in tables: those of a database, or their export as Parquet files. They are opened read-only, shared with other readers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ from streams.judging.judged_stages import Subject
 from streams.replay.plan import Origin, Part, Scope, Segment
 from streams.stage_batches import OFFSET, StageBatch
 
-TABLES, PARQUET = "tables", "parquet"
-EXCHANGES, JUDGEMENTS, SCORES = "exchanges", "judgements", "scores"
+TABLES = "tables"
+PARQUET = "parquet"
+EXCHANGES = "exchanges"
+JUDGEMENTS = "judgements"
+SCORES = "scores"
 RECORDS = (*topics()[EXCHANGES], "Judgement", "Score")
 """Record types that a replay reads."""
 WINDOW_RECORDS = 4_000
 """Approximate number of records that are read, scored and committed together; each can hold a megabyte of text."""
-_SCORES_AT_ONCE = 20_000
+_SCORES_PER_FRAME = 20_000
 _SHARE = "md5_number_lower(connection || '/' || session_id) % $divisor = $remainder"
-"""The condition that a session belongs to the part. MD5, because it is the same in every version of DuckDB."""
+"""The condition that a session belongs to the part. It uses MD5, because that is the same in every version of DuckDB."""
 _SCOPE = (
     "($project IS NULL OR project = $project) AND ($since::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ >= $since::TIMESTAMPTZ) "
     "AND ($until::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ < $until::TIMESTAMPTZ)"
@@ -42,11 +45,11 @@ _RECORDED = (
     f"SEMI JOIN {BATCH} USING (connection, subject_id) WHERE _topic = 'judgements' AND _offset < next_offset) "
     "USING (_partition, _offset) WHERE _topic = 'judgements'"
 )
-"""The judgements of the registered subjects. A first lookup of their offsets needs few columns; then only the rows around these are read."""
+"""The judgements of the registered subjects. The offsets are looked up first, which reads few columns; then only the rows around them are read."""
 
 
 class Contents(NamedTuple):
-    """The contents of tables: exchanges in a scope, projects, and the times of the first and the last exchange."""
+    """The contents of tables: the number of exchanges in a scope, the projects, and the times of the first and the last exchange."""
 
     exchanges: int
     projects: list[str]
@@ -58,11 +61,11 @@ class Tables:
     """The tables of a history as views of one connection. All of them exist, even if the source lacks some."""
 
     def __init__(self, origin: Origin) -> None:
-        """Raise StoreError if a database cannot be opened, InputError when the files are not an export."""
-        with contextlib.ExitStack() as opening:
+        """Raise StoreError if the database cannot be opened, or InputError if the files are not an export."""
+        with contextlib.ExitStack() as resources:
             if origin.kind == TABLES:
-                opening.enter_context(FileLock(Path(origin.place), shared=True))
-            self.connection = opening.enter_context(connect(None))
+                resources.enter_context(FileLock(Path(origin.place), shared=True))
+            self.connection = resources.enter_context(connect(None))
             if origin.kind == TABLES:
                 try:
                     self.connection.execute(f"ATTACH {literal(origin.place)} AS history (READ_ONLY)")
@@ -70,11 +73,11 @@ class Tables:
                     raise store_error(Path(origin.place), error) from error
             for name in RECORDS:
                 self._create_view(schema_of(name), origin)
-            self._opened = opening.pop_all()
+            self._resources = resources.pop_all()
 
     def close(self) -> None:
         """Close the connection."""
-        self._opened.close()
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -94,10 +97,10 @@ class Tables:
         return {segment.partition: segment.end for segment in self.segments(topic)}
 
     def contents(self, scope: Scope) -> Contents:
-        """Return the contents, with the exchanges of the scope counted."""
-        within = _SCOPE.format(at="occurred_at")
-        statement = f"SELECT count(*) FILTER (revision = 0 AND {within}), min(occurred_at)::VARCHAR, max(occurred_at)::VARCHAR FROM exchanges"
-        ((count, first, last),) = self.rows(statement, _values(scope))
+        """Return the contents; exchanges are counted in the scope only."""
+        in_scope = _SCOPE.format(at="occurred_at")
+        statement = f"SELECT count(*) FILTER (revision = 0 AND {in_scope}), min(occurred_at)::VARCHAR, max(occurred_at)::VARCHAR FROM exchanges"
+        ((count, first, last),) = self.rows(statement, _scope_parameters(scope))
         projects = [name for (name,) in self.rows("SELECT DISTINCT project FROM exchanges ORDER BY ALL")]
         return Contents(count, projects, first, last)
 
@@ -124,9 +127,9 @@ class Tables:
             "AND _partition = $partition AND _offset >= $start AND _offset < $end"
         )
         for segment in self.segments(SCORES):
-            for start in range(segment.start, segment.end, _SCORES_AT_ONCE):
-                chunk = Segment(segment.partition, start, min(start + _SCORES_AT_ONCE, segment.end))
-                yield self.frame("Score", where, _values(scope) | _share(part) | _offsets(chunk))
+            for start in range(segment.start, segment.end, _SCORES_PER_FRAME):
+                chunk = Segment(segment.partition, start, min(start + _SCORES_PER_FRAME, segment.end))
+                yield self.frame("Score", where, _scope_parameters(scope) | _share_parameters(part) | _offset_parameters(chunk))
 
     def _create_view(self, schema: RecordSchema, origin: Origin) -> None:
         """Create the view of a record type's table; a column that the source lacks has its default."""
@@ -141,15 +144,15 @@ class Tables:
                 return
             rows = f"read_parquet({literal(str(file))})"
         try:
-            there = {name for name, *_ in self.rows(f"DESCRIBE SELECT * FROM {rows}")}
+            source_columns = {row[0] for row in self.rows(f"DESCRIBE SELECT * FROM {rows}")}
         except duckdb.Error as error:
-            raise _no_export(origin, schema, str(error).splitlines()[0]) from error
+            raise _format_error(origin, schema, str(error).splitlines()[0]) from error
         defaults = {field["name"]: default_literal(field) for field in schema.fields if "default" in field}
         names = [*(field["name"] for field in schema.fields), "_topic", "_partition", "_offset"]
-        missing = [name for name in names if name not in there and name not in defaults]
+        missing = [name for name in names if name not in source_columns and name not in defaults]
         if missing:
-            raise _no_export(origin, schema, f"column {', '.join(missing)} is missing")
-        columns = ", ".join(quote(name) if name in there else f"{defaults[name]} AS {quote(name)}" for name in names)
+            raise _format_error(origin, schema, f"column {', '.join(missing)} is missing")
+        columns = ", ".join(quote(name) if name in source_columns else f"{defaults[name]} AS {quote(name)}" for name in names)
         self.connection.execute(f"CREATE VIEW {schema.table} AS SELECT {columns} FROM {rows}")
 
 
@@ -168,11 +171,11 @@ class History:
         self._tables = tables
         self._part = part
         self._scope = scope
-        # Sampling needs the whole of each session with any exchange in the scope, and no other session.
+        # Sampling needs all exchanges of each session that has an exchange in the scope, and no other session.
         tables.connection.execute(
             "CREATE TEMP TABLE wanted AS SELECT DISTINCT connection, session_id FROM exchanges "
             f"WHERE {_SCOPE.format(at='occurred_at')} AND {_SHARE}",
-            _values(scope) | _share(part),
+            _scope_parameters(scope) | _share_parameters(part),
         )
         tables.connection.execute("CREATE TEMP TABLE judged (_partition INTEGER, next_offset BIGINT)")
         for partition, end in part.judgements.items():
@@ -180,17 +183,17 @@ class History:
 
     @cached_property
     def withdrawn(self) -> Collection[Subject]:
-        """The withdrawn exchanges, which are part of another one and have no score. With topics these are only found while reading."""
+        """The withdrawn exchanges, which are part of another one and have no score. In topics, they are found only while reading."""
         ends = {segment.partition: segment.end for segment in self._part.segments}
         rows = self._tables.rows("SELECT connection, exchange_id, _partition, _offset FROM exchanges WHERE withdrawn")
         return {(connection, exchange_id) for connection, exchange_id, number, offset in rows if offset < ends.get(number, 0)}
 
     async def windows(self, start: int) -> AsyncGenerator[Window]:
-        """Yield the records from a position on, each once, and those of a session in order."""
+        """Yield each record from a position on once, with those of a session in order."""
         position = start
-        while (rest := self._part.rest(position)) is not None:
-            segment, base = rest
-            # A part has the sessions of one remainder only, so a window scans that many times more records.
+        while position < self._part.positions:
+            segment, base = self._part.remaining_segment(position)
+            # A part has 1 of `divisor` sessions, so a window scans that many times more records.
             end = min(segment.start + WINDOW_RECORDS * self._part.divisor, segment.end)
             frames = {
                 name: self._read(name, Segment(segment.partition, segment.start, end), base) for name in topics()[EXCHANGES]
@@ -203,7 +206,7 @@ class History:
             "SEMI JOIN wanted USING (connection, session_id) "
             "WHERE _topic = 'exchanges' AND _partition = $partition AND _offset >= $start AND _offset < $end"
         )
-        frame = self._tables.frame(name, where, _offsets(segment))
+        frame = self._tables.frame(name, where, _offset_parameters(segment))
         return frame.drop("_partition").with_columns(pl.col(OFFSET) + base)
 
     def recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
@@ -243,7 +246,7 @@ def origin_of_parquet(folder: Path) -> Origin:
         _require_parquet(file)
     if not (folder / "exchanges.parquet").is_file():
         raise InputError(
-            f"--from: {folder} holds no exchanges.parquet",
+            f"--from: {folder} has no exchanges.parquet",
             hint="Use tables, topics, or a folder that `driftline export` has written.",
         )
     state = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
@@ -264,23 +267,24 @@ def _require_parquet(file: Path) -> None:
 
 def parts_of_tables(tables: Tables, count: int) -> tuple[Part, ...]:
     """Return the history in `count` parts, each with the sessions whose keys' hashes leave the same remainder."""
-    segments, judgements = tuple(tables.segments(EXCHANGES)), tables.ends(JUDGEMENTS)
+    segments = tuple(tables.segments(EXCHANGES))
+    judgements = tables.ends(JUDGEMENTS)
     return tuple(Part(number, segments, count, number, judgements) for number in range(count))
 
 
-def _values(scope: Scope) -> dict[str, Any]:
+def _scope_parameters(scope: Scope) -> dict[str, Any]:
     return {"project": scope.project, "since": scope.since, "until": scope.until}
 
 
-def _share(part: Part) -> dict[str, Any]:
+def _share_parameters(part: Part) -> dict[str, Any]:
     return {"divisor": part.divisor, "remainder": part.remainder}
 
 
-def _offsets(segment: Segment) -> dict[str, Any]:
+def _offset_parameters(segment: Segment) -> dict[str, Any]:
     return {"partition": segment.partition, "start": segment.start, "end": segment.end}
 
 
-def _no_export(origin: Origin, schema: RecordSchema, problem: str) -> InputError:
+def _format_error(origin: Origin, schema: RecordSchema, problem: str) -> InputError:
     return InputError(
         f"{origin.place}: table {schema.table}: {problem}",
         hint="Open the database once with this version (`driftline doctor`), or export it again with `driftline export`.",

@@ -1,4 +1,4 @@
-"""One part of a replay, from opening its file to its digests; and the parts in processes of their own, with their progress reports."""
+"""One part of a replay, from opening its file to its digests; and the parts in separate processes, with their progress reports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PartFile(SessionStates):
     """A part's DuckDB file: scores, calls, session states and the position. Belongs to one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file. Raises StoreError if another process holds it for longer than a killed process takes to end."""
+        """Open the file. Raises StoreError if another process has it open for longer than a killed process takes to end."""
         self._store = open_store(path)
         self.recorded = judgement_reader(self._store)
         """The judgements that this replay has paid for."""
@@ -99,13 +99,13 @@ class PartFile(SessionStates):
 
 def open_store(path: Path) -> Store:
     """Open the store in a file, after waiting for a killed process to release it."""
-    again = Retrying(
+    retry = Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.hint == IN_USE_HINT),
         wait=wait_fixed(0.1),
         stop=stop_after_delay(TAKEOVER_SECONDS),
         reraise=True,
     )
-    return again(Store, path, is_browsed=False)
+    return retry(Store, path, is_browsed=False)
 
 
 class _Judgements:
@@ -114,29 +114,29 @@ class _Judgements:
     def __init__(self, history: History, file: PartFile) -> None:
         self._history = history
         self._file = file
-        self._of_window: dict[Subject, list[Judgement]] = {}
+        self._window_judgements: dict[Subject, list[Judgement]] = {}
 
     def recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
         """Return the judgements of a window's exchanges.
 
         The mapping grows during the scoring of the window, so that a later revision finds the answers to an earlier one.
         """
-        self._of_window = defaultdict(list)
-        for recorded in (self._history.recorded, self._file.recorded):
-            for subject, judgements in recorded(subjects).items():
-                self._of_window[subject] += judgements
-        return self._of_window
+        self._window_judgements = defaultdict(list)
+        for read_judgements in (self._history.recorded, self._file.recorded):
+            for subject, judgements in read_judgements(subjects).items():
+                self._window_judgements[subject] += judgements
+        return self._window_judgements
 
     async def publish(self, record: Judgement | Reservation) -> None:
         """Make the record of a call durable."""
         await self._file.publish(record)
         if isinstance(record, Judgement):
-            self._of_window[record.connection, record.subject_id].append(record)
+            self._window_judgements[record.connection, record.subject_id].append(record)
 
 
 @dataclass(frozen=True)
 class PartWork:
-    """The work on a part: the plan, the part's number, and the means of scoring. `judge` and `batch_judge` are as in the plan."""
+    """The work on a part: the plan, the part's number, and the judges that the plan needs."""
 
     plan: ReplayPlan
     number: int
@@ -148,7 +148,7 @@ class PartWork:
     batch_judge: BatchJudge | None = None
 
     async def estimate(self, history: History, tell: Tell) -> Estimate:
-        """Estimate the calls and costs of the part; questions that this replay has already had answered cost nothing."""
+        """Estimate the calls and costs of the part; questions that this replay has already paid for cost nothing."""
         asking = self.plan.asking
         estimator = Estimator(self.policy, batched=asking is JudgeMode.BATCH, asks=asking.pays)
         with contextlib.closing(PartFile(self.files.part(self.number))) as file:
@@ -159,7 +159,7 @@ class PartWork:
     async def replay(self, history: History, tell: Tell) -> None:
         """Score the rest of the part, and write its digests, which mark it as done.
 
-        Raises StoppedError if it was asked to stop before the end.
+        Raises StoppedError if it was stopped before the end.
         """
         path = self.files.part(self.number)
         with contextlib.closing(PartFile(path)) as file:
@@ -171,8 +171,8 @@ class PartWork:
             judge = TaskJudge(SCORING, self.policy, self.judge, judgements.publish, self.now)
             with handled_in_loop(lambda _: judge.close(), [signal.SIGTERM]):
                 await self._rescoring.run(history, file, judge, judgements.recorded, self._report(tell))
-        with Tables(origin_of_tables(path)) as made:
-            write_digests(self.files.digests(self.number), made.scores(Scope(), Part(self.number)), history.scores())
+        with Tables(origin_of_tables(path)) as replayed:
+            write_digests(self.files.digests(self.number), replayed.scores(Scope(), Part(self.number)), history.scores())
 
     async def _ask_in_passes(self, judge: BatchJudge, history: History, file: PartFile, tell: Tell) -> None:
         """Ask all questions of the part, pass by pass, until none is left."""
@@ -183,10 +183,10 @@ class PartWork:
                 await self._rescoring.run(history, SessionStates(), collector, recorded, lambda _position, _seen: None)
                 if not collector.questions:
                     return
-                await ask_all(judge, collector.questions, lambda: tell(Heard(self.number, answered=1)))
+                await ask_all(judge, collector.questions, lambda: tell(PartProgress(self.number, answered=1)))
 
     def _report(self, tell: Tell) -> Report:
-        return lambda position, seen: tell(Heard(self.number, position, seen))
+        return lambda position, seen: tell(PartProgress(self.number, position, seen))
 
     @property
     def _rescoring(self) -> Rescoring:
@@ -200,8 +200,8 @@ STOP_SECONDS = 60.0
 """Seconds that parts may take to finish running calls."""
 
 
-class Heard(NamedTuple):
-    """A progress report of a part: its position, and how many more exchanges were seen and questions answered."""
+class PartProgress(NamedTuple):
+    """A progress report of a part: its position, and the numbers of further exchanges and answers since the last report."""
 
     number: int
     position: int = 0
@@ -209,7 +209,7 @@ class Heard(NamedTuple):
     answered: int = 0
 
 
-Tell = Callable[[Heard], None]
+Tell = Callable[[PartProgress], None]
 Work = Callable[[int, Tell], Any]
 """Works on the part with a number and reports its progress; it must be picklable."""
 
@@ -219,20 +219,22 @@ class PartError(DriftlineError):
 
 
 @dataclass(frozen=True)
-class _Done:
+class _FinishedPart:
     number: int
     result: Any
 
 
 def in_processes(work: Work, numbers: Sequence[int], workers: int, tell: Tell) -> list[Any]:
-    """Work on the parts in parallel, each in a process of its own; with a single process, one after another in this process.
+    """Work on the parts in parallel, each in its own process; with a single process, one after another in this process.
 
-    Returns the result of each. Raises the first DriftlineError of a part, after an orderly stop of the others. Raises StoppedError if a part
-    was told to stop.
+    Return the result of each. Raises the first DriftlineError of a part, after an orderly stop of the others. Raises StoppedError if a part
+    was stopped.
     """
     if workers == 1 or len(numbers) == 1:
         return [work(number, tell) for number in numbers]
-    waiting, running, results = list(numbers), dict[Connection, SpawnProcess](), dict[int, Any]()
+    waiting = list(numbers)
+    running: dict[Connection, SpawnProcess] = {}
+    results: dict[int, Any] = {}
     try:
         while waiting or running:
             while waiting and len(running) < workers:
@@ -242,31 +244,31 @@ def in_processes(work: Work, numbers: Sequence[int], workers: int, tell: Tell) -
                 running[receiver].start()
                 sender.close()
             for receiver in [ready for ready in wait(list(running)) if isinstance(ready, Connection)]:
-                news = _receive(receiver, running[receiver])
-                if isinstance(news, Heard):
-                    tell(news)
-                elif isinstance(news, _Done):
-                    results[news.number] = news.result
+                message = _receive(receiver, running[receiver])
+                if isinstance(message, PartProgress):
+                    tell(message)
+                elif isinstance(message, _FinishedPart):
+                    results[message.number] = message.result
                     running.pop(receiver).join()
                     receiver.close()
                 else:
-                    raise news
+                    raise message
     finally:
         _stop(running)
     return [results[number] for number in numbers]
 
 
-def _receive(receiver: Connection, process: SpawnProcess) -> Heard | _Done | Exception:
+def _receive(receiver: Connection, process: SpawnProcess) -> PartProgress | _FinishedPart | Exception:
     try:
-        news: Heard | _Done | Exception = receiver.recv()
+        message: PartProgress | _FinishedPart | Exception = receiver.recv()
     except EOFError:
         process.join()
         return PartError(f"{process.name} ended with {process.exitcode}", hint="Run the command again to continue.")
-    return news
+    return message
 
 
 def _stop(running: dict[Connection, SpawnProcess]) -> None:
-    """Ask the running parts for an orderly stop, and make sure that they stop."""
+    """Ask the running parts for an orderly stop, and kill those that do not stop in time."""
     for process in running.values():
         with contextlib.suppress(OSError):
             process.terminate()
@@ -279,18 +281,18 @@ def _stop(running: dict[Connection, SpawnProcess]) -> None:
 
 
 def _run(work: Work, number: int, sender: Connection) -> None:
-    """Run a part in its process: end with the parent, leave Ctrl-C to it, and send it the result or the error."""
+    """Run a part in its process, and send the parent the result or the error. The process ends with its parent, which handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     collect_rarely()
     end_with_parent()
     try:
-        news: _Done | Exception = _Done(number, work(number, sender.send))
+        message: _FinishedPart | Exception = _FinishedPart(number, work(number, sender.send))
     except (DriftlineError, StoppedError) as error:
-        news = error
+        message = error
     except BaseException as error:
         log.exception("part %d of the replay failed", number)
-        news = PartError(f"part {number}: {type(error).__name__}: {error}")
-    sender.send(news)
+        message = PartError(f"part {number}: {type(error).__name__}: {error}")
+    sender.send(message)
     sender.close()
     # DuckDB's bindings print a page about leaked references at interpreter shutdown; everything is closed by now.
     os._exit(0)

@@ -1,7 +1,7 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
 """The plan of a replay, fixed before it starts (rule 1 of `README.md`), and its result: the parts merged atomically into one file.
 
-Two digests of scores are equal if every score, in every revision, is equal byte by byte, in whatever order the scores came.
+Two digests of scores are equal if every score, in every revision, is equal byte by byte, in any order of the scores.
 """
 
 from __future__ import annotations
@@ -102,15 +102,18 @@ class Part(msgspec.Struct, frozen=True):
         """The number of positions."""
         return sum(segment.end - segment.start for segment in self.segments)
 
-    def rest(self, position: int) -> tuple[Segment, int] | None:
-        """Return the rest of the segment in which a position lies, and the position of offset 0 in it; None at the end."""
+    def remaining_segment(self, position: int) -> tuple[Segment, int]:
+        """Return the rest of the segment in which a position lies, and the position of offset 0 in it.
+
+        Raises IndexError for a position after the last segment.
+        """
         base = 0
         for segment in self.segments:
             size = segment.end - segment.start
             if position < base + size:
                 return Segment(segment.partition, segment.start + position - base, segment.end), base - segment.start
             base += size
-        return None
+        raise IndexError(position)
 
 
 class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,8 +131,8 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def differs_from(self, other: ReplayPlan) -> list[str]:
         """Return the names of the options that differ."""
-        mine, theirs = self._options(), other._options()
-        return [name for name, value in mine.items() if theirs[name] != value]
+        other_options = other._options()
+        return [name for name, value in self._options().items() if other_options[name] != value]
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -157,7 +160,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     calls: Mapping[str, int]
     """Questions asked for this replay, by outcome."""
     cost_usd: float
-    """The cost of these questions in USD, as far as prices are known."""
+    """The cost of these questions in USD, without questions whose cost is unknown."""
     unknown_price: int
     """Questions asked whose cost is unknown."""
     dead_letters: int
@@ -214,18 +217,18 @@ class ReplayFiles:
             return msgspec.json.decode(self._plan.read_bytes(), type=ReplayPlan)
         except msgspec.DecodeError as error:
             raise StoreError(
-                f"{self._plan}: this is not the plan of a replay: {error}", hint=f"Remove {self.parts} to begin again."
+                f"{self._plan}: this is not the plan of a replay: {error}", hint=f"Remove {self.parts} to start again."
             ) from error
 
     def write_plan(self, plan: ReplayPlan) -> None:
         """Write the plan, durable on return."""
         self.parts.mkdir(parents=True, exist_ok=True)
-        written = self._plan.with_suffix(".new")
-        with written.open("wb") as file:
+        temporary = self._plan.with_suffix(".new")
+        with temporary.open("wb") as file:
             file.write(msgspec.json.encode(plan))
             file.flush()
             os.fsync(file.fileno())
-        written.replace(self._plan)
+        temporary.replace(self._plan)
 
 
 def folder_of(database: Path) -> Path:
@@ -234,12 +237,12 @@ def folder_of(database: Path) -> Path:
 
 
 def default_label(plan: ReplayPlan) -> str:
-    """Return a label made of policy, judge and source."""
+    """Return a label from the policy, the judge and the source."""
     return f"{plan.policy_digest[:8]}-{plan.asking}-{plan.origin.kind}"
 
 
-_MADE = ("Score", "Judgement", "Reservation", "DeadLetter")
-"""Record types that a replay makes."""
+_REPLAYED_TYPES = ("Score", "Judgement", "Reservation", "DeadLetter")
+"""Record types that a replay writes."""
 _STAGE = "replay"
 """Stage of the state that describes a file's replay; its key is the label."""
 _KEY = ["score_id", "revision"]
@@ -252,13 +255,14 @@ class Digest(NamedTuple):
     sha256: str
 
 
-def write_digests(path: Path, made: Iterable[pl.DataFrame], live: Iterable[pl.DataFrame]) -> None:
+def write_digests(path: Path, replayed: Iterable[pl.DataFrame], live: Iterable[pl.DataFrame]) -> None:
     """Write the digests of a part's scores and of the source's scores, atomically."""
     columns = {"score_id": pl.String, "revision": pl.Int64, "sha256": pl.Binary, "is_live": pl.Boolean}
-    digests = [_digests(frame, is_live=is_live) for is_live, frames in ((False, made), (True, live)) for frame in frames]
-    written = path.with_suffix(".new")
-    pl.concat([pl.DataFrame(schema=columns), *digests], how="vertical_relaxed").write_parquet(written)
-    written.replace(path)
+    digests = [_digests(frame, is_live=False) for frame in replayed]
+    digests += [_digests(frame, is_live=True) for frame in live]
+    temporary = path.with_suffix(".new")
+    pl.concat([pl.DataFrame(schema=columns), *digests], how="vertical_relaxed").write_parquet(temporary)
+    temporary.replace(path)
 
 
 def _digests(scores: pl.DataFrame, *, is_live: bool) -> pl.DataFrame:
@@ -268,13 +272,14 @@ def _digests(scores: pl.DataFrame, *, is_live: bool) -> pl.DataFrame:
     return scores.select(_KEY).with_columns(pl.Series("sha256", digests, dtype=pl.Binary), is_live=is_live)
 
 
-def read_digests(paths: Sequence[Path], *, only_made: bool) -> tuple[Digest, Digest]:
-    """Return the digest of all scores of the parts, and that of the source's scores; `only_made` ignores exchanges that were not scored."""
+def read_digests(paths: Sequence[Path], *, only_replayed: bool) -> tuple[Digest, Digest]:
+    """Return the digest of the parts' scores and that of the source's scores; `only_replayed` ignores the source's scores of other exchanges."""
     digests = pl.concat([pl.read_parquet(path) for path in paths])
-    made, live = digests.filter(~pl.col("is_live")), digests.filter("is_live")
-    if only_made:
-        live = live.join(made, on="score_id", how="semi")
-    return _digest(made), _digest(live)
+    replayed = digests.filter(~pl.col("is_live"))
+    live = digests.filter("is_live")
+    if only_replayed:
+        live = live.join(replayed, on="score_id", how="semi")
+    return _digest(replayed), _digest(live)
 
 
 def _digest(digests: pl.DataFrame) -> Digest:
@@ -282,7 +287,7 @@ def _digest(digests: pl.DataFrame) -> Digest:
 
 
 def merge(files: ReplayFiles, plan: ReplayPlan, now: datetime) -> Outcome:
-    """Merge the parts and remove them; returns the outcome. Repeating it after a kill is safe."""
+    """Merge the parts into the result, remove them, and return the outcome. It may be repeated after a kill."""
     files.unfinished.unlink(missing_ok=True)
     files.unfinished.with_suffix(".duckdb.wal").unlink(missing_ok=True)
     with Store(files.unfinished):
@@ -291,14 +296,14 @@ def merge(files: ReplayFiles, plan: ReplayPlan, now: datetime) -> Outcome:
         for part in plan.parts:
             # Partition and offset give the part, and the order in it.
             connection.execute(f"ATTACH {literal(str(files.part(part.number)))} AS part (READ_ONLY)")
-            for schema in map(schema_of, _MADE):
+            for schema in map(schema_of, _REPLAYED_TYPES):
                 connection.execute(
                     f"INSERT INTO {full_name(schema)} BY NAME SELECT * REPLACE ({part.number}::INTEGER AS _partition) "
                     f"FROM part.log.{quote(schema.table)} ORDER BY _offset"
                 )
             connection.execute("DETACH part")
-    made, live = read_digests([files.digests(part.number) for part in plan.parts], only_made=bool(plan.range))
-    outcome = _outcome(files.unfinished, plan, made, live, now)
+    replayed, live = read_digests([files.digests(part.number) for part in plan.parts], only_replayed=bool(plan.range))
+    outcome = _read_outcome(files.unfinished, plan, replayed, live, now)
     with Store(files.unfinished) as store:
         with store.transaction() as transaction:
             transaction.set_states(_STAGE, {plan.label: msgspec.json.encode(outcome)}, 0)
@@ -314,7 +319,7 @@ def outcome_in(path: Path) -> Outcome:
         rows = connection.execute(f"SELECT state FROM replay.log.stage_state WHERE stage = '{_STAGE}'").fetchall()
     if not rows:
         raise StoreError(
-            f"{path}: this is not a replay", hint="Move it away: this folder is for the files of `driftline replay`."
+            f"{path}: this is not a replay", hint="Move it to another folder: this one is for the files of `driftline replay`."
         )
     try:
         return msgspec.json.decode(rows[0][0], type=Outcome)
@@ -322,22 +327,22 @@ def outcome_in(path: Path) -> Outcome:
         raise StoreError(f"{path}: its plan cannot be read: {error}", hint="Remove it and replay again.") from error
 
 
-def _outcome(path: Path, plan: ReplayPlan, made: Digest, live: Digest, now: datetime) -> Outcome:
+def _read_outcome(path: Path, plan: ReplayPlan, replayed: Digest, live: Digest, now: datetime) -> Outcome:
     with connect(path) as connection:
         counts = connection.execute("SELECT disposition, count(*) FROM main.scores GROUP BY ALL ORDER BY ALL").fetchall()
         calls = connection.execute("SELECT outcome, cost_usd FROM log.judgements").fetchall()
-        letters = len(connection.execute("SELECT 1 FROM log.dead_letters").fetchall())
+        ((dead_letters,),) = connection.execute("SELECT count(*) FROM log.dead_letters").fetchall()
     return Outcome(
         plan=plan,
         finished_at=now,
         exchanges=sum(count for _, count in counts),
-        scores=made.scores,
+        scores=replayed.scores,
         dispositions=dict(counts),
         calls=dict(sorted(Counter(outcome for outcome, _ in calls).items())),
         cost_usd=usd_of(sum(nano_of(cost) for _, cost in calls if cost is not None)),
         unknown_price=sum(cost is None for _, cost in calls),
-        dead_letters=letters,
-        digest=made.sha256,
+        dead_letters=dead_letters,
+        digest=replayed.sha256,
         live_scores=live.scores,
         live_digest=live.sha256,
     )

@@ -28,9 +28,9 @@ from streams.replay.plan import Origin, Part, ReplayFiles, Scope, Segment
 from streams.stage_batches import OFFSET, StageBatch
 
 TOPICS = "topics"
-_COPIED_AT_ONCE = 5_000
+_RECORDS_PER_COPY = 5_000
 _FETCH_BYTES = 4 * 1024 * 1024
-_OFFSET_OF = re.compile(r"(?:(\d{1,6}):)?(\d{1,18})")
+_OFFSET_OPTION = re.compile(r"(?:(\d{1,6}):)?(\d{1,18})")
 
 
 def origin_of_topics(connection: KafkaConnection) -> Origin:
@@ -39,7 +39,7 @@ def origin_of_topics(connection: KafkaConnection) -> Origin:
 
 
 class TopicHistory(History):
-    """One part of a history on Kafka. Repetitions are recognised from its first record on."""
+    """One part of a history on Kafka. Repetitions are recognized from its first record on."""
 
     def __init__(
         self, connection: KafkaConnection, tables: Tables, part: Part, scope: Scope, reframe: Reframe | None = None
@@ -81,13 +81,13 @@ async def open_topics(
 
 
 async def _copy(connection: KafkaConnection, store: Store, partition: Partition, end: int) -> None:
-    """Copy a partition's records before an offset; continues after an earlier, killed process."""
+    """Copy a partition's records before an offset. A copy that a killed process began is continued."""
     topic = partition[0]
     with store.transaction() as transaction:
         position = transaction.watermark(TOPICS, topic)
     async with PartitionReader(connection, max_partition_fetch_bytes=_FETCH_BYTES) as reader:
         start = max(position, (await reader.ranges([partition]))[partition].beginning)
-        async with aclosing(reader.read_until(partition, start, end, _COPIED_AT_ONCE)) as chunks:
+        async with aclosing(reader.read_until(partition, start, end, _RECORDS_PER_COPY)) as chunks:
             async for records, next_offset in chunks:
                 with store.transaction() as transaction:
                     transaction.append(topic, decodable(topic, records), skip_known=True)
@@ -105,13 +105,14 @@ class Bounds(NamedTuple):
         """Return the offset in each partition, within its range; without bounds, its beginning or its end."""
         times = {} if self.timestamp is None else await reader.offsets_at(self.timestamp, [*ranges])
         offsets: dict[Partition, int] = {}
-        for partition, there in ranges.items():
-            default = there.end if at_end else there.beginning
+        for partition, (beginning, end) in ranges.items():
+            default = end if at_end else beginning
             if self.timestamp is None:
                 offset = self.offsets.get(partition[1], self.offsets.get(None, default))
             else:
-                offset = there.end if (first := times[partition]) is None else first
-            offsets[partition] = max(there.beginning, min(offset, there.end))
+                first_offset = times[partition]
+                offset = end if first_offset is None else first_offset
+            offsets[partition] = max(beginning, min(offset, end))
         return offsets
 
 
@@ -123,9 +124,10 @@ def bounds_of(option: str, text: str) -> Bounds:
     if not text:
         return Bounds()
     items = text.split(",")
-    matches = [match for item in items if (match := _OFFSET_OF.fullmatch(item.strip()))]
-    if len(matches) == len(items):
-        return Bounds(_by_partition(option, [(int(match[1]) if match[1] else None, int(match[2])) for match in matches]))
+    matches = [_OFFSET_OPTION.fullmatch(item.strip()) for item in items]
+    pairs = [(int(match[1]) if match[1] else None, int(match[2])) for match in matches if match is not None]
+    if len(pairs) == len(items):
+        return Bounds(_offsets_by_partition(option, pairs))
     try:
         moment = parse_timestamp(text)
     except ValueError:
@@ -138,14 +140,14 @@ def bounds_of(option: str, text: str) -> Bounds:
     return Bounds(timestamp=int(moment.timestamp() * 1000))
 
 
-def _by_partition(option: str, pairs: Sequence[tuple[int | None, int]]) -> dict[int | None, int]:
+def _offsets_by_partition(option: str, pairs: Sequence[tuple[int | None, int]]) -> dict[int | None, int]:
     """Return the offsets by partition. Raises SettingsError for two offsets of the same partition."""
     offsets: dict[int | None, int] = {}
     for partition, offset in pairs:
         if partition in offsets:
-            named = "every partition that is not named" if partition is None else f"partition {partition}"
+            name = "every partition that is not named" if partition is None else f"partition {partition}"
             raise SettingsError(
-                f"{option}: {named} is given twice, with offset {offsets[partition]} and offset {offset}",
+                f"{option}: {name} is given twice, with offset {offsets[partition]} and offset {offset}",
                 hint="Give each partition one offset.",
             )
         offsets[partition] = offset
@@ -155,25 +157,25 @@ def _by_partition(option: str, pairs: Sequence[tuple[int | None, int]]) -> dict[
 async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Bounds) -> tuple[Part, ...]:
     """Return a part for each partition with records in the range.
 
-    Raises InputError if there is no topic, when a named partition has nothing at its offset, and when the range is empty.
+    Raises InputError if a topic is missing, if a named partition has no record at its offset, or if the range is empty.
     """
     count = await asyncio.to_thread(_count_partitions, connection)
     _require_partitions(count, first, last)
     async with PartitionReader(connection) as reader:
         ranges = await reader.ranges([(topic, number) for topic in (EXCHANGES, JUDGEMENTS, SCORES) for number in range(count)])
-        exchanges = {partition: there for partition, there in ranges.items() if partition[0] == EXCHANGES}
-        for (_, number), there in exchanges.items():
-            if first.offsets.get(number, 0) > there.end:
+        exchanges = {partition: offsets for partition, offsets in ranges.items() if partition[0] == EXCHANGES}
+        for (_, number), (_, end) in exchanges.items():
+            if first.offsets.get(number, 0) > end:
                 raise InputError(
-                    f"--from-offset: partition {number} of the topic exchanges ends at offset {there.end}",
+                    f"--from-offset: partition {number} of the topic exchanges ends at offset {end}",
                     hint="Name an offset before that, or leave the partition out: it is then read from its beginning.",
                 )
         starts = await first.apply(reader, exchanges, at_end=False)
         ends = await last.apply(reader, exchanges, at_end=True)
 
     def end_of(topic: str, number: int) -> dict[int, int]:
-        there = ranges[topic, number]
-        return {number: there.end} if there.beginning < there.end else {}
+        beginning, end = ranges[topic, number]
+        return {number: end} if beginning < end else {}
 
     parts = tuple(
         Part(
@@ -203,19 +205,19 @@ def _require_partitions(count: int, *bounds: Bounds) -> None:
 def _count_partitions(connection: KafkaConnection) -> int:
     """Count the partitions of each topic that a replay reads. Raises InputError if a topic is missing, or the counts differ."""
     with TopicAdministration(connection) as administration:
-        there = administration.describe()
+        existing = administration.describe()
     counts: dict[str, int] = {}
     for topic in (EXCHANGES, JUDGEMENTS, SCORES):
-        if topic not in there:
+        if topic not in existing:
             raise InputError(
                 f"{connection.bootstrap}: there is no topic {connection.topic(topic)}",
                 hint="Check --kafka and DRIFTLINE_KAFKA_PREFIX.",
             )
-        counts[topic] = there[topic].partitions
+        counts[topic] = existing[topic].partitions
     if len(set(counts.values())) > 1:
-        named = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+        differences = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
         raise InputError(
-            f"the topics differ in their partitions, so a session is not on the same number everywhere: {named}",
+            f"the topics differ in their partitions, so a session is not on the same number everywhere: {differences}",
             hint="`driftline topics check` shows the differences.",
         )
     return counts[EXCHANGES]

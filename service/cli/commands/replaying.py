@@ -39,7 +39,7 @@ from service.setup.judge_setup import SIMULATED, OpenedJudge
 from service.text.formats import MISSING, counted
 from service.write.replays import OffsetRange, Replay, ReplayRequest, default_workers, list_replays, prepare_replay
 from streams.judging.call_budget import StoppedError
-from streams.replay.part import Heard
+from streams.replay.part import PartProgress
 from streams.replay.plan import JudgeMode, Outcome, ReplayPlan, Scope
 from streams.replay.rescoring import Estimate
 
@@ -288,12 +288,12 @@ def _table_row(record: Outcome | ReplayPlan) -> list[Any]:
 
 
 @contextlib.contextmanager
-def show_progress(activity: str, positions: int) -> Iterator[Callable[[Heard], None]]:
+def show_progress(activity: str, positions: int) -> Iterator[Callable[[PartProgress], None]]:
     """Show the progress of a replay while the context is open."""
     progress = _ReplayProgress()
     with counting(activity, positions) as bar:
 
-        def tell(report: Heard) -> None:
+        def tell(report: PartProgress) -> None:
             progress.add(report)
             bar(progress.position, words=progress.describe())
 
@@ -314,7 +314,7 @@ class _ReplayProgress:
         """The number of positions read, in all parts."""
         return sum(self._positions.values())
 
-    def add(self, report: Heard) -> None:
+    def add(self, report: PartProgress) -> None:
         """Add a report from a part."""
         if report.position:
             self._positions[report.number] = report.position
