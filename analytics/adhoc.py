@@ -65,7 +65,7 @@ ERROR_HINTS = {
 READ_ONLY_HINT = (
     "Use a read-only statement: SELECT, FROM, WITH, VALUES, PIVOT, SHOW, DESCRIBE, SUMMARIZE or EXPLAIN of one of these."
 )
-CATALOGUE_HINT = "`driftline sql 'SHOW TABLES'` lists the tables, `driftline sql 'DESCRIBE scores'` the columns of one."
+CATALOG_HINT = "`driftline sql 'SHOW TABLES'` lists the tables, `driftline sql 'DESCRIBE scores'` the columns of one."
 
 READING_KEYWORDS = frozenset({"select", "from", "values", "table", "pivot", "unpivot", "show", "describe", "desc", "summarize"})
 """First keywords of read-only statements."""
@@ -116,7 +116,7 @@ def raise_query_errors() -> Iterator[None]:
         yield
     except duckdb.Error as error:
         hints = (hint for phrase, hint in ERROR_HINTS.items() if phrase in str(error))
-        raise QueryError(_remove_blank_lines(str(error)), hint=next(hints, CATALOGUE_HINT)) from error
+        raise QueryError(_remove_blank_lines(str(error)), hint=next(hints, CATALOG_HINT)) from error
 
 
 def _remove_blank_lines(message: str) -> str:

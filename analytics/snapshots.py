@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""Snapshots for analysts: a separate file with the latest revisions, built without blocking writers, and its catalogue.
+"""Snapshots for analysts: a separate file with the latest revisions, built without blocking writers, and its catalog.
 
 1. A checkpoint folds the write-ahead log into the file. Until the next checkpoint rewrites the header, DuckDB appends to a new
    log and changes no block that the header refers to.
@@ -140,7 +140,7 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
 
 
 def _estimate_rows(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
-    """Return the estimated number of rows of each table of a snapshot, from the source's catalogue."""
+    """Return the estimated number of rows of each table of a snapshot, from the source's catalog."""
     result = connection.execute(
         f"SELECT table_name, estimated_size FROM duckdb_tables() WHERE database_name = 'source' AND schema_name = '{LOG}'"
     )
@@ -248,7 +248,7 @@ class Relation:
 
 
 @functools.cache
-def load_catalogue() -> tuple[Relation, ...]:
+def load_catalog() -> tuple[Relation, ...]:
     """Return all views, then all tables, each by name."""
     with duckdb.connect(":memory:") as connection:
         for schema in snapshot_schemas():

@@ -559,7 +559,7 @@ def _read_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, s
             )
         ).fetchall()
     except duckdb.CatalogException:
-        # A table is missing, so read the catalogue. That is slower, because DuckDB then builds all of its own views.
+        # A table is missing, so read the catalog. That is slower, because DuckDB then builds all of its own views.
         rows = connection.execute(
             "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = ?", [LOG]
         ).fetchall()

@@ -13,7 +13,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.snapshots import load_catalogue
+from analytics.snapshots import load_catalog
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.queries.protocol import DEFAULT_ROWS, MAX_ROWS
@@ -45,7 +45,7 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
         "limits": LIMITS,
         "most": MAX_ROWS,
         "max_length": MAX_SQL,
-        "catalogue": await anyio.to_thread.run_sync(load_catalogue),
+        "catalogue": await anyio.to_thread.run_sync(load_catalog),
         "examples": worked_examples(),
     }
     return page(request, "sql.html", values)

@@ -1,7 +1,7 @@
 """Plans of batches, and the journal that keeps them across restarts. This module does not import the API's client.
 
 Each batch is planned before it is created. The custom id of each request contains the plan's id, so that a batch that was created but
-never recorded can be recognised by its results.
+never recorded can be recognized by its results.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _classify_status(response: httpx2.Response, secret: str, wall: Callable[[], 
 
 
 def error_object(response: httpx2.Response) -> dict[str, Any] | None:
-    """Return the `error` in a response, by which an API is told from a gateway before it; None without one."""
+    """Return the `error` in a response, which an API sends and a gateway before it does not; None without one."""
     try:
         body = response.json()
     except (ValueError, RecursionError):

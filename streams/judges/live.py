@@ -56,10 +56,37 @@ from streams.judges.model_api import (
 from streams.judges.protocol import ApiName, CallBudget, ModelTraits, Verdict
 from streams.judges.rate_limits import CircuitBreaker, Clock, Limiter, PausedError, seconds_until_refill
 
+TraitsLookup = Callable[[str], ModelTraits]
+"""Returns the traits of a model by its name."""
+DEADLINE_SECONDS = 120.0
+"""Default time limit of a question."""
+CONCURRENCY = 16
+"""Default limit on concurrent questions."""
+MAX_ATTEMPTS = 4
+"""Default limit on the calls of a question."""
+PROMPT_MODE_SECONDS = 3600.0
+"""Seconds for which a model is asked with the schema in the prompt, after it rejected or ignored structured output."""
+_FIRST_BACKOFF_SECONDS = 0.5
+_MAX_BACKOFF_SECONDS = 8.0
+COUNT_SECONDS = 10.0
+"""Timeout in seconds of a request to count tokens."""
+MARGIN = 64
+"""Tokens added to a count, because the API documents its count as an estimate."""
+MARGIN_SHARE = 20
+"""One further token is added per this many counted tokens."""
+_RETRY_AFTER_FAILURE = 60.0
+"""Seconds until the next count after a temporary failure."""
+_RETRY_AFTER_UNSUPPORTED = 3600.0
+"""Seconds until the next count if the server does not support counting."""
+_MAX_PREFIXES = 1000
+"""Maximum number of prefixes whose counts are cached."""
 MAX_ANSWER_LENGTH = 64 * 1024
 """Maximum length of an answer in characters; a longer one is invalid, and only this many characters of it are stored."""
 _NOT_FOUND = 404
-INVALID, REFUSED, CUT_OFF = "invalid", "refused", "cut_off"
+_LOG = logging.getLogger(__name__)
+INVALID = "invalid"
+REFUSED = "refused"
+CUT_OFF = "cut_off"
 _MAX_TOKENS_REACHED = "max_tokens"
 _FAILURE_STOP_REASONS = {
     "refusal": (REFUSED, "the judge refused to answer"),
@@ -195,30 +222,6 @@ class OpenQuestion:
     def failure_verdict(self) -> Verdict:
         """Return the verdict for the last error."""
         return self.verdict(self.failure_outcome, self.errors[-1])
-
-
-def _sum_usages(usages: list[Usage]) -> Usage | None:
-    """Return the total tokens of several calls; None if there are no usages."""
-    if not usages:
-        return None
-    return Usage(
-        input_tokens=sum(usage.input_tokens for usage in usages),
-        output_tokens=sum(usage.output_tokens for usage in usages),
-        cache_write_tokens=sum(usage.cache_write_tokens for usage in usages),
-        cache_read_tokens=sum(usage.cache_read_tokens for usage in usages),
-    )
-
-
-_LOG = logging.getLogger(__name__)
-TraitsLookup = Callable[[str], ModelTraits]
-"""Returns the traits of a model by its name."""
-DEADLINE_SECONDS = 120.0
-CONCURRENCY = 16
-MAX_ATTEMPTS = 4
-PROMPT_MODE_SECONDS = 3600.0
-"""Seconds for which a model is asked with the schema in the prompt, after it rejected or ignored structured output."""
-_FIRST_BACKOFF_SECONDS = 0.5
-_MAX_BACKOFF_SECONDS = 8.0
 
 
 class LiveJudge:
@@ -468,20 +471,6 @@ def _open_api(api: ApiName, api_key: str | None, base_url: str | None, options: 
     return ChatApi(client) if api == "chat" else ResponsesApi(client)
 
 
-COUNT_SECONDS = 10.0
-"""Timeout of a request to count tokens."""
-MARGIN = 64
-"""Tokens added to a count, because the API documents its count as an estimate."""
-MARGIN_SHARE = 20
-"""One further token is added per this many counted tokens."""
-_RETRY_AFTER_FAILURE = 60.0
-"""Seconds until the next count after a temporary failure."""
-_RETRY_AFTER_UNSUPPORTED = 3600.0
-"""Seconds until the next count if the server does not support counting."""
-_MAX_PREFIXES = 1000
-"""Maximum number of prefixes whose counts are cached."""
-
-
 class PromptBounds:
     """Upper bounds on the tokens of prompts, as the module describes. Belongs to one event loop; `now` is a monotonic clock in seconds."""
 
@@ -557,3 +546,15 @@ class PromptBounds:
         is_temporary = self._api.classify(error, lambda: 0.0).is_retryable
         self._retry_at[model] = self._now() + (_RETRY_AFTER_FAILURE if is_temporary else _RETRY_AFTER_UNSUPPORTED)
         _LOG.info("%s: tokens cannot be counted, so each byte counts as one: %s", model, type(error).__name__)
+
+
+def _sum_usages(usages: list[Usage]) -> Usage | None:
+    """Return the total tokens of several calls; None if there are no usages."""
+    if not usages:
+        return None
+    return Usage(
+        input_tokens=sum(usage.input_tokens for usage in usages),
+        output_tokens=sum(usage.output_tokens for usage in usages),
+        cache_write_tokens=sum(usage.cache_write_tokens for usage in usages),
+        cache_read_tokens=sum(usage.cache_read_tokens for usage in usages),
+    )

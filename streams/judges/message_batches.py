@@ -29,6 +29,21 @@ from streams.judges.rate_limits import Clock
 
 _LOG = logging.getLogger(__name__)
 _MAX_CUSTOM_ID_LENGTH = 64
+_PATH = "/v1/messages/batches"
+_PAGE_SIZE = 100
+_FIRST_BACKOFF_SECONDS = 1.0
+_MAX_BACKOFF_SECONDS = 60.0
+_PERMANENT_STATUSES = frozenset([400, 401, 402, 403, 404, 405])
+"""Statuses for which a retry is pointless."""
+T = TypeVar("T")
+_NOT_FOUND = 404
+_REJECTION_STATUSES = frozenset([400, 413, 422])
+"""Statuses by which the API rejects the requests themselves."""
+_LISTING_DELAY = timedelta(minutes=2)
+"""A new batch may be missing from the list of batches for this long."""
+_MAX_CLOCK_SKEW = timedelta(hours=2)
+"""The largest assumed difference between our clock and the API's."""
+_SEARCH_INTERVAL_SECONDS = 15.0
 _UNASKED_FAILURES = {
     "expired": Failure(error="the batch expired before the question was asked", outcome=TIMEOUT, billed=False),
     "canceled": Failure(error=CANCELLED, outcome=PROVIDER_ERROR, billed=False),
@@ -120,15 +135,6 @@ def _read_error(error: Any) -> Failure:
     error_type = str(fields.get("type", "error"))
     message = str(fields.get("message", "no details"))
     return Failure(error=one_line(f"{error_type}: {message}"), billed=False, rejects_format=names_output_format(message))
-
-
-_PATH = "/v1/messages/batches"
-_PAGE_SIZE = 100
-_FIRST_BACKOFF_SECONDS = 1.0
-_MAX_BACKOFF_SECONDS = 60.0
-_PERMANENT_STATUSES = frozenset([400, 401, 402, 403, 404, 405])
-"""Statuses for which a retry is pointless."""
-T = TypeVar("T")
 
 
 class JudgeUnavailableError(DriftlineError):
@@ -318,15 +324,6 @@ class OutageBackoff:
         await self._clock.sleep(max(delay * self._clock.jitter(), failure.retry_after or 0.0))
 
 
-_REJECTION_STATUSES = frozenset([400, 413, 422])
-"""Statuses by which the API rejects the requests themselves."""
-_LISTING_DELAY = timedelta(minutes=2)
-"""A new batch may be missing from the list of batches for this long."""
-_MAX_CLOCK_SKEW = timedelta(hours=2)
-"""The largest assumed difference between our clock and the API's."""
-_SEARCH_INTERVAL_SECONDS = 15.0
-
-
 class BatchCreator:
     """Creates batches, and finds a batch that may have been created. Raises JudgeUnavailableError after `max_outage` seconds of failures."""
 
@@ -399,7 +396,7 @@ class BatchCreator:
                 first = await anext(results, None)
             if not isinstance(first, Failure):
                 return first is not None and has_plan(first.custom_id, plan.plan_id)
-            if first.status == 404:
+            if first.status == _NOT_FOUND:
                 return False
             await backoff.wait(first, f"the results of batch {batch.batch_id} cannot be read")
 

@@ -1,7 +1,7 @@
 """The judges of a policy behind one interface: each question goes to the judge that its model names.
 
 A judge is opened when it is asked for the first time. One that cannot be opened, because its key is missing, answers every question with
-that error; the other judges go on.
+that error; the other judges still answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class RoutedJudge:
         """Return a judge, opened if it is not open. Raises SettingsError if its key or address is missing or invalid."""
         judge = self._judges.get(judge_id)
         if judge is None:
-            judge = self._judges[judge_id] = self._open_judge(judge_id)
+            judge = self._open_judge(judge_id)
+            self._judges[judge_id] = judge
         return judge
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:

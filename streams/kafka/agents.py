@@ -1,4 +1,4 @@
-"""The worker: a Faust app with one agent for each stage. Read this first; each stage processes its chunks in a module of its own.
+"""The worker: a Faust app with one agent for each stage. Read this module first; each stage processes its chunks in its own module.
 
 Faust owns membership, rebalancing, heartbeats and the timing of commits. Each partition has its own actor (`isolated_partitions`),
 so partitions do not wait for each other.
@@ -47,7 +47,7 @@ class Undecoded(faust.Schema[Any, Any]):
 
 
 def add_agent(app: faust.App, topic: str, stage: KafkaStage) -> None:
-    """Have a stage process its topic."""
+    """Add the agent that passes the chunks of a topic to its stage."""
 
     @app.agent(app.topic(topic, schema=Undecoded(), acks=False), name=stage.source, isolated_partitions=True)
     async def work(chunks: AsyncIterable[DeliveredChunk]) -> None:
@@ -73,7 +73,7 @@ class Worker:
         for stage in self.stages:
             stage.changed = changed
         self._folder = tempfile.TemporaryDirectory(prefix="driftline-faust-")
-        # Faust wants addresses for its own client, which never connects; the transport's client does, with the whole connection.
+        # Faust requires addresses for its own client, which never connects. The transport's client connects, with all settings.
         self.app = faust.App(
             connection.topic(GROUP),
             broker="kafka://" + ";kafka://".join(connection.servers),
@@ -100,12 +100,12 @@ class Worker:
         await self.app.start()
 
     async def failed(self) -> BaseException:
-        """Wait until the worker fails; returns the reason."""
+        """Wait until the worker fails, and return the reason."""
         await self.app._crashed.wait()  # noqa: SLF001 - no public way to wait for it
         return self.app._crash_reason or RuntimeError("the worker ended without a reason")  # noqa: SLF001
 
     async def hurry(self) -> None:
-        """Give up the work in progress that `stop` is waiting for."""
+        """Abandon the work in progress that `stop` is waiting for."""
         await self._end_stages(0)
 
     async def stop(self, grace: float) -> None:

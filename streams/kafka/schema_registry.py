@@ -3,9 +3,9 @@
 1. If the schema is one that Driftline published, the body is kept and only the framing is replaced.
 2. If it is another schema of the same record type that Driftline's schema can read by Avro's rules, the body is decoded with it and encoded
    again.
-3. Any other value stays unchanged. Decoding rejects it, and the dead letter names the schema id. The log gives the reason once.
+3. Any other value stays unchanged. Decoding rejects it, and the dead letter has the schema id. The reason is logged once.
 
-No value is decided without a response of the registry. While the registry is unavailable, `reframe` raises and `reframe_when_available` waits.
+No value is rejected without a response of the registry. While the registry is unavailable, `reframe` raises and `reframe_when_available` waits.
 
 Only schemas whose bodies cannot exhaust the stack, memory or time are used. Null is only allowed in unions, so each value takes at least a byte
 and a body has no more parts than bytes. No type refers to itself, so a body is no deeper than its schema.
@@ -19,7 +19,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -44,6 +44,9 @@ MAX_SCHEMAS = 10_000
 _RETRY_WAITS = wait_exponential(multiplier=0.5, max=8.0)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _NO_SUCH_SCHEMA = 40403
+"""The registry's error code for an unknown id."""
+_NOT_FOUND = 404
+_OK = 200
 Json = dict[str, Any]
 MAX_DEPTH = 64
 """Maximum depth of a schema."""
@@ -97,7 +100,11 @@ class RegistryFraming:
         # Comparing the smallest value is enough: values in our framing start with C3, registry values with 00.
         if min(values, default=b"\xff")[:1] > REGISTRY_MAGIC:
             return values
-        ids = {index: schema_id for index, value in enumerate(values) if (schema_id := registry_schema_id(value)) is not None}
+        ids: dict[int, int] = {}
+        for index, value in enumerate(values):
+            schema_id = registry_schema_id(value)
+            if schema_id is not None:
+                ids[index] = schema_id
         if not ids:
             return values
         plans = await self._load_plans(set(ids.values()))
@@ -106,9 +113,8 @@ class RegistryFraming:
     async def reframe_when_available(self, values: Sequence[bytes]) -> Sequence[bytes]:
         """Return the same as `reframe`, but wait until the registry is available. For the owner of a partition."""
         retry = retry_if_exception_type(RegistryUnavailableError)
-        return await AsyncRetrying(retry=retry, wait=_RETRY_WAITS, sleep=self._sleep, before_sleep=_log_retry)(
-            self.reframe, values
-        )
+        retrying = AsyncRetrying(retry=retry, wait=_RETRY_WAITS, sleep=self._sleep, before_sleep=_log_retry)
+        return await retrying(self.reframe, values)
 
     async def _load_plans(self, ids: Iterable[int]) -> dict[int, _ReadPlan]:
         """Return how to read the values of these schemas. Unknown schemas are fetched, and may evict others from the cache."""
@@ -122,12 +128,16 @@ class RegistryFraming:
         async with httpx2.AsyncClient(**options) as client:
             for schema_id in unknown:
                 definition, refusal = await self._fetch(client, schema_id)
-                plan, refusal = (_ReadPlan(), refusal) if definition is None else _plan_reading(definition)
+                plan = _ReadPlan()
+                if definition is not None:
+                    plan, refusal = _plan_reading(definition)
                 if refusal is not None:
-                    _LOG.warning("values with the schema id %d of %s are set aside: %s", schema_id, self._host, refusal)
+                    _LOG.warning("values with the schema id %d of %s are rejected: %s", schema_id, self._host, refusal)
                 while len(self._plans) >= MAX_SCHEMAS:
-                    del self._plans[next(iter(self._plans))]
-                plans[schema_id] = self._plans[schema_id] = _ReadPlan(plan.ours, plan.foreign, plan.reader, self._now())
+                    oldest_id = next(iter(self._plans))
+                    del self._plans[oldest_id]
+                plans[schema_id] = replace(plan, fetched_at=self._now())
+                self._plans[schema_id] = plans[schema_id]
         return plans
 
     def _is_cached(self, schema_id: int) -> bool:
@@ -152,26 +162,28 @@ class RegistryFraming:
         except (httpx2.HTTPError, TimeoutError, OSError) as error:
             raise RegistryUnavailableError(f"the schema registry at {self._host}: {type(error).__name__}") from error
         answer = _decode_object(bytes(body))
-        if response.status_code == 404 and answer.get("error_code") == _NO_SUCH_SCHEMA:
+        if response.status_code == _NOT_FOUND and answer.get("error_code") == _NO_SUCH_SCHEMA:
             return None, "the registry has no schema of this id"
-        if response.status_code != 200 or not isinstance(answer.get("schema"), str):
+        if response.status_code != _OK or not isinstance(answer.get("schema"), str):
             raise RegistryUnavailableError(f"the schema registry at {self._host}: HTTP {response.status_code} and no schema")
-        if (kind := answer.get("schemaType", "AVRO")) != "AVRO":
-            return None, f"it is a {str(kind)[:20]!r} schema, not an Avro schema"
+        schema_type = answer.get("schemaType", "AVRO")
+        if schema_type != "AVRO":
+            return None, f"it is a {str(schema_type)[:20]!r} schema, not an Avro schema"
         if answer.get("references"):
-            return None, "it refers to other schemas; register it with its types spelled out"
+            return None, "it refers to other schemas; register it with all of its types included"
         return answer["schema"], None
 
 
-def _log_retry(tried: RetryCallState) -> None:
-    _LOG.warning("records wait for a schema: %s", tried.outcome and tried.outcome.exception())
+def _log_retry(state: RetryCallState) -> None:
+    _LOG.warning("records wait for a schema: %s", state.outcome and state.outcome.exception())
 
 
 def _reframe_values(values: Sequence[bytes], ids: Mapping[int, int], plans: Mapping[int, _ReadPlan]) -> list[bytes]:
     """Return the values, reframed if their schema can be read. `ids` has the schema ids by the index of their value."""
     reframed = list(values)
     for index, schema_id in ids.items():
-        plan, value = plans[schema_id], values[index]
+        plan = plans[schema_id]
+        value = values[index]
         if plan.ours is not None:
             reframed[index] = plan.ours.prefix + value[REGISTRY_PREFIX_BYTES:]
         elif plan.reader is not None:
@@ -192,7 +204,8 @@ def _plan_reading(text: str) -> tuple[_ReadPlan, str | None]:
     """Return how to read the values of a schema, and the reason if the schema cannot be used."""
     definition = _decode_object(text.encode("utf-8", "replace"))
     try:
-        if (refusal := find_refusal(definition)) is not None:
+        refusal = find_refusal(definition)
+        if refusal is not None:
             return _ReadPlan(), refusal
         schema = build_schema(definition)
         ours = schemas_by_prefix().get(schema.prefix)
@@ -203,7 +216,7 @@ def _plan_reading(text: str) -> tuple[_ReadPlan, str | None]:
         if reader is None or name != f"driftline.{reader.name}":
             return _ReadPlan(), f"{name[:100]!r} is not a record of Driftline"
         if not can_read(reader, schema):
-            return _ReadPlan(), f"{name} cannot be read from what it writes, by Avro's rules"
+            return _ReadPlan(), f"{name} cannot be read from its values, by Avro's rules"
     except Exception as error:  # noqa: BLE001 - the parsers raise many kinds of errors for an invalid schema
         return _ReadPlan(), f"it is not an Avro schema ({type(error).__name__})"
     return _ReadPlan(foreign=schema.parsed, reader=reader), None
@@ -213,16 +226,17 @@ def _encode_again(value: bytes, foreign: Any, reader: RecordSchema) -> bytes | N
     """Return the value encoded by Driftline's schema; None if the body does not match its schema."""
     if len(value) > MAX_RECORD_BYTES:
         return None
-    body, written = io.BytesIO(value), io.BytesIO()
+    body = io.BytesIO(value)
+    encoded = io.BytesIO()
     body.seek(REGISTRY_PREFIX_BYTES)
     try:
         fields = fastavro.schemaless_reader(body, foreign, reader.parsed)
         if body.tell() != len(value):
             return None
-        fastavro.schemaless_writer(written, reader.parsed, fields)
+        fastavro.schemaless_writer(encoded, reader.parsed, fields)
     except Exception:  # noqa: BLE001 - fastavro raises many kinds of errors for damaged bytes; the dead letter has the bytes
         return None
-    return reader.prefix + written.getvalue()
+    return reader.prefix + encoded.getvalue()
 
 
 def find_refusal(definition: Json) -> str | None:
@@ -236,8 +250,11 @@ def _find_refusal(node: Any, within: tuple[str, ...]) -> str | None:
     if refusal is not None:
         return refusal
     name = _short_name(node["name"]) if isinstance(node, dict) and node.get("type") in _RECORD_TYPES else ""
-    refusals = (_find_refusal(part, (*within, name)) for part in _list_parts(node))
-    return next((refusal for refusal in refusals if refusal is not None), None)
+    for part in _list_parts(node):
+        refusal = _find_refusal(part, (*within, name))
+        if refusal is not None:
+            return refusal
+    return None
 
 
 def _find_own_refusal(node: Any, within: tuple[str, ...]) -> str | None:
@@ -274,7 +291,7 @@ def _find_record_refusal(node: Json) -> str | None:
 
 
 def _list_parts(node: Any) -> list[Any]:
-    """Return the types inside a valid type. A union may contain null, which is left out."""
+    """Return the types inside a valid type. Null in a union is omitted."""
     if isinstance(node, list):
         return [part for part in node if part != "null"]
     if isinstance(node, str) or node.get("type") in ("enum", "fixed"):
@@ -282,7 +299,8 @@ def _list_parts(node: Any) -> list[Any]:
     kind = node.get("type")
     if kind in _RECORD_TYPES:
         return [field.get("type") for field in node["fields"]]
-    return [node.get(_INNER_MEMBERS.get(kind, "type") if isinstance(kind, str) else "type")]
+    member = _INNER_MEMBERS.get(kind, "type") if isinstance(kind, str) else "type"
+    return [node.get(member)]
 
 
 def _short_name(name: str) -> str:

@@ -1,13 +1,13 @@
 """State topics: a stage's session states, in a compacted topic with the same partitions as the stage's source.
 
-1. A state is durable before the offset that it covers is committed, so after any kill the records that it lacks come again.
-2. Of several values of one key the one with the highest next offset counts: a frozen worker may write after its successor. If such a
-   stale value is the last one, compaction would keep it, so the reader that finds it writes the newest value again.
-3. A value must be readable, outside and inside, and must not go beyond the source's end at the time of reading. A value that is not a
+1. A state is durable before the offset that it covers is committed, so after a kill the records that it lacks are read again.
+2. Of several values of one key, the one with the highest next offset is valid: a frozen worker may write after its successor. If a stale
+   value is the last one, compaction would keep it, so the reader that finds it writes the newest value again.
+3. A value and the state inside it must be readable, and must not go beyond the source's end at the time of reading. A value that is not a
    state is ignored, logged and becomes a dead letter, which is the same in every process. Its session continues from a valid state if
-   the topic has one, else it starts afresh.
-4. A single value that goes too far may be a stray mistake. If several do, the source is another topic of that name, and no worker
-   continues from any of them.
+   the topic has one, or else starts from nothing.
+4. A single value beyond the source's end may be a stray mistake. If there are several, the source is another topic of that name, and
+   the worker refuses all of them.
 5. States that were read stay on local disk when their partition is revoked. When it is assigned again, only newer states are read.
 """
 
@@ -41,7 +41,9 @@ FETCH_BYTES = 16 * 1024 * 1024
 BUFFER_BYTES = 16 * 1024 * 1024
 """Bytes of writes that are buffered in memory before they go to a file."""
 AHEAD_SHARE = 0.01
-"""The share of values, plus one, that may go beyond the source before it is taken for another topic."""
+"""The share of values, plus one, that may go beyond the source before it counts as another topic."""
+_MAX_KEY_LENGTH = 600
+"""Characters of a key in a dead letter."""
 _TOMBSTONE_OFFSET = -1
 """Stands for the offset of a tombstone: any state is newer."""
 _INVALID_OFFSET = -2
@@ -119,8 +121,9 @@ class StateTopic:
         self._require_source_covers(loading)
         if loading.count:
             log.info("%s: %d states read", name, loading.count)
-        if letters := keyed(self._letters(loading)):
-            await self._producer.send(DEAD_LETTERS, letters)
+        dead_letters = keyed(self._build_dead_letters(loading))
+        if dead_letters:
+            await self._producer.send(DEAD_LETTERS, dead_letters)
 
     def get(self, partition: int, keys: Iterable[str]) -> dict[str, StoredState]:
         """Return the states of the sessions; sessions without a state are missing."""
@@ -128,7 +131,7 @@ class StateTopic:
         return {key.decode(): DECODE(value) for key, value in values.items()}
 
     async def save(self, partition: int, states: Mapping[str, StoredState]) -> None:
-        """Write states; durable on return. Raises BrokerError if they may not be. A state that `is_too_large` cannot be written."""
+        """Write states; durable on return. Raises BrokerError if they cannot be written. A state that `is_too_large` cannot be written."""
         values = {key.encode(): ENCODE(state) for key, state in states.items()}
         if values:
             await self._producer.send(self.name, list(values.items()), partition=partition)
@@ -179,7 +182,7 @@ class StateTopic:
         self._max_source_offsets[partition] = max(self._max_source_offsets.get(partition, 0), *ends.values(), 0)
 
     def _next_offset(self, loading: _Loading, record: RawRecord) -> int:
-        """Return the source offset that a record's state covers; invalid states are noted."""
+        """Return the source offset that a record's state covers; invalid states are added to `loading.refused`."""
         if record.value is None:
             return _TOMBSTONE_OFFSET
         try:
@@ -210,25 +213,25 @@ class StateTopic:
         """Raise BrokerError if states go beyond their source: its next records would be skipped as already processed."""
         if self._source is None or loading.source_end is None:
             return
-        farthest = max(self._max_source_offsets.get(loading.partition, 0), loading.max_offset_ahead())
-        if farthest > loading.source_end:
+        max_offset = max(self._max_source_offsets.get(loading.partition, 0), loading.max_offset_ahead())
+        if max_offset > loading.source_end:
             raise BrokerError(
                 f"topic {self._connection.topic(self._source)}, partition {loading.partition}, ends at offset "
-                f"{loading.source_end}, but {self.name} has states up to {farthest}: the states belong to another topic, "
+                f"{loading.source_end}, but {self.name} has states up to {max_offset}: the states belong to another topic, "
                 "or brokers have lost records",
-                hint="Start again under another prefix, or delete and recreate the state topics; then every session starts afresh.",
+                hint="Start again under another prefix, or delete and recreate the state topics; then every session starts from nothing.",
             )
 
-    def _letters(self, loading: _Loading) -> list[bytes]:
+    def _build_dead_letters(self, loading: _Loading) -> list[bytes]:
         """Return the dead letters of invalid states."""
         if self._redactor is None:
             return []
-        letters = []
+        dead_letters = []
         for record, error in loading.refused:
-            session = (record.key or b"").decode("utf-8", "replace")[:600]
+            session = (record.key or b"").decode("utf-8", "replace")[:_MAX_KEY_LENGTH]
             refusal = Refusal(STATE, NO_STATE, f"session {session!r}: {error}")
-            letters.append(build_dead_letter(self.name, loading.partition, record, refusal, self._redactor))
-        return letters
+            dead_letters.append(build_dead_letter(self.name, loading.partition, record, refusal, self._redactor))
+        return dead_letters
 
 
 class InvalidStateError(Exception):
@@ -252,7 +255,7 @@ class _Loading:
     refused: list[tuple[RawRecord, InvalidStateError]] = field(default_factory=list)
 
     def max_offset_ahead(self) -> int:
-        """Return the highest offset that states claim beyond the source's end; 0 if so few do that it may be a stray mistake."""
+        """Return the highest offset that states claim beyond the source's end; 0 if there are so few that it may be a stray mistake."""
         ahead = {record.key: error.ahead for record, error in self.refused if error.ahead}
         if len(ahead) <= 1 + AHEAD_SHARE * self.count:
             return 0
@@ -260,7 +263,7 @@ class _Loading:
 
 
 class LocalStates:
-    """Values by partition and key, in a folder that is removed with the process: memory stays flat with millions of sessions.
+    """Values by partition and key, in a folder that is removed with the process, so that memory use stays constant with millions of sessions.
 
     The values can always be read again from the topic.
     """
@@ -273,7 +276,7 @@ class LocalStates:
         options.set_max_write_buffer_number(2)
         self._files = Rdict(self._folder.name, options)
         without_log = WriteOptions()
-        without_log.disable_wal = True  # type: ignore[method-assign, assignment]  # an attribute, whatever the stubs say
+        without_log.disable_wal = True  # type: ignore[method-assign, assignment]  # the stubs declare a method, but it is an attribute
         self._files.set_write_options(without_log)
 
     def get(self, partition: int, keys: Iterable[bytes]) -> dict[bytes, bytes]:

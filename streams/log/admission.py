@@ -32,7 +32,7 @@ MAX_DETAIL_LENGTH = 1000
 CONFLICT_ADVICE = "If it is the same record, do nothing. If it is a different one, give it its own id and send it again."
 """Advice to the sender of a record in conflict with the log."""
 _OVERLAP_BYTES = 16 * 1024
-"""Bytes after the kept start of a body that are searched, too, so that a secret across the cut is recognised."""
+"""Bytes after the kept start of a body that are searched, too, so that a secret across the cut is recognized."""
 _MAX_MARKER_LENGTH = 64
 """Characters of the longest marker that the redactor puts in the place of a secret, rounded up."""
 _INCOMPLETE_TOKEN = re.compile(rb"[A-Za-z0-9+/=_.~%-]*$")
@@ -206,7 +206,7 @@ def encode_all(records: Sequence[tuple[str, Record]]) -> EncodedRecords:
 
 
 def _cut_start(body: bytes) -> bytes:
-    """Return the start of a long body, cut before a token: the redactor would not recognise half a secret."""
+    """Return the start of a long body, cut before a token: the redactor would not recognize half a secret."""
     start = body[: MAX_BODY_BYTES + _OVERLAP_BYTES]
     token = _INCOMPLETE_TOKEN.search(start, max(0, len(start) - _OVERLAP_BYTES))
     return start[: token.start()] if token else start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analytics.queries import queries as named_queries
-from analytics.snapshots import load_catalogue
+from analytics.snapshots import load_catalog
 from reference.markdown import code, page, table, words
 
 
@@ -11,7 +11,7 @@ def queries() -> str:
     """Return the page."""
     views = [
         section
-        for relation in load_catalogue()
+        for relation in load_catalog()
         if relation.is_view
         for section in (
             f"### {relation.name}",

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import msgspec
 
-from analytics.adhoc import CATALOGUE_HINT, FORMATS, fetch_limited, open_snapshot
+from analytics.adhoc import CATALOG_HINT, FORMATS, fetch_limited, open_snapshot
 from analytics.subprocesses import end_with_parent
 from schemas.errors import QueryError
 from service.read.queries.protocol import Outcome, QueryLimits, Task
@@ -56,7 +56,7 @@ def main() -> None:
 def _refuse_statement(error: QueryError) -> Outcome:
     if str(error).startswith(OUT_OF_MEMORY):
         return TOO_MUCH
-    return Outcome(error=str(error), hint=LOOK_FIRST_HERE if error.hint == CATALOGUE_HINT else error.hint)
+    return Outcome(error=str(error), hint=LOOK_FIRST_HERE if error.hint == CATALOG_HINT else error.hint)
 
 
 def limit_process(limits: QueryLimits) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.snapshots import build_snapshot, copy_database, load_catalogue
+from analytics.snapshots import build_snapshot, copy_database, load_catalog
 from analytics.store.store import Store
 
 
@@ -21,15 +21,15 @@ def test_the_catalogue_matches_a_snapshot(tmp_path: Path) -> None:
             "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() WHERE NOT internal AND schema_name = 'main'"
         ).fetchall()
     catalogue_columns = [
-        (one.name, column.name, column.kind, column.description) for one in load_catalogue() for column in one.columns
+        (one.name, column.name, column.kind, column.description) for one in load_catalog() for column in one.columns
     ]
     assert sorted(snapshot_columns) == sorted(catalogue_columns)
 
 
 def test_published_views_come_first_with_a_description() -> None:
     """Nobody starts with the record types."""
-    kinds = [one.is_view for one in load_catalogue()]
+    kinds = [one.is_view for one in load_catalog()]
     assert sorted(kinds, reverse=True) == kinds
-    assert [one.name for one in load_catalogue() if not one.description] == []
-    turns = next(one for one in load_catalogue() if one.name == "turns")
+    assert [one.name for one in load_catalog() if not one.description] == []
+    turns = next(one for one in load_catalog() if one.name == "turns")
     assert turns.columns[0].description == "Day of the exchange, UTC."

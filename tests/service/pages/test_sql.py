@@ -10,7 +10,7 @@ import pytest
 from support.api_server import Call, Tokens
 from support.pages import cookie, from_page, signed_in
 
-from analytics.snapshots import load_catalogue
+from analytics.snapshots import load_catalog
 from service.pages.sql import INITIAL_STATEMENT, worked_examples
 from service.setup.access import AccessStore, Holder
 
@@ -28,7 +28,7 @@ def test_every_view_is_listed_with_its_columns_and_comments(call: Call, tokens: 
     """The page lists every view and column, because users cannot remember them."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
     view_names = re.findall(r'data-insert="([^"]+)"', page)
-    assert [column.name for one in load_catalogue() for column in one.columns] == view_names
+    assert [column.name for one in load_catalog() for column in one.columns] == view_names
     assert "Judge: scope and completeness, 0 to 1." in page
     assert editor(page) == INITIAL_STATEMENT
 

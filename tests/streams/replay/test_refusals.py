@@ -23,7 +23,7 @@ from analytics.store.store import Store
         (["--label", ""], "is not a valid label"),
         (["--label", "live"], "is not a valid label"),
         (["--policy", "missing.yaml"], "missing.yaml"),
-        (["--from", "nowhere"], "nowhere holds no exchanges.parquet"),
+        (["--from", "nowhere"], "nowhere has no exchanges.parquet"),
         (["--from", "topics"], "DRIFTLINE_KAFKA: "),
         (["--from-offset", "5"], "need --from topics"),
         (
