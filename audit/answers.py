@@ -438,13 +438,13 @@ class QuotableTexts:
         return False
 
     def _contains_folded(self, quote: str) -> bool:
-        variants = {fold(variant) for variant in {quote, _ESCAPE.sub(_unescape, quote)}} - {""}
-        return any(
-            _contains_quote(variant, source)
-            for variant in variants
-            for literal in self._literals
-            for source in _fold_literal(literal)
-        )
+        """Return whether a text contains the quote, or the quote with its escapes undone, apart from differences in appearance."""
+        folded_quotes = {fold(quote), fold(_ESCAPE.sub(_unescape, quote))} - {""}
+        for folded_quote in folded_quotes:
+            for literal in self._literals:
+                if any(_contains_quote(folded_quote, text) for text in _fold_literal(literal)):
+                    return True
+        return False
 
 
 def fold(text: str) -> str:
@@ -457,8 +457,8 @@ def fold(text: str) -> str:
 
 
 def _unescape(match: re.Match[str]) -> str:
-    code, short = match.groups()
-    return chr(int(code, 16)) if code else _ESCAPES.get(short, short)
+    code, letter = match.groups()
+    return chr(int(code, 16)) if code else _ESCAPES.get(letter, letter)
 
 
 def _contains_quote(quote: str, source: str) -> bool:

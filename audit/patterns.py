@@ -68,21 +68,21 @@ class Pattern:
         """
         if not self.found_in(data):
             return
-        position = 0
-        while position < len(data):
-            limit = min(position + WINDOW, len(data))
-            match = self._regexp.search(data, position, limit)
+        offset = 0
+        while offset < len(data):
+            limit = min(offset + WINDOW, len(data))
+            match = self._regexp.search(data, offset, limit)
             if match is None:
-                position = limit if limit == len(data) else limit - MAX_MATCH
+                offset = limit if limit == len(data) else limit - MAX_MATCH
                 continue
             start, end = match.span()
             may_be_cut = end == limit < len(data)
-            if may_be_cut and start > position:
-                position = start  # search again from its start, in a full window
+            if may_be_cut and start > offset:
+                offset = start  # search again from its start, in a full window
                 continue
             if end > start:
                 yield start, end
-            position = max(end, start + 1)
+            offset = max(end, start + 1)
 
     def groups(self, data: bytes, groups: Iterable[int] = (0,)) -> Iterator[tuple[int, int]]:
         """Yield the spans (start, end), in bytes, of the first of these groups that matched, in each match of any length.
@@ -196,13 +196,13 @@ def _find_touched(union: Any, texts: Sequence[bytes]) -> Iterator[int]:
     """Yield the indexes of the texts that a match touches, in a chunk that is searched as one."""
     chunk = b"\n".join(texts)
     offsets = [0, *accumulate(len(text) + 1 for text in texts)]
-    position = 0
-    while position < offsets[-1]:
-        match = union.search(chunk, position)
+    offset = 0
+    while offset < offsets[-1]:
+        match = union.search(chunk, offset)
         if match is None:
             return
         start, end = match.span()
         first_index = bisect_right(offsets, start) - 1
         last_index = bisect_right(offsets, max(start, end - 1)) - 1
         yield from range(first_index, last_index + 1)
-        position = offsets[last_index + 1]
+        offset = offsets[last_index + 1]

@@ -347,15 +347,18 @@ def _select_most_changed(slices: Sequence[Slice]) -> tuple[Slice, ...]:
 
 def _pool_small(sides: Sequence[tuple[_SliceSide, _SliceSide]]) -> list[tuple[_SliceSide, _SliceSide]]:
     """Pool the slices of a label that are on both sides but have too few sessions for a variance."""
-    small = [
-        pair
-        for pair in sides
-        if all(side.moments.w > 0 for side in pair) and any(side.moments.sessions < MIN_SESSIONS for side in pair)
-    ]
+    small = [pair for pair in sides if _is_small_pair(*pair)]
     if not small:
         return list(sides)
-    pooled = _add_sides([before for before, _ in small]), _add_sides([after for _, after in small])
+    pooled = (_add_sides([before for before, _ in small]), _add_sides([after for _, after in small]))
     return [*(pair for pair in sides if pair not in small), pooled]
+
+
+def _is_small_pair(before: _SliceSide, after: _SliceSide) -> bool:
+    """Return whether a slice is on both sides, but has too few sessions for a variance on one of them."""
+    if before.moments.w <= 0 or after.moments.w <= 0:
+        return False
+    return before.moments.sessions < MIN_SESSIONS or after.moments.sessions < MIN_SESSIONS
 
 
 def _add_sides(sides: Sequence[_SliceSide]) -> _SliceSide:

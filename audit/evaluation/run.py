@@ -645,19 +645,24 @@ def has_failed(event: Event) -> bool:
     """Return whether a result or an end failed, by a flag, an error, an exit code or a status."""
     error = event.get("error")
     code = _find_first_value(event, _EXIT_CODE_FIELDS)
-    return (
-        event.get("is_error") is True
-        or error is True
-        or (isinstance(error, str | dict) and bool(error))
-        or any(event.get(name) is False for name in ("ok", "success"))
-        or (type(code) in {int, float} and code != 0)
-        or any(_find_first_text(event, (name,)).lower() in FAILED_STATUSES for name in ("status", "tool_status"))
-    )
+    if event.get("is_error") is True or error is True:
+        return True
+    if isinstance(error, str | dict) and error:
+        return True
+    if event.get("ok") is False or event.get("success") is False:
+        return True
+    if type(code) in {int, float} and code != 0:
+        return True
+    return any(_find_first_text(event, (name,)).lower() in FAILED_STATUSES for name in ("status", "tool_status"))
 
 
 def _find_first_value(event: Event, names: Iterable[str]) -> Any:
     """Return the first of these fields that is not null."""
-    return next((value for name in names if (value := event.get(name)) is not None), None)
+    for name in names:
+        value = event.get(name)
+        if value is not None:
+            return value
+    return None
 
 
 def _read_content_text(content: Any) -> str:

@@ -246,7 +246,7 @@ def _list_columns(rows: Sequence[Json]) -> Iterator[_Column]:
     """Yield the columns of the rows and of their nested objects, outermost first, with their values."""
     paths = dict.fromkeys(path for row in rows for path in _list_paths(row, MAX_COLUMN_DEPTH))
     for path in sorted(list(paths)[:MAX_PATHS], key=lambda path: path.count(".")):
-        values = [value for row in rows if (value := find_value(row, path)) not in (None, "")]
+        values = [value for value in (find_value(row, path) for row in rows) if value not in (None, "")]
         yield _Column(path, _normalise_names(path), values)
 
 
@@ -256,9 +256,9 @@ class _Column(NamedTuple):
     values: list[Any]
 
 
-def _list_paths(value: Mapping[str, Any], depth: int, before: str = "") -> Iterator[str]:
+def _list_paths(value: Mapping[str, Any], depth: int, prefix: str = "") -> Iterator[str]:
     for name, inner_value in value.items():
-        path = f"{before}{name}"
+        path = f"{prefix}{name}"
         yield path
         inner = as_json(inner_value) if isinstance(inner_value, str) else inner_value
         if isinstance(inner, Mapping) and depth > 1:

@@ -195,29 +195,29 @@ class Tree:
 
     def _place_message(self, entry: Entry, parent: int, at: datetime) -> tuple[int, AnswerState, Problem | None]:
         """Return the index of the answer that a message belongs to, its state including the message, and a problem."""
-        answer_index, before = self._answer_at(parent)
+        answer_index, previous_state = self._answer_at(parent)
         if entry.role == "user":
-            if entry.message.get("joins") is True and self._join_question(entry, answer_index, before):
-                return answer_index, before, None
+            if entry.message.get("joins") is True and self._join_question(entry, answer_index, previous_state):
+                return answer_index, previous_state, None
             return self._add_question(entry, answer_index, at)
         if answer_index == _NO_ANSWER:
-            return answer_index, before, None
-        if parent in self._damaged_indices and before.has_ended:
+            return answer_index, previous_state, None
+        if parent in self._damaged_indices and previous_state.has_ended:
             # A line that follows the end of an answer is a question. This message answers the damaged one, which nobody can read.
             return _NO_ANSWER, _EMPTY_STATE, None
         answer = self.answers[answer_index]
         # The lengths count no mirrors: a mirror may be a sibling of the message it repeats, and is not a branch.
-        if before.length == answer.state.length and not answer.is_sealed and (answer.side or not entry.side):
+        if previous_state.length == answer.state.length and not answer.is_sealed and (answer.side or not entry.side):
             answer.add(entry, at, ends_turns=self._ends_turns)
             return answer_index, answer.state, None
-        return self._add_branch(entry, answer.question, before, at)
+        return self._add_branch(entry, answer.question, previous_state, at)
 
-    def _join_question(self, entry: Entry, answer_index: int, before: AnswerState) -> bool:
+    def _join_question(self, entry: Entry, answer_index: int, previous_state: AnswerState) -> bool:
         """Add a user message to the question that the agent is working on. Return False if there is none."""
         if answer_index == _NO_ANSWER:
             return False
         answer = self.answers[answer_index]
-        if answer.is_sealed or before.length != answer.state.length or answer.side != entry.side:
+        if answer.is_sealed or previous_state.length != answer.state.length or answer.side != entry.side:
             return False
         question = answer.question
         if answer.is_final(ends_turns=self._ends_turns) or len(question.text) >= MAX_JOINED_CHARACTERS:
@@ -239,10 +239,10 @@ class Tree:
         return self._add_answer(answer), _EMPTY_STATE, None
 
     def _add_branch(
-        self, entry: Entry, question: Question, before: AnswerState, at: datetime
+        self, entry: Entry, question: Question, previous_state: AnswerState, at: datetime
     ) -> tuple[int, AnswerState, Problem | None]:
         """Open a further answer to a question. It shares the messages before the branch."""
-        shared = _EMPTY_STATE if before.has_ended else msgspec.structs.replace(before, response="", mirror="")
+        shared = _EMPTY_STATE if previous_state.has_ended else msgspec.structs.replace(previous_state, response="", mirror="")
         self._shared_characters += len(question.text) + shared.thinking_characters
         if self._shared_characters > MAX_SHARED_CHARACTERS:
             problem = Problem("too_many_answers", "parentId: the session has more branches than are kept")

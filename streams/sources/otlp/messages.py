@@ -456,14 +456,15 @@ def _decode_object(value: Any) -> Any:
 
 def _is_message(value: Json) -> bool:
     kind = value.get("type")
-    return (
-        "role" in value
-        or isinstance(value.get("parts"), list)
-        or bool(value.get("tool_calls") or value.get("toolCalls"))
-        or (isinstance(kind, str) and kind.lower() in ROLES and "content" in value)
-        or ("content" in value and value.get("source") in ("user", "assistant"))
-        or _find_wrapped_message(value) is not None
-    )
+    if "role" in value or isinstance(value.get("parts"), list):
+        return True
+    if value.get("tool_calls") or value.get("toolCalls"):
+        return True
+    if "content" in value:
+        names_role = isinstance(kind, str) and kind.lower() in ROLES
+        if names_role or value.get("source") in ("user", "assistant"):
+            return True
+    return _find_wrapped_message(value) is not None
 
 
 def _find_wrapped_message(value: Json) -> Json | None:
@@ -762,13 +763,10 @@ def _read_content_blocks(value: Any) -> str | None:
 
 def _is_content_list(value: Any) -> bool:
     """Return whether a value is a list of text blocks or of media blocks."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(
-            isinstance(block, dict) and (isinstance(block.get("text"), str) or placeholder_of(block) is not None)
-            for block in value
-        )
+    if not isinstance(value, list) or not value:
+        return False
+    return all(
+        isinstance(block, dict) and (isinstance(block.get("text"), str) or placeholder_of(block) is not None) for block in value
     )
 
 

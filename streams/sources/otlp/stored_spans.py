@@ -253,9 +253,11 @@ def _encode(facts: SpanFacts) -> str:
 
 
 def _shorten(facts: SpanFacts, divisor: int) -> SpanFacts:
-    texts = {
-        name: cut_bytes(text, MAX_TEXT_BYTES // divisor) for name in _TEXT_FACTS if (text := getattr(facts, name)) is not None
-    }
+    texts: dict[str, str] = {}
+    for name in _TEXT_FACTS:
+        text = getattr(facts, name)
+        if text is not None:
+            texts[name] = cut_bytes(text, MAX_TEXT_BYTES // divisor)
     short = msgspec.structs.replace(
         facts,
         **texts,

@@ -241,7 +241,11 @@ class Trace:
 
     def _spread_values(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
         """Return the value of each span: its own, else the nearest one around it, else the first one inside it."""
-        own_values = {span.span_id: value for span in self.spans if (value := read(span.facts))}
+        own_values: dict[str, str] = {}
+        for span in self.spans:
+            value = read(span.facts)
+            if value:
+                own_values[span.span_id] = value
         if len(own_values) == len(self.spans):
             return own_values
         values = dict(own_values)
