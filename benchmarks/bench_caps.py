@@ -1,8 +1,7 @@
-"""The share of a session's cost cap that is used before the first question that it forbids.
+"""The share of a session's cost cap that is used before the cap refuses a call.
 
-Each session goes on until its cap forbids a call. The API is in this process and bills by a tokenizer that knows some
-scripts better
-than others: four letters per token, one token per mark, one per two bytes of anything that is not ASCII.
+Each session continues until its cap refuses a call. The API runs in this process. It bills one token per four letters, one per
+punctuation mark, and one per two bytes of other characters than ASCII.
 """
 
 import asyncio
@@ -31,14 +30,14 @@ CAPS = (0.01, 0.03, 0.10, 1.00)
 KINDS = ("demo", "English", "code", "base64", "CJK", "emoji", "marks")
 CASES = (*(("claude-haiku-4-5", kind) for kind in KINDS), ("claude-haiku-5-5", "demo"))
 SESSIONS = 2
-MOST_EXCHANGES = 600
-"""Exchanges of a session at most: a cap that lasts longer than that is left out."""
+MAX_EXCHANGES = 600
+"""Maximum number of exchanges per session; a cap that lasts longer is left out."""
 START = datetime(2026, 11, 1, tzinfo=UTC)
 _WORDS = "The backup of the database was checked and the log of the night holds no error that matters to the job"
 
 
 def texts_of(kind: str, chance: random.Random) -> Iterator[str]:
-    """Answers of an agent, one after the other, without end."""
+    """Yield an agent's answers without end."""
     alphabets = {"CJK": (0x4E00, 0x9FA5), "emoji": (0x1F600, 0x1F64F), "marks": (0x21, 0x2F)}
     while True:
         if kind == "code":
@@ -58,19 +57,20 @@ def demo_exchanges() -> list[Exchange]:
 
 
 def session(kind: str, number: int) -> Iterator[Exchange]:
-    """Return the exchanges of one session; of the demo's kind, or with texts of a script."""
-    chance, samples = random.Random(number), demo_exchanges()
-    texts = texts_of(kind, chance)
+    """Yield the exchanges of a session: those of the demo, or with texts of a kind."""
+    chance = random.Random(number)
+    samples = demo_exchanges()
+    text_stream = texts_of(kind, chance)
     for turn in itertools.count(1):
-        one = samples[(turn + 37 * number) % len(samples)]
-        at = START + timedelta(minutes=turn)
-        said = {} if kind == "demo" else {"agent_response": next(texts), "agent_thinking": None}
-        ids = {"session_id": f"s{number}", "exchange_id": f"{number}:{turn}", "turn_number": turn, "occurred_at": at}
-        yield msgspec.structs.replace(one, **ids, **said, connection="c", project="p")
+        sample = samples[(turn + 37 * number) % len(samples)]
+        occurred_at = START + timedelta(minutes=turn)
+        texts_of_kind = {} if kind == "demo" else {"agent_response": next(text_stream), "agent_thinking": None}
+        ids = {"session_id": f"s{number}", "exchange_id": f"{number}:{turn}", "turn_number": turn, "occurred_at": occurred_at}
+        yield msgspec.structs.replace(sample, **ids, **texts_of_kind, connection="c", project="p")
 
 
-async def spent(kind: str, model: str, cap: float, number: int) -> float | None:
-    """Return the cost of one session up to the call that its cap forbids, or None where that takes too many exchanges."""
+async def measure_cost(kind: str, model: str, cap: float, number: int) -> float | None:
+    """Return the cost of a session until its cap refuses a call; None if that takes too many exchanges."""
     policy = Policy(defaults=ProjectSettings(judge_model=model, cost_cap_per_session=cap))
     api = CountingApi(TOKENIZERS["by script"])
     price = price_of(model, {})
@@ -84,9 +84,9 @@ async def spent(kind: str, model: str, cap: float, number: int) -> float | None:
         engine = Engine(store, policy, Redactor(policy.redaction), lambda: START + timedelta(days=9), judge=judge)
         await engine.start()
         try:
-            said = session(kind, number)
-            for _ in range(MOST_EXCHANGES // 30):
-                await engine.publish("exchanges", list(itertools.islice(said, 30)))
+            remaining_exchanges = session(kind, number)
+            for _ in range(MAX_EXCHANGES // 30):
+                await engine.publish("exchanges", list(itertools.islice(remaining_exchanges, 30)))
                 await engine.wait_until_drained()
                 capped, total = store.cursor().execute(_STATE).fetchone() or (0, 0.0)
                 if capped >= 10:
@@ -100,16 +100,20 @@ _STATE = "SELECT count(*) FILTER (WHERE tier2_state = 'skipped_cost_cap'), sum(c
 
 
 def main() -> None:
-    """Print which part of the caps is used, by model and kind of text; the smallest of some sessions stands in brackets."""
+    """Print the used share of the caps by model and kind of text, with the smallest share of a session in brackets."""
     rows = []
     for model, kind in CASES:
         shares = []
         for cap in CAPS:
-            found = [asyncio.run(spent(kind, model, cap, number)) for number in range(SESSIONS)]
-            used = [one / cap for one in found if one is not None]
-            shares.append(f"{sum(used) / len(used):.0%} ({min(used):.0%})" if len(used) == len(found) else "lasts")
-            if max(used, default=0) > 1:
-                raise SystemExit(f"a session has passed its cap: {kind}, {model}, {cap}")
+            costs = [asyncio.run(measure_cost(kind, model, cap, number)) for number in range(SESSIONS)]
+            used_shares = [session_cost / cap for session_cost in costs if session_cost is not None]
+            shares.append(
+                f"{sum(used_shares) / len(used_shares):.0%} ({min(used_shares):.0%})"
+                if len(used_shares) == len(costs)
+                else "lasts"
+            )
+            if max(used_shares, default=0) > 1:
+                raise SystemExit(f"a session exceeded its cap of {cap} USD: {model}, {kind}")
         rows.append([f"{model}, {kind}", *shares])
     print_table(["texts", *(f"cap {cap:.2f} USD" for cap in CAPS)], rows)
 

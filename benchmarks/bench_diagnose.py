@@ -19,14 +19,14 @@ def write_sessions(path: Path) -> None:
     rng = random.Random(7)
     with path.open("w") as file:
         for number in range(SESSIONS):
-            events = [event(rng, place) for place in range(EVENTS)]
+            events = [event(rng, index) for index in range(EVENTS)]
             file.write(json.dumps({"session_id": f"s{number}", "events": events}) + "\n")
 
 
-def event(rng: random.Random, place: int) -> dict[str, object]:
+def event(rng: random.Random, index: int) -> dict[str, object]:
     """Return one event of a random type."""
     kind = rng.choice(["tool_call", "tool_call", "tool_output", "token_usage", "memory_event", "decision"])
-    body: dict[str, object] = {"event": kind, "event_id": f"e{place}", "timestamp": f"2026-10-01T09:00:{place:02}Z"}
+    body: dict[str, object] = {"event": kind, "event_id": f"e{index}", "timestamp": f"2026-10-01T09:00:{index:02}Z"}
     if kind == "tool_call":
         body |= {"tool": rng.choice(["exec", "read", "search"]), "args": {"path": f"src/{rng.randrange(8)}.py"}}
     elif kind == "token_usage":

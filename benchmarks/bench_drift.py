@@ -60,9 +60,9 @@ class Task(NamedTuple):
 
 def delay(task: Task) -> float:
     """Days from the change to the first alarm after it; infinite when there is none."""
-    found = compared_rules.RULES[task.rule](scores.simulated(task.project, task.seed))
+    alarms = compared_rules.RULES[task.rule](scores.simulated(task.project, task.seed))
     since = task.project.change + task.project.noon / 2
-    return next((at - since for at in found if at >= since), math.inf)
+    return next((alarm - since for alarm in alarms if alarm >= since), math.inf)
 
 
 def false_alarms(task: Task) -> int:
@@ -105,7 +105,7 @@ def print_delays(pool: Pool) -> None:
     for rule in compared_rules.RULES:
         for rate in RATES:
             base = Project(scores.normal, rate, CHANGE + WITHIN, CHANGE)
-            cells = [shown(spread(pool, delay, rule, base._replace(shift=-size), RUNS)) for size in SIZES]
+            cells = [format_delays(spread(pool, delay, rule, base._replace(shift=-size), RUNS)) for size in SIZES]
             alarms = spread(pool, false_alarms, rule, base, YEARS[rate])
             rows.append([rule, f"{rate}", *cells, per_year(alarms)])
     print_table(["rule", "scores/day", *(f"{size:g} sigma" for size in SIZES), QUIET], rows)
@@ -117,8 +117,8 @@ def print_shapes(pool: Pool) -> None:
     for name, project in SHAPES.items():
         cells = []
         for rule in compared_rules.RULES:
-            found = shown(spread(pool, delay, rule, project, RUNS))
-            cells.append(f"{found} · {per_year(spread(pool, false_alarms, rule, project, SHAPE_YEARS))}")
+            delays_text = format_delays(spread(pool, delay, rule, project, RUNS))
+            cells.append(f"{delays_text} · {per_year(spread(pool, false_alarms, rule, project, SHAPE_YEARS))}")
         rows.append([name, *cells])
     wrong = [spread(pool, delay, rule, MIX, RUNS) for rule in compared_rules.RULES]
     rows.append(
@@ -133,15 +133,15 @@ def print_intervals(pool: Pool) -> None:
     for rate in RATES:
         for size in SIZES:
             project = Project(scores.normal, rate, CHANGE + WITHIN, CHANGE, -size)
-            found = [one for one in spread(pool, estimates, "ours", project, ESTIMATED) if one is not None]
-            days, sizes, errors, lengths = zip(*found, strict=True)
-            right = sum(abs(error) <= 1 for error in errors)
+            estimated = [estimate for estimate in spread(pool, estimates, "ours", project, ESTIMATED) if estimate is not None]
+            days, sizes, errors, lengths = zip(*estimated, strict=True)
+            near_first_day = sum(abs(error) <= 1 for error in errors)
             rows.append([
                 f"{rate} a day, {size:g} sigma",
-                share(sum(days), len(found)),
+                share(sum(days), len(estimated)),
                 f"{statistics.median(lengths):g}",
-                share(right, len(found)),
-                share(sum(sizes), len(found)),
+                share(near_first_day, len(estimated)),
+                share(sum(sizes), len(estimated)),
             ])  # fmt: skip
     print_table(["at the alarm", "first day inside", "median days of it", "first day right, ± 1", "size inside"], rows)
 
@@ -154,19 +154,19 @@ def spread(pool: Pool, measure: Callable[[Task], T], rule: str, project: Project
 
 def missed(delays: Sequence[float]) -> int:
     """Count the changes that were not found in time."""
-    return sum(math.isinf(one) for one in delays)
+    return sum(math.isinf(days) for days in delays)
 
 
-def shown(delays: Sequence[float]) -> str:
+def format_delays(delays: Sequence[float]) -> str:
     """Return the median delay of those that were found, and how many were not."""
-    found = [one for one in delays if not math.isinf(one)]
+    found_delays = [days for days in delays if not math.isinf(days)]
     lost = f"missed {share(missed(delays), len(delays))}" if missed(delays) else ""
-    return ", ".join(filter(None, (f"{statistics.median(found):.1f} d" if found else "", lost)))
+    return ", ".join(filter(None, (f"{statistics.median(found_delays):.1f} d" if found_delays else "", lost)))
 
 
-def share(part: int, whole: int) -> str:
+def share(part: int, total: int) -> str:
     """Return a share in per cent."""
-    return f"{part / whole:.0%}".replace("%", " %")
+    return f"{part / total:.0%}".replace("%", " %")
 
 
 def per_year(alarms: Sequence[int]) -> str:
@@ -181,13 +181,13 @@ def print_bars(pool: Pool, seed: int, share: float) -> None:
     print(f"A check of 90 days of 50 scores in four tiers: {bars.processor_time():.0f} ms of processor (bar: 30).\n")
     spikes = anomalies.measure(pool, seed, share)
     print_rows("spikes", spikes)
-    found = causes.measure(seed, max(20, round(share * CAUSES)))
-    print(causes.table(found))
+    cause_rows = causes.measure(seed, max(20, round(share * CAUSES)))
+    print(causes.table(cause_rows))
     parts = [bars.share_row(*line) for line in slices.measure(seed, max(5, round(share * SLICES)))]
     print_rows("which part changed", parts)
     short = [
         row.line
-        for row in (*rows, *spikes, *found, *parts, *print_flags(pool, seed, share), *print_runs(pool, seed, share))
+        for row in (*rows, *spikes, *cause_rows, *parts, *print_flags(pool, seed, share), *print_runs(pool, seed, share))
         if not row.met
     ]
     print(f"\nFalls short: {'; '.join(short) or 'nothing'}.\n")
@@ -207,13 +207,13 @@ def print_runs(pool: Pool, seed: int, share: float) -> list[causes.Row]:
     return rows
 
 
-def print_rows(what: str, rows: Sequence[bars.Row]) -> None:
+def print_rows(title: str, rows: Sequence[bars.Row]) -> None:
     """Lines with their intervals and bars."""
-    print_table([what, "measured", "95 %", "bar", "met"], [[*row[:4], "yes" if row.met else "**no**"] for row in rows])
+    print_table([title, "measured", "95 %", "bar", "met"], [[*row[:4], "yes" if row.met else "**no**"] for row in rows])
     print()
 
 
-def main(options: Sequence[str] = ()) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Print the bars and the comparison with other rules."""
     parser = argparse.ArgumentParser("python -m benchmarks drift")
     parser.add_argument("--seed", type=int, default=1, help="Draw other histories.")
@@ -224,19 +224,19 @@ def main(options: Sequence[str] = ()) -> None:
     parser.add_argument(
         "--lines", action="store_true", help="What the watch says of mixes, batches, sessions and judges alone."
     )
-    asked = parser.parse_args(options)
-    if asked.lines:
-        print_table(lines.HEADER, lines.measure(asked.seed, asked.share))
+    options = parser.parse_args(arguments)
+    if options.lines:
+        print_table(lines.HEADER, lines.measure(options.seed, options.share))
         return
     with multiprocessing.Pool() as pool:
-        if asked.runs:
-            print_runs(pool, asked.seed, asked.share)
-        if asked.flags:
-            print_flags(pool, asked.seed, asked.share)
-        if asked.runs or asked.flags:
+        if options.runs:
+            print_runs(pool, options.seed, options.share)
+        if options.flags:
+            print_flags(pool, options.seed, options.share)
+        if options.runs or options.flags:
             return
-        print_bars(pool, asked.seed, asked.share)
-        if not asked.bars:
+        print_bars(pool, options.seed, options.share)
+        if not options.bars:
             print_comparison(pool)
 
 

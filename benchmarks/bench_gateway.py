@@ -1,7 +1,7 @@
-"""Taking exchanges in over Kafka: `driftline serve --kafka` beside an endpoint that only parses, and one that parses and produces.
+"""Ingestion over Kafka: `driftline serve --kafka` beside an endpoint that only parses, and one that parses and produces.
 
-Apache Kafka is started for it, or found where DRIFTLINE_TEST_KAFKA says. No worker runs: what is measured is the server, with the sink
-that lands the topics in its own process, until the broker has the exchange. Clients are in a process of their own.
+Starts Apache Kafka, or uses the broker that DRIFTLINE_TEST_KAFKA names. No worker runs: the benchmark measures the server, including the
+sink in its process, until the broker acknowledges the exchange. Clients run in another process.
 """
 
 import argparse
@@ -30,47 +30,47 @@ from streams.kafka.connection import KafkaConnection
 BARE, PRODUCES, OURS = "parse only", "parse and produce", "`driftline serve --kafka`"
 PARTITIONS = 4
 TICKS = 100
-"""Of the processor's time in a second, as the system counts it."""
+"""Clock ticks per second of /proc."""
 
 
 class Served(NamedTuple):
-    """A server: its address, and the process that takes the processor's time."""
+    """A server and the id of its process."""
 
     target: Target
     process: int
 
 
 class Run(NamedTuple):
-    """A run of clients, and what it took of the processor."""
+    """A run of clients and the server's processor seconds."""
 
     load: Load
     seconds: float
 
 
 def children() -> set[int]:
-    """Return the processes that this one has started and that still run."""
+    """Return the ids of our running child processes."""
     return {int(number) for task in Path("/proc/self/task").iterdir() for number in (task / "children").read_text().split()}
 
 
 @contextlib.contextmanager
-def noted(target: contextlib.AbstractContextManager[Target]) -> Iterator[Served]:
-    """A server with its process."""
-    before = children()
+def with_process(target: contextlib.AbstractContextManager[Target]) -> Iterator[Served]:
+    """Start a server and yield it with its process."""
+    children_before = children()
     with target as served:
-        (process,) = children() - before
+        (process,) = children() - children_before
         yield Served(served, process)
 
 
 @contextlib.contextmanager
-def alone(*options: str) -> Iterator[Target]:
-    """An endpoint of this module or of `bench_ingest`, in a process of its own."""
+def start_endpoint(*options: str) -> Iterator[Target]:
+    """Start an endpoint of this module or of `bench_ingest` in another process."""
     with started([sys.executable, "-m", *options]) as url:
         yield Target(url, "none")
 
 
 @contextlib.contextmanager
-def ours(folder: Path, topics: KafkaConnection) -> Iterator[Target]:
-    """`driftline serve --kafka` over a new file."""
+def serve_ours(folder: Path, topics: KafkaConnection) -> Iterator[Target]:
+    """Start `driftline serve --kafka` over a new file."""
     database = folder / "bench.duckdb"
     token = connected(database)
     options = ["serve", "--db", str(database), "--port", "0", "--kafka", topics.bootstrap]
@@ -79,7 +79,7 @@ def ours(folder: Path, topics: KafkaConnection) -> Iterator[Target]:
 
 
 async def serve_producing(bootstrap: str, topic: str) -> None:
-    """Serve an endpoint that parses and produces what came, answered once the broker has it; prints where."""
+    """Serve an endpoint that parses and produces each exchange and waits for the broker; print its address."""
     app = FastAPI()
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer:
 
@@ -92,20 +92,20 @@ async def serve_producing(bootstrap: str, topic: str) -> None:
 
 
 def processor_time(process: int) -> float:
-    """Seconds of the processor that a process has taken."""
+    """Return the processor seconds of a process."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def under_load(served: Served, clients: int, requests: int, salt: str) -> Run:
+def measure_load(served: Served, clients: int, requests: int, salt: str) -> Run:
     """Put a server under load once."""
-    before = processor_time(served.process)
-    found = load(served.target.url, served.target.token, clients=clients, requests=requests, salt=salt)
-    return Run(found, processor_time(served.process) - before)
+    processor_before = processor_time(served.process)
+    result = load(served.target.url, served.target.token, clients=clients, requests=requests, salt=salt)
+    return Run(result, processor_time(served.process) - processor_before)
 
 
 def print_runs(runs: Mapping[str, Sequence[Run]], requests: int) -> None:
-    """The run of each server with the median rate; ratios are the medians of the rounds' own."""
+    """Print the run with the median rate of each server; ratios are the medians of those of the rounds."""
     rows = []
     for name, rounds in runs.items():
         middle = sorted(rounds, key=lambda one: one.load.rate)[len(rounds) // 2]
@@ -116,30 +116,30 @@ def print_runs(runs: Mapping[str, Sequence[Run]], requests: int) -> None:
     print_table(["server", "exchanges/s", "p50 ms", "p99 ms", "server's processor, µs each", "of parsing's rate"], rows)
 
 
-def main(options: Sequence[str] = ()) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Print rates, latencies and processor time of each server."""
     parser = argparse.ArgumentParser("benchmarks gateway")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=6_400)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args(options)
+    options = parser.parse_args(arguments)
     runs: dict[str, list[Run]] = {}
     with tempfile.TemporaryDirectory() as name, kafka() as bootstrap, contextlib.ExitStack() as stack:
         topics = KafkaConnection(bootstrap, prefix=f"bench-gateway-{time.time_ns()}-")
         make_topics(topics, PARTITIONS)
-        producing = alone("benchmarks.bench_gateway", "--produce", bootstrap, topics.topic("heartbeats"))
+        producing = start_endpoint("benchmarks.bench_gateway", "--produce", bootstrap, topics.topic("heartbeats"))
         servers = {
-            BARE: stack.enter_context(noted(alone("benchmarks.bench_ingest"))),
-            PRODUCES: stack.enter_context(noted(producing)),
-            OURS: stack.enter_context(noted(ours(Path(name), topics))),
+            BARE: stack.enter_context(with_process(start_endpoint("benchmarks.bench_ingest"))),
+            PRODUCES: stack.enter_context(with_process(producing)),
+            OURS: stack.enter_context(with_process(serve_ours(Path(name), topics))),
         }
         for served in servers.values():
-            under_load(served, 4, 400, "warm")
-        for number in range(given.rounds):
-            for what, served in servers.items():
-                runs.setdefault(what, []).append(under_load(served, given.clients, given.requests, f"{number}"))
-    print(f"Exchanges of 700 bytes from {given.clients} clients; the median of {given.rounds} rounds in turns.\n")
-    print_runs(runs, given.requests)
+            measure_load(served, 4, 400, "warm")
+        for number in range(options.rounds):
+            for name_of_server, served in servers.items():
+                runs.setdefault(name_of_server, []).append(measure_load(served, options.clients, options.requests, f"{number}"))
+    print(f"Exchanges of 700 bytes from {options.clients} clients; the median of {options.rounds} rounds in turns.\n")
+    print_runs(runs, options.requests)
 
 
 if __name__ == "__main__":

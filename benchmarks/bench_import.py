@@ -34,10 +34,10 @@ class Cost(NamedTuple):
 
 def cost(command: Sequence[str]) -> Cost:
     """Return the cost of a command."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds, memory = process_cost(command)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Cost(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, memory)
+    usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Cost(seconds, usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime, memory)
 
 
 def main() -> None:
@@ -60,14 +60,14 @@ def main() -> None:
         [
             [
                 name,
-                f"{one.seconds:.1f}",
-                f"{size / one.seconds:,.1f}",
-                f"{one.seconds / parsing.seconds:.2f}",
-                f"{one.processor:.1f}",
-                f"{one.processor / parsing.processor:.2f}",
-                f"{one.memory:,.0f}",
+                f"{command_cost.seconds:.1f}",
+                f"{size / command_cost.seconds:,.1f}",
+                f"{command_cost.seconds / parsing.seconds:.2f}",
+                f"{command_cost.processor:.1f}",
+                f"{command_cost.processor / parsing.processor:.2f}",
+                f"{command_cost.memory:,.0f}",
             ]
-            for name, one in costs.items()
+            for name, command_cost in costs.items()
         ],
     )
 

@@ -1,7 +1,7 @@
-"""The inbox over 20 000 incidents of 1 000 projects: what its list, its filters and its changes take of the processor.
+"""The inbox over 20 000 incidents of 1 000 projects: processor time of its list, filters and changes.
 
-Each incident has three revisions with evidence of some 10 KB, and 400 of them wait for somebody. The processor's time is this process's, all
-threads, so that what else the machine does counts for nothing. `--incidents N` says how many.
+Each incident has three revisions with about 10 KB of evidence, and 400 incidents are open or acknowledged. The processor time covers all threads of
+this process, so other load on the machine does not matter. `--incidents N` sets the number of incidents.
 """
 
 import argparse
@@ -27,17 +27,17 @@ from streams.watch.watching import Change, Person, Watch, apply_change
 INCIDENTS, PROJECTS, REVISIONS, TIMES, CHANGED = 20_000, 1_000, 3, 5, 50
 AT = datetime(2026, 10, 1, tzinfo=UTC)
 STATES = {"open": 1, "acknowledged": 1, "resolved": 70, "dismissed": 28}
-"""Of a hundred incidents, how many are in each state."""
+"""Incidents in each state, per hundred."""
 AT_ONCE = 2_000
-"""Records of one transaction."""
+"""Records per transaction."""
 
 
-def _evidence(lots: random.Random) -> str:
+def _evidence(chance: random.Random) -> str:
     exchanges = [
         {
-            "agent": f"agent-{lots.randrange(50)}",
-            "scoreId": f"{lots.getrandbits(128):032x}",
-            "reason": f"{lots.getrandbits(1200):x}",
+            "agent": f"agent-{chance.randrange(50)}",
+            "scoreId": f"{chance.getrandbits(128):032x}",
+            "reason": f"{chance.getrandbits(1200):x}",
         }
         for _ in range(10)
     ]
@@ -47,13 +47,13 @@ def _evidence(lots: random.Random) -> str:
     return json.dumps({"exchanges": exchanges, "queries": queries})
 
 
-def made(count: int) -> Iterator[Incident]:
-    """Return the incidents, each with its revisions."""
-    lots = random.Random(7)
+def build_incidents(count: int) -> Iterator[Incident]:
+    """Yield every revision of the incidents."""
+    chance = random.Random(7)
     for number in range(count):
-        (status,) = lots.choices(list(STATES), list(STATES.values()))
-        at = AT - timedelta(minutes=lots.randrange(500_000))
-        evidence = _evidence(lots)
+        (status,) = chance.choices(list(STATES), list(STATES.values()))
+        detected_at = AT - timedelta(minutes=chance.randrange(500_000))
+        evidence = _evidence(chance)
         for revision in range(REVISIONS):
             is_last = revision == REVISIONS - 1
             yield Incident(
@@ -62,20 +62,20 @@ def made(count: int) -> Iterator[Incident]:
                 project=f"project-{number % PROJECTS}",
                 type="drift",
                 status=status if is_last else "open",
-                severity=lots.choice(["critical", "warning"]),
+                severity=chance.choice(["critical", "warning"]),
                 title="Tier 2 fell from 0.90 to 0.61 on 28 October",
                 description="Since 28 October the mean of Tier 2 is 0.61, 0.90 before.",
                 metadata=evidence,
-                detected_at=at,
-                confidence=lots.choice(["confirmed", "suspected"]),
+                detected_at=detected_at,
+                confidence=chance.choice(["confirmed", "suspected"]),
                 acknowledged_by="ann" if is_last and status == "acknowledged" else None,
             )
 
 
-def _filled(store: Store, count: int) -> None:
+def _fill(store: Store, count: int) -> None:
     batch: list[Incident] = []
-    for one in made(count):
-        batch.append(one)
+    for incident in build_incidents(count):
+        batch.append(incident)
         if len(batch) == AT_ONCE:
             asyncio.run(StorePublisher(store, Policy(), lambda: AT).publish("incidents", batch))
             batch = []
@@ -83,20 +83,20 @@ def _filled(store: Store, count: int) -> None:
         asyncio.run(StorePublisher(store, Policy(), lambda: AT).publish("incidents", batch))
 
 
-def _milliseconds(asked: Callable[[], object]) -> float:
-    """Milliseconds of the processor that each of some calls takes, at the least."""
-    found = []
+def _milliseconds(call: Callable[[], object]) -> float:
+    """Return the smallest processor time of several calls, in milliseconds."""
+    durations = []
     for _ in range(TIMES):
         start = time.process_time()
-        asked()
-        found.append(1000 * (time.process_time() - start))
-    return min(found)
+        call()
+        durations.append(1000 * (time.process_time() - start))
+    return min(durations)
 
 
 def _questions(cursor: duckdb.DuckDBPyConnection) -> dict[str, Callable[[], object]]:
     live = InboxFilter(statuses=LIVE_STATES)
-    first = inbox(cursor, InboxFilter(sort="newest"), None, 5000)
-    far = first.listed[-1].place if first.listed else None
+    first_rows = inbox(cursor, InboxFilter(sort="newest"), None, 5000)
+    far = first_rows.listed[-1].place if first_rows.listed else None
     return {
         "first page, worst first": lambda: inbox(cursor, live, None, 51),
         "all states, newest first": lambda: inbox(cursor, InboxFilter(sort="newest"), None, 51),
@@ -123,14 +123,14 @@ async def _change(store: Store, count: int) -> None:
 
 
 def main(options: list[str] | None = None) -> None:
-    """Fill a database and ask."""
+    """Fill a database and print the processor time of each query and of a change."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--incidents", type=int, default=INCIDENTS)
     count = parser.parse_args(options or []).incidents
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "inbox.duckdb") as store:
-        _filled(store, count)
+        _fill(store, count)
         cursor = store.cursor()
-        rows = [[name, f"{_milliseconds(asked):.1f}"] for name, asked in _questions(cursor).items()]
+        rows = [[name, f"{_milliseconds(call):.1f}"] for name, call in _questions(cursor).items()]
         start = time.process_time()
         asyncio.run(_change(store, min(CHANGED, count)))
         rows.append(

@@ -178,11 +178,11 @@ def in_turns(targets: Mapping[str, Target], run: Callable[[Target, int], T], cou
     """Return the results of each target in each round, with a pause after each run; every second round goes the other way."""
     rounds = []
     for number in range(count):
-        found = {}
+        results = {}
         for name in list(targets)[:: -1 if number % 2 else 1]:
-            found[name] = run(targets[name], number)
+            results[name] = run(targets[name], number)
             time.sleep(PAUSE)
-        rounds.append(found)
+        rounds.append(results)
     return rounds
 
 
@@ -202,8 +202,11 @@ def ratio(rates: Sequence[Mapping[str, float]], name: str, beside: str) -> str:
 
 def load_rows(clients: int, rounds: Sequence[Mapping[str, Load]]) -> Iterator[list[str]]:
     """Return the row of each target: the run with the median rate."""
-    rates = [{name: one.rate for name, one in found.items()} for found in rounds]
-    middles = {name: sorted((found[name] for found in rounds), key=lambda one: one.rate)[len(rounds) // 2] for name in rates[0]}
+    rates = [{name: load_of_target.rate for name, load_of_target in loads.items()} for loads in rounds]
+    middles = {
+        name: sorted((loads[name] for loads in rounds), key=lambda load_of_target: load_of_target.rate)[len(rounds) // 2]
+        for name in rates[0]
+    }
     for name, middle in middles.items():
         latencies = [f"{middle.quantile(share):.1f}" for share in (0.5, 0.99)]
         times = middle.quantile(0.5) / middles[BARE].quantile(0.5)
@@ -222,8 +225,8 @@ def batched(target: Target, salt: str) -> float:
     headers = {"Authorization": f"Bearer {target.token}", "Content-Type": "application/json"}
     with httpx2.Client(base_url=target.url, headers=headers, timeout=120) as client:
         start = time.perf_counter()
-        for one in bodies:
-            if client.post(EXCHANGES, content=one).status_code != CREATED:
+        for batch in bodies:
+            if client.post(EXCHANGES, content=batch).status_code != CREATED:
                 raise RuntimeError("a batch was not taken")
         return BATCHES * TOGETHER / (time.perf_counter() - start)
 
@@ -244,32 +247,32 @@ def print_batches(targets: Mapping[str, Target], count: int) -> None:
     print_table(["server", "exchanges/s", "of parsing", "of a new database"], rows)
 
 
-def main(options: Sequence[str] = ()) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Print rates and latencies by the number of clients, with the ratio to parsing alone."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks ingest")
     parser.add_argument("--clients", type=int, nargs="+", choices=REQUESTS, default=[*REQUESTS], help="numbers of clients")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--stored", type=int, default=STORED, help="exchanges of the second database; 0 leaves it out")
-    given = parser.parse_args(options)
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         targets = {BARE: stack.enter_context(bare()), OURS: stack.enter_context(ours(Path(name)))}
-        if given.stored:
-            targets[LARGE] = stack.enter_context(ours(Path(name), given.stored))
+        if options.stored:
+            targets[LARGE] = stack.enter_context(ours(Path(name), options.stored))
             time.sleep(SETTLED)
         for warm in targets.values():
             load(warm.url, warm.token, clients=4, requests=400, salt="warm")
         time.sleep(PAUSE)
-        stored = f"; {given.stored:,} exchanges in the second log" if given.stored else ""
+        stored = f"; {options.stored:,} exchanges in the second log" if options.stored else ""
         print(
-            f"Exchanges of 700 bytes{stored}. Of {given.rounds} runs in turns that with the median rate, and the median of the"
+            f"Exchanges of 700 bytes{stored}. Of {options.rounds} runs in turns that with the median rate, and the median of the"
         )
         print("rounds' own ratios.\n")
         print_table(
             ["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50", "of parsing's rate", "of a new database"], []
         )
-        for clients in given.clients:
-            print_rows(load_rows(clients, measured(targets, clients, given.rounds)))
-        print_batches(targets, given.rounds)
+        for clients in options.clients:
+            print_rows(load_rows(clients, measured(targets, clients, options.rounds)))
+        print_batches(targets, options.rounds)
 
 
 if __name__ == "__main__":

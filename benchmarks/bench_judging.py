@@ -85,27 +85,29 @@ def bill_rows(model: str, days: int) -> list[list[str]]:
     records, answers = exchanges(RECORDS, days), Answers()
     rows = []
     for variant, savings in VARIANTS.items():
-        found = bill(records, ProjectSettings(judge_model=model), savings, answers)
-        millions = [f"{tokens / 1e6:.2f}" for tokens in (found.input_tokens, found.cached_tokens, found.output_tokens)]
-        rows.append([f"{model}, {variant}", f"{sum(found.calls.values()):,}", *millions, f"{found.usd:.2f}"])
+        total = bill(records, ProjectSettings(judge_model=model), savings, answers)
+        millions = [f"{tokens / 1e6:.2f}" for tokens in (total.input_tokens, total.cached_tokens, total.output_tokens)]
+        rows.append([f"{model}, {variant}", f"{sum(total.calls.values()):,}", *millions, f"{total.usd:.2f}"])
     return rows
 
 
 def print_bills() -> None:
     """Print the bills of judging with each saving on and off."""
     with ProcessPoolExecutor() as pool:
-        found = {case: pool.submit(bill_rows, *case) for case in CASES}
+        bills = {case: pool.submit(bill_rows, *case) for case in CASES}
         for days in dict.fromkeys(days for _, days in CASES):
             records = exchanges(RECORDS, days)
-            said = sum(isinstance(record, Exchange) for record in records)
-            print(f"{said:,} exchanges in {len(records) - said:,} sessions; simulated judge, estimated tokens.\n")
-            rows = [row for case in CASES if case[1] == days for row in found[case].result()]
+            exchange_count = sum(isinstance(record, Exchange) for record in records)
+            print(
+                f"{exchange_count:,} exchanges in {len(records) - exchange_count:,} sessions; simulated judge, estimated tokens.\n"
+            )
+            rows = [row for case in CASES if case[1] == days for row in bills[case].result()]
             print_table(["savings", "calls", "input M", "of it cached M", "output M", "USD"], rows)
             print()
 
 
-class NotingJudge:
-    """A judge that notes what it was asked, and hands it on."""
+class RecordingJudge:
+    """A judge that records the questions and passes them on."""
 
     def __init__(self, judge: LiveJudge) -> None:
         self.asked: list[Question] = []
@@ -121,12 +123,12 @@ class NotingJudge:
         await self._judge.aclose()
 
 
-async def judged(
+async def score_with_engine(
     database: Path, records: Sequence[Exchange | SessionClosed], url: str, concurrency: int
 ) -> tuple[float, list[Question]]:
-    """Seconds from taking the exchanges in to the last score, and what the judge was asked."""
+    """Return the seconds from ingestion to the last score, and the judge's questions."""
     policy = Policy()
-    judge = NotingJudge(open_live_judge(None, url, lambda _: ModelTraits(), concurrency=concurrency))
+    judge = RecordingJudge(open_live_judge(None, url, lambda _: ModelTraits(), concurrency=concurrency))
     with Store(database) as store:
         engine = Engine(store, policy, Redactor(policy.redaction), lambda: datetime.now(UTC), judge=judge)
         await engine.start()
@@ -138,8 +140,8 @@ async def judged(
     return seconds, judge.asked
 
 
-async def asked(questions: Sequence[Question], url: str, concurrency: int) -> float:
-    """Seconds of the bare client for the same calls, as many at once."""
+async def time_bare_client(questions: Sequence[Question], url: str, concurrency: int) -> float:
+    """Return the seconds of the bare client for the same calls with the same concurrency."""
     slots = asyncio.Semaphore(concurrency)
     client = open_client(None, url, ClientOptions(60, concurrency))
 
@@ -160,23 +162,23 @@ def print_rates(folder: Path, records: Sequence[Exchange | SessionClosed]) -> No
         with simulated(latency, folder) as url:
             for concurrency in CONCURRENCIES:
                 database = folder / f"{latency}-{concurrency}.duckdb"
-                seconds, questions = asyncio.run(judged(database, records, url, concurrency))
-                bare = asyncio.run(asked(questions, url, concurrency))
-                said = sum(isinstance(record, Exchange) for record in records)
-                rates = [f"{said / seconds:.0f}", f"{len(questions) / seconds:.0f}", f"{len(questions) / bare:.0f}"]
+                seconds, questions = asyncio.run(score_with_engine(database, records, url, concurrency))
+                bare = asyncio.run(time_bare_client(questions, url, concurrency))
+                exchange_count = sum(isinstance(record, Exchange) for record in records)
+                rates = [f"{exchange_count / seconds:.0f}", f"{len(questions) / seconds:.0f}", f"{len(questions) / bare:.0f}"]
                 rows.append([f"{latency * 1000:.0f} ms, {concurrency} at once", *rates, f"{seconds / bare:.1f}"])
     print_table(["judge", "exchanges/s", "calls/s", "bare client, calls/s", "times bare"], rows)
 
 
 @contextlib.contextmanager
 def simulated(latency: float, folder: Path) -> Iterator[str]:
-    """A simulated judge in a process of its own; gives its address."""
+    """Run a simulated judge in another process; yield its address."""
     with serving(["simulate-judge", "--port", "0", "--latency", str(latency)], {}, folder / "judge.log") as url:
         yield url
 
 
 def print_replay(database: Path) -> None:
-    """Print how fast recorded judgements become the same scores."""
+    """Print the rate of a replay from recorded judgements."""
     with Store(database) as store:
         frames = store.read(SCORING.source, 0, store.end_of(SCORING.source))
         batch = StageBatch.of(SCORING.source, frames)
@@ -187,7 +189,7 @@ def print_replay(database: Path) -> None:
 
 
 def main() -> None:
-    """Print what judging takes with each saving on and off, the worker's rate beside the bare client's, and a replay's."""
+    """Print the bills with each saving on and off, the rates of worker and bare client, and the rate of a replay."""
     print_bills()
     records = exchanges(JUDGED)
     print(f"{len(records)} records of whole sessions through the engine; every reservation, judgement and score is durable.\n")

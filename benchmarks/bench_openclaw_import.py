@@ -69,7 +69,7 @@ def main(options: Sequence[str] = ()) -> None:
 
 
 def write_database(file: Path, megabytes: int) -> int:
-    """Write a database of at least that many megabytes; how many sessions. Memory does not grow."""
+    """Write a database of at least this many megabytes in constant memory; return its number of sessions."""
     file.parent.mkdir(parents=True)
     sessions = 0
     with closing(sqlite3.connect(file)) as connection:
@@ -84,7 +84,7 @@ def write_database(file: Path, megabytes: int) -> int:
 
 
 def write_session(connection: sqlite3.Connection, number: int) -> None:
-    """One session with its rows, identities, trajectory and entry."""
+    """Write a session with its rows, identities, trajectory and entry."""
     session, begun = stable_id("synthetic", AGENT, number), datetime(2026, 1, 1, 9, tzinfo=UTC) + timedelta(hours=number)
     key = f"agent:{AGENT}:{number}"
     connection.execute("INSERT INTO session_windows VALUES (?, ?, ?, 'direct', NULL)", (session, key, number))
@@ -107,16 +107,16 @@ def write_session(connection: sqlite3.Connection, number: int) -> None:
 
 
 def transcript(session: str, begun: datetime, random: Random) -> Iterator[Json]:
-    """Return the lines of a session: each turn a question, a call, its result, and an answer."""
+    """Yield the lines of a session: per turn a question, a call, its result and an answer."""
     yield {"type": "session", "version": 4, "id": session, "timestamp": begun.isoformat()}
     for turn in range(TURNS):
-        at = begun + timedelta(seconds=10 * turn)
-        said = (
-            {"role": "user", "content": f"How is machine {random.randrange(900)} today? {words(random, 30)}"},
+        asked_at = begun + timedelta(seconds=10 * turn)
+        messages = (
+            {"role": "user", "content": f"How is machine {random.randrange(900)} today? {random_text(random, 30)}"},
             {
                 "role": "assistant",
                 "content": [
-                    {"type": "toolCall", "id": f"call-{turn}", "name": "exec", "arguments": {"command": words(random, 6)}}
+                    {"type": "toolCall", "id": f"call-{turn}", "name": "exec", "arguments": {"command": random_text(random, 6)}}
                 ],
                 "stopReason": "toolUse",
             },
@@ -124,27 +124,27 @@ def transcript(session: str, begun: datetime, random: Random) -> Iterator[Json]:
                 "role": "toolResult",
                 "toolCallId": f"call-{turn}",
                 "toolName": "exec",
-                "content": words(random, random.choice((60, 60, 900))),
+                "content": random_text(random, random.choice((60, 60, 900))),
             },
-            {"role": "assistant", "content": [{"type": "text", "text": words(random, 80)}], "stopReason": "stop"},
+            {"role": "assistant", "content": [{"type": "text", "text": random_text(random, 80)}], "stopReason": "stop"},
         )
-        for place, body in enumerate(said):
+        for index, body in enumerate(messages):
             message: Json = body | ({} if body["role"] == "user" else {"__openclaw": {"runId": f"run-{turn}"}})
             if body["role"] == "assistant":
                 message |= {"provider": "anthropic", "model": "claude-sonnet-5-5", "usage": usage(turn)}
             yield {
                 "type": "message",
-                "id": stable_id(session, turn, place),
-                "timestamp": (at + timedelta(seconds=place)).isoformat(),
+                "id": stable_id(session, turn, index),
+                "timestamp": (asked_at + timedelta(seconds=index)).isoformat(),
                 "message": message,
             }
 
 
 def trajectory(lines: Sequence[Json]) -> Iterator[Json]:
-    """Return the second account of the runs, with the prompts that are most of it."""
+    """Yield the trajectory of the runs, which consists mostly of prompts."""
     for turn in range(TURNS):
         _, call, result, answer = lines[1 + 4 * turn : 5 + 4 * turn]
-        told: tuple[tuple[str, Json, Json], ...] = (
+        events: tuple[tuple[str, Json, Json], ...] = (
             ("session.started", call, {"trigger": "user"}),
             ("context.compiled", call, {"systemPrompt": PROMPT}),
             ("prompt.submitted", call, {"systemPrompt": PROMPT}),
@@ -157,7 +157,7 @@ def trajectory(lines: Sequence[Json]) -> Iterator[Json]:
             ),
             ("session.ended", answer, {"status": "success"}),
         )
-        for kind, line, data in told:
+        for kind, line, data in events:
             ids = {"runId": f"run-{turn}", "provider": "anthropic", "modelId": "claude-sonnet-5-5"}
             yield {"traceSchema": "openclaw-trajectory", "type": kind, "ts": line["timestamp"], **ids, "data": data}
 
@@ -173,8 +173,8 @@ WORDS = (
 )  # fmt: skip
 
 
-def words(random: Random, count: int) -> str:
-    """Return a text of so many words."""
+def random_text(random: Random, count: int) -> str:
+    """Return a random text of this many words."""
     return " ".join(random.choices(WORDS, k=count))
 
 

@@ -38,7 +38,7 @@ from service.text.links import Links
 SCORES = 1_000_000
 TIMES = 12
 MOST_MS, MOST_KB = 200, 300
-"""The most that a page may take, and that it may weigh."""
+"""Limits of a page: milliseconds and kilobytes sent."""
 QUIET_SECONDS, QUIET_SHARE, PATIENCE = 15.0, 0.02, 900.0
 """A server is quiet once it has used less than this share of a core for so many seconds."""
 ROWS = {
@@ -48,7 +48,7 @@ ROWS = {
     "huge run": "SELECT arg_max(number, event_count), arg_max(session_id, event_count) FROM log.run_numbers JOIN main.diagnoses USING (connection, session_id) WHERE log.run_numbers.project = $project",
     "evaluation": "SELECT max(evaluation_id) FROM log.evaluations WHERE project = $project",
 }
-"""Whose page is fetched."""
+"""Queries for the records whose pages are fetched."""
 _OF_ALL_THREADS = 2
 TIMES_SHOWN: Mapping[str, Mapping[str, str]] = {
     "": {},
@@ -56,37 +56,37 @@ TIMES_SHOWN: Mapping[str, Mapping[str, str]] = {
     ", 90 days": {"window": "90d"},
     ", 30 days and those before": {"window": "30d", "compare": "before"},
 }
-"""The times that pages are asked for."""
+"""The time windows with which pages are fetched."""
 
 
 @dataclass(frozen=True)
-class Got:
-    """A page, fetched some times."""
+class PageCost:
+    """The cost of a page that was fetched several times."""
 
     milliseconds: list[float]
-    """Of each time, the first one first."""
+    """Milliseconds of each fetch, in order."""
     processor: float
-    """Milliseconds of the server's processor that a time took, in the median."""
+    """Median processor time of the server per fetch, in milliseconds."""
     raw: int
     """Bytes of the page."""
     sent: int
-    """Bytes that came over the line."""
+    """Bytes sent, compressed."""
 
     @property
     def median(self) -> float:
-        """Milliseconds."""
+        """Return the median time of a fetch, in milliseconds."""
         return statistics.median(self.milliseconds)
 
 
-def addresses(path: Path, of: Mapping[str, str]) -> dict[str, str]:
+def addresses(path: Path, projects: Mapping[str, str]) -> dict[str, str]:
     """Return the pages by what they are called; `of` says whose: the project with runs, with evaluations, with exchanges."""
     with connect(path) as cursor:
-        found = {name: cursor.execute(text, {"project": of[name]}).fetchall()[0] for name, text in ROWS.items()}
-    return {"/healthz": "/healthz"} | _of_all(of) | _of_project(of) | _of_records(of, found)
+        rows_by_kind = {name: cursor.execute(text, {"project": projects[name]}).fetchall()[0] for name, text in ROWS.items()}
+    return {"/healthz": "/healthz"} | _of_all(projects) | _of_project(projects) | _of_records(projects, rows_by_kind)
 
 
-def _of_all(of: Mapping[str, str]) -> dict[str, str]:
-    """Return the pages that are of no project."""
+def _of_all(projects: Mapping[str, str]) -> dict[str, str]:
+    """Return the pages that belong to no project."""
     links = Links()
     return {
         "fleet": links.fleet,
@@ -95,7 +95,7 @@ def _of_all(of: Mapping[str, str]) -> dict[str, str]:
         "fleet by name, as a table": links.fleet_of(sort="name", view="table"),
         "inbox": links.inbox(),
         "inbox, all states": links.inbox(status="any"),
-        "inbox, a project": links.inbox(project=of["incident"], status="any"),
+        "inbox, a project": links.inbox(project=projects["incident"], status="any"),
         "inbox, a text": links.inbox(text="fell", status="any"),
         "inbox, an agent": links.inbox(agent="agent-0", status="any"),
         "telemetry": links.telemetry,
@@ -103,15 +103,15 @@ def _of_all(of: Mapping[str, str]) -> dict[str, str]:
         "connect": links.connect(),
         "administration": links.admin,
         "administration, access": links.people,
-        "administration, policy": links.policy(of["score"]),
+        "administration, policy": links.policy(projects["score"]),
         "administration, deletion": links.deletion(),
         "administration, audit log": links.audit_log(),
     }
 
 
-def _of_project(of: Mapping[str, str]) -> dict[str, str]:
-    """Return the pages of a project, those that follow the time in each of its lengths."""
-    talks, runs = of["score"], of["run"]
+def _of_project(projects: Mapping[str, str]) -> dict[str, str]:
+    """Return the pages of a project, with each time window where a page has one."""
+    talks, runs = projects["score"], projects["run"]
     timed = {
         "project": Links.project,
         "project, its details": Links.details,
@@ -127,37 +127,37 @@ def _of_project(of: Mapping[str, str]) -> dict[str, str]:
         "exchanges of an agent": links.exchanges(talks, agent="agent-1"),
         "sessions by cost": links.sessions(talks, sort="cost"),
         "wrap-up": links.wrap_quality(talks),
-        "incidents": links.incidents(of["incident"]),
+        "incidents": links.incidents(projects["incident"]),
         "runs": links.runs(runs),
         "runs, 90 days": Links({"window": "90d"}).runs(runs),
         "agent health": links.agents(runs),
-        "evaluations": links.evaluations(of["evaluation"]),
+        "evaluations": links.evaluations(projects["evaluation"]),
         "review queue": links.review(talks),
         "agreement": links.agreement(talks),
         "agreement, all time": f"{links.agreement(talks)}?days=0",
     }
 
 
-def _of_records(of: Mapping[str, str], found: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """Return the pages of single things."""
+def _of_records(projects: Mapping[str, str], rows_by_kind: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """Return the pages of single records."""
     links = Links()
-    talks, runs = of["score"], of["run"]
-    score, at, session = found["score"]
+    talks, runs = projects["score"], projects["run"]
+    score, at, session = rows_by_kind["score"]
     return {
-        "incident": links.incident(of["incident"], found["incident"][0]),
+        "incident": links.incident(projects["incident"], rows_by_kind["incident"][0]),
         "exchange": links.exchange(talks, score, at.replace(tzinfo=UTC)),
         "exchange, its time unknown": links.exchange(talks, score),
         "session": links.session(talks, session),
-        "session of a run": links.session(runs, found["run"][1]),
-        "session of the longest run": links.session(runs, found["huge run"][1]),
-        "run": links.run(runs, f"run_{found['run'][0]:03}"),
-        "longest run": links.run(runs, f"run_{found['huge run'][0]:03}"),
-        "evaluation": links.evaluation(of["evaluation"], found["evaluation"][0]),
+        "session of a run": links.session(runs, rows_by_kind["run"][1]),
+        "session of the longest run": links.session(runs, rows_by_kind["huge run"][1]),
+        "run": links.run(runs, f"run_{rows_by_kind['run'][0]:03}"),
+        "longest run": links.run(runs, f"run_{rows_by_kind['huge run'][0]:03}"),
+        "evaluation": links.evaluation(projects["evaluation"], rows_by_kind["evaluation"][0]),
     }
 
 
 class Browser:
-    """Signed in, with one connection that is kept."""
+    """A signed-in client with one persistent connection."""
 
     def __init__(self, url: str, token: str) -> None:
         self._line = http.client.HTTPConnection(urlsplit(url).netloc)
@@ -165,7 +165,7 @@ class Browser:
         self._head = {"Cookie": (answer.getheader("Set-Cookie") or "").partition(";")[0], "Accept-Encoding": "gzip"}
 
     def fetch(self, path: str) -> tuple[float, int, int]:
-        """Seconds that a page took, its bytes and those that were sent."""
+        """Return the seconds of a fetch, the page's bytes and the bytes sent."""
         start = time.perf_counter()
         answer, body = self._ask("GET", path, self._head)
         seconds = time.perf_counter() - start
@@ -175,7 +175,7 @@ class Browser:
         return seconds, len(gzip.decompress(body) if is_packed else body), len(body)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._line.close()
 
     def _ask(self, method: str, path: str, head: Mapping[str, str]) -> tuple[http.client.HTTPResponse, bytes]:
@@ -184,9 +184,9 @@ class Browser:
         return answer, answer.read()
 
 
-def fetched(database: Path, of: Mapping[str, str], only: str) -> dict[str, Got]:
+def measure_pages(database: Path, projects: Mapping[str, str], only: str) -> dict[str, PageCost]:
     """Return the pages of a server over the database whose names have a word."""
-    pages = {name: page for name, page in addresses(database, of).items() if name == "/healthz" or only in name}
+    pages = {name: page for name, page in addresses(database, projects).items() if name == "/healthz" or only in name}
     with AccessStore(access_file(database), utc_now) as access:
         name = f"bench-{time.time_ns()}"
         token = access.add(Holder("operator", name, None))
@@ -195,66 +195,66 @@ def fetched(database: Path, of: Mapping[str, str], only: str) -> dict[str, Got]:
         server = _child()
         _wait_until_quiet(server)
         browser = Browser(url, token)
-        got = {name: _fetched(browser, server, path) for name, path in pages.items()}
+        costs = {name: _measure_page(browser, server, path) for name, path in pages.items()}
         browser.close()
-    return got
+    return costs
 
 
-def _fetched(browser: Browser, server: int, path: str) -> Got:
+def _measure_page(browser: Browser, server: int, path: str) -> PageCost:
     times: list[tuple[float, float]] = []
     for _ in range(TIMES):
-        before = _processor(server)
+        processor_before = _processor(server)
         seconds, raw, sent = browser.fetch(path)
-        times.append((1000 * seconds, 1000 * (_processor(server) - before)))
-    return Got([wall for wall, _ in times], statistics.median(used for _, used in times), raw, sent)
+        times.append((1000 * seconds, 1000 * (_processor(server) - processor_before)))
+    return PageCost([wall for wall, _ in times], statistics.median(used for _, used in times), raw, sent)
 
 
 def _child() -> int:
     """Return the process id of the server that was started."""
     tasks = Path("/proc/self/task").glob("*/children")
-    (found,) = (int(number) for task in tasks for number in task.read_text().split())
-    return found
+    (process,) = (int(number) for task in tasks for number in task.read_text().split())
+    return process
 
 
 def _processor(process: int) -> float:
-    """Seconds that the threads of a process have used of the processor, those that have ended, too."""
-    # The clock of another process, as clock_getcpuclockid(3) makes its number: files of threads vanish while they are read.
+    """Return the processor seconds of a process, including its ended threads."""
+    # clock_getcpuclockid(3) computes the clock of another process like this; /proc files of threads may vanish while being read.
     return time.clock_gettime(~process << 3 | _OF_ALL_THREADS)
 
 
 def _wait_until_quiet(server: int) -> None:
-    """Wait until what a server does at its start is done."""
+    """Wait until the server has finished its work at startup."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        before = _processor(server)
+        processor_before = _processor(server)
         time.sleep(QUIET_SECONDS)
-        if _processor(server) - before < QUIET_SHARE * QUIET_SECONDS:
+        if _processor(server) - processor_before < QUIET_SHARE * QUIET_SECONDS:
             return
-    print("The server did not become quiet; what it does meanwhile is in the figures.\n")
+    print("The server did not become quiet, so the figures include its other work.\n")
 
 
-def rows(large: Mapping[str, Got], demo: Mapping[str, Got]) -> Iterator[list[str]]:
-    """Return a row a page."""
+def rows(large: Mapping[str, PageCost], demo: Mapping[str, PageCost]) -> Iterator[list[str]]:
+    """Yield a row per page."""
     base = large["/healthz"].median
-    for name, got in large.items():
-        small = demo.get(name, got)
-        is_kept = min(got.median, got.processor) < MOST_MS and got.sent < 1000 * MOST_KB
+    for name, page in large.items():
+        small = demo.get(name, page)
+        is_kept = min(page.median, page.processor) < MOST_MS and page.sent < 1000 * MOST_KB
         yield [
             name,
-            _times(got),
-            f"{got.processor:.0f}",
+            _times(page),
+            f"{page.processor:.0f}",
             _times(small),
             f"{small.processor:.0f}",
-            f"{got.median / small.median:.1f}",
-            f"{got.median / base:.0f}",
-            f"{got.raw / 1000:.0f} / {got.sent / 1000:.0f}",
+            f"{page.median / small.median:.1f}",
+            f"{page.median / base:.0f}",
+            f"{page.raw / 1000:.0f} / {page.sent / 1000:.0f}",
             f"{small.raw / 1000:.0f} / {small.sent / 1000:.0f}",
             "yes" if is_kept else "no",
         ]
 
 
-def _times(got: Got) -> str:
-    return " / ".join(f"{one:.0f}" for one in (min(got.milliseconds), got.median, max(got.milliseconds)))
+def _times(page: PageCost) -> str:
+    return " / ".join(f"{milliseconds:.0f}" for milliseconds in (min(page.milliseconds), page.median, max(page.milliseconds)))
 
 
 HEADER = (
@@ -263,42 +263,42 @@ HEADER = (
 )  # fmt: skip
 
 
-def main(options: Sequence[str] = ()) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks pages")
     parser.add_argument("--scores", type=int, default=SCORES)
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--only", default="")
-    asked = parser.parse_args(options)
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
-        folder = asked.dir or Path(name)
-        seed, path = folder / "seed" / "demo.duckdb", folder / f"large{asked.scores}.duckdb"
+        folder = options.dir or Path(name)
+        seed, path = folder / "seed" / "demo.duckdb", folder / f"large{options.scores}.duckdb"
         if not seed.exists():
             make_seed(seed.parent)
         if not path.exists():
-            make_large(path, seed, asked.scores)
+            make_large(path, seed, options.scores)
         of_demo = dict.fromkeys(ROWS, "demo") | {
             "score": "support",
-            "incident": _with_incidents(seed),
-            "evaluation": _evaluated(seed),
+            "incident": _project_with_incidents(seed),
+            "evaluation": _project_with_evaluations(seed),
         }
-        demo = {} if asked.only else fetched(seed, of_demo, "")
-        large = fetched(path, dict.fromkeys(ROWS, "project-0"), asked.only)
+        demo = {} if options.only else measure_pages(seed, of_demo, "")
+        large = measure_pages(path, dict.fromkeys(ROWS, "project-0"), options.only)
         size = path.stat().st_size / 1e6
     load = os.getloadavg()[0]
-    print(f"{asked.scores:,} scores, {size:,.0f} MB; load {load:.1f}.\n")
+    print(f"{options.scores:,} scores, {size:,.0f} MB; load {load:.1f}.\n")
     print_table(HEADER, list(rows(large, demo)))
 
 
-def _with_incidents(path: Path) -> str:
-    return _one(path, "SELECT max(project) FROM log.incidents")
+def _project_with_incidents(path: Path) -> str:
+    return _query_value(path, "SELECT max(project) FROM log.incidents")
 
 
-def _evaluated(path: Path) -> str:
-    return _one(path, "SELECT max(project) FROM log.evaluations")
+def _project_with_evaluations(path: Path) -> str:
+    return _query_value(path, "SELECT max(project) FROM log.evaluations")
 
 
-def _one(path: Path, statement: str) -> str:
+def _query_value(path: Path, statement: str) -> str:
     with duckdb.connect(str(path), read_only=True) as connection:
         return str(connection.execute(statement).fetchall()[0][0])
 

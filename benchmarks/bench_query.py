@@ -1,6 +1,6 @@
-"""Statements of analysts over HTTP's snapshot: what making it costs, what it costs whoever writes meanwhile, and how long answers take.
+"""The snapshot for SQL: the cost of making it, its effect on concurrent commits, and the time of statements.
 
-DRIFTLINE_BENCH_SCORES says how many scores there are; a million without it.
+DRIFTLINE_BENCH_SCORES sets the number of scores (1 000 000).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from service.read.queries.protocol import QueryLimits, Question
 SCORES = int(os.environ.get("DRIFTLINE_BENCH_SCORES", "1000000"))
 STEP = 1_000_000
 DAYS = 300
-MADE = """
+SCORES_SQL = """
 INSERT INTO log.scores BY NAME
 SELECT
     'scores' AS _topic, 0::INTEGER AS _partition, i AS _offset, md5(i::VARCHAR) AS score_id, 0 AS revision,
@@ -41,7 +41,7 @@ SELECT
     'd' AS methodology_digest, '1' AS rule_version, 'p' AS policy_digest, md5(i::VARCHAR) AS evidence_digest
 FROM range($start, $end) AS t(i)
 """
-AGAIN = """
+REVISIONS_SQL = """
 INSERT INTO log.scores BY NAME
 SELECT * REPLACE (1 AS revision, _offset + 1_000_000_000 AS _offset) FROM log.scores WHERE _offset % 100 = 0
 """
@@ -62,44 +62,44 @@ def main() -> None:
         folder = Path(name)
         with Store(folder / "fleet.duckdb") as store:
             _fill(store)
-            rows, snapshot = _made(store, folder)
+            rows, snapshot = _measure_snapshot(store, folder)
         print_table([f"{SCORES:,} scores", "seconds", "MB", "slowest commit meanwhile, ms", "median, ms"], rows)
         print()
-        print_table(["statement", "seconds"], asyncio.run(_answered(snapshot)))
+        print_table(["statement", "seconds"], asyncio.run(_time_statements(snapshot)))
 
 
 def _fill(store: Store) -> None:
     with contextlib.closing(store.cursor()) as cursor:
         for start in range(0, SCORES, STEP):
             values = {"start": start, "end": min(SCORES, start + STEP), "span": DAYS * 86400 / SCORES}
-            cursor.execute(MADE, values)
-        cursor.execute(AGAIN)
+            cursor.execute(SCORES_SQL, values)
+        cursor.execute(REVISIONS_SQL)
     store.checkpoint()
 
 
-def _made(store: Store, folder: Path) -> tuple[list[list[str]], Path]:
+def _measure_snapshot(store: Store, folder: Path) -> tuple[list[list[str]], Path]:
     """Measure copying and building, each while a writer commits; return the rows and the path of the snapshot."""
     copy, snapshot = folder / "copy.duckdb", folder / "snapshot.duckdb"
     rows = []
-    with _commits(store) as taken:
+    with _commit_continuously(store) as commit_seconds:
         time.sleep(1)
-    rows.append(["nothing else", "1.0", f"{store.path.stat().st_size / 1e6:.0f}", *_told(taken)])
-    for what, work, file in (
+    rows.append(["nothing else", "1.0", f"{store.path.stat().st_size / 1e6:.0f}", *_format_latencies(commit_seconds)])
+    for label, work, file in (
         ("checkpoint and copy", lambda: copy_database(store, copy), copy),
         ("building from the copy", lambda: build_snapshot(copy, snapshot, folder / "spill"), snapshot),
     ):
-        with _commits(store) as taken:
+        with _commit_continuously(store) as commit_seconds:
             began = time.perf_counter()
             work()
             seconds = time.perf_counter() - began
-        rows.append([what, f"{seconds:.2f}", f"{file.stat().st_size / 1e6:.0f}", *_told(taken)])
+        rows.append([label, f"{seconds:.2f}", f"{file.stat().st_size / 1e6:.0f}", *_format_latencies(commit_seconds)])
     return rows, snapshot
 
 
 @contextlib.contextmanager
-def _commits(store: Store) -> Iterator[list[float]]:
-    """A writer that commits a hundred times a second; gives the seconds of each commit."""
-    stop, taken = threading.Event(), []
+def _commit_continuously(store: Store) -> Iterator[list[float]]:
+    """Commit a hundred times per second while the context is open; yield the seconds of each commit."""
+    stop, commit_seconds = threading.Event(), []
 
     def write() -> None:
         number = 0
@@ -107,24 +107,24 @@ def _commits(store: Store) -> Iterator[list[float]]:
             began = time.perf_counter()
             with store.transaction() as transaction:
                 transaction.set_watermark("bench", "scores", number)
-            taken.append(time.perf_counter() - began)
+            commit_seconds.append(time.perf_counter() - began)
             number += 1
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        yield taken
+        yield commit_seconds
     finally:
         stop.set()
         writer.join()
 
 
-def _told(taken: list[float]) -> list[str]:
-    return [f"{1000 * max(taken, default=0):.1f}", f"{1000 * statistics.median(taken or [0]):.1f}"]
+def _format_latencies(commit_seconds: list[float]) -> list[str]:
+    return [f"{1000 * max(commit_seconds, default=0):.1f}", f"{1000 * statistics.median(commit_seconds or [0]):.1f}"]
 
 
-async def _answered(snapshot: Path) -> list[list[str]]:
-    """Each statement in a process of its own, as the server does it; the best of three."""
+async def _time_statements(snapshot: Path) -> list[list[str]]:
+    """Return the best of three times of each statement, each run in its own process as on the server."""
     file = os.open(snapshot, os.O_RDONLY)
     rows = []
     for name, statement in STATEMENTS.items():

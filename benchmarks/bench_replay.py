@@ -1,7 +1,7 @@
-"""Scoring history again from tables, Parquet and Kafka, beside a loop that only consumes and decodes.
+"""Replays from tables, Parquet and Kafka, beside a loop that only consumes and decodes.
 
-Apache Kafka is started for it, or found where DRIFTLINE_TEST_KAFKA says. DRIFTLINE_BENCH_RECORDS sets how many records there are. Each
-replay is the command as it is called, from its start to its digest, and must come to the scores that are there.
+Starts Apache Kafka, or uses the broker that DRIFTLINE_TEST_KAFKA names. DRIFTLINE_BENCH_RECORDS sets the number of records. Each replay runs
+the command from its start to its digest, and must produce the stored scores.
 """
 
 import asyncio
@@ -41,14 +41,16 @@ TOPICS = ("exchanges", "judgements", "scores")
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 
 
-def judged(task: ScoringTask, policy: Policy, number: Iterator[int]) -> list[Judgement]:
-    """Return the judgements on a task of a judge that answers by simple rules."""
+def build_judgements(task: ScoringTask, policy: Policy, number: Iterator[int]) -> list[Judgement]:
+    """Return the judgements of the simulated judge on a task."""
     judging_task = SCORING.open(task, policy, (), ledger=Ledger(None))
-    said: list[Judgement] = []
+    judgements: list[Judgement] = []
 
     def answer(question: Question) -> Reply:
-        text = canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
-        one = Judgement(
+        text = canonical_json(
+            simulated_answer(question.schema, {judgement.name: judgement.literal for judgement in question.materials})
+        )
+        judgement = Judgement(
             judgement_id=f"{next(number):032x}",
             fingerprint=question.fingerprint,
             connection=task.connection,
@@ -67,31 +69,31 @@ def judged(task: ScoringTask, policy: Policy, number: Iterator[int]) -> list[Jud
             cost_usd=0.0001,
             judged_at=NOW,
         )
-        said.append(one)
-        return Reply(text=text, judgements=(one,))
+        judgements.append(judgement)
+        return Reply(text=text, judgements=(judgement,))
 
     drive(judging_task.judging(), answer)
-    return said
+    return judgements
 
 
 def fill(database: Path) -> int:
-    """Fill a database with exchanges, what was said of them, and their scores; answers how many exchanges there are."""
+    """Fill a database with exchanges, judgements and scores; return the number of exchanges."""
     policy, number, accepted = Policy(), count(), EncodedRecords()
-    said = exchanges(RECORDS)
-    for record in said:
+    records = exchanges(RECORDS)
+    for record in records:
         accepted.add("exchanges", encode(record))
     with Store(database) as store:
         runner = EmbeddedRunner(store, policy, Redactor(policy.redaction), lambda: NOW)
         runner.publish(accepted)
         runner.run()
-        # Judged as if a judge had been there, then everything derived is made from that.
-        tasks = [one for one in records_in(store, "scoring-tasks") if isinstance(one, ScoringTask)]
-        judgements = [one for task in tasks for one in judged(task, policy, number)]
+        # Store the judgements of a simulated judge, then rebuild the scores from them.
+        tasks = [record for record in records_in(store, "scoring-tasks") if isinstance(record, ScoringTask)]
+        judgements = [record for task in tasks for record in build_judgements(task, policy, number)]
         with store.transaction() as transaction:
-            transaction.append("judgements", [encode(one) for one in judgements])
+            transaction.append("judgements", [encode(record) for record in judgements])
         runner.rebuild()
         store.checkpoint()
-    return sum(isinstance(one, Exchange) for one in said)
+    return sum(isinstance(record, Exchange) for record in records)
 
 
 def records_in(store: Store, topic: str) -> list[Record]:
@@ -100,7 +102,7 @@ def records_in(store: Store, topic: str) -> list[Record]:
 
 
 async def produce(connection: KafkaConnection, database: Path) -> None:
-    """Produce to the topics what the database has."""
+    """Produce the records of the database to the topics."""
     producer = RecordProducer(connection)
     await producer.start()
     try:
@@ -115,18 +117,18 @@ async def produce(connection: KafkaConnection, database: Path) -> None:
 
 
 def replay(database: Path, label: str, *arguments: str) -> tuple[float, float]:
-    """Seconds and peak MB of a replay; RuntimeError when its scores are others."""
+    """Return seconds and peak MB of a replay; RuntimeError if its scores differ from the stored ones."""
     command = [sys.executable, "-m", "service.cli.main", "replay", "--db", str(database), "--label", label, *arguments]
     cost = process_cost(command)
-    found = [one for one in list_replays(database) if isinstance(one, Outcome) and one.plan.label == label]
-    if not found or not found[0].is_equal:
-        raise RuntimeError(f"replay {label} did not come to the scores that are there")
+    outcomes = [outcome for outcome in list_replays(database) if isinstance(outcome, Outcome) and outcome.plan.label == label]
+    if not outcomes or not outcomes[0].is_equal:
+        raise RuntimeError(f"replay {label}: its scores differ from the stored ones")
     return cost
 
 
-def row(way: str, said: int, seconds: float, memory: float) -> list[str]:
+def row(label: str, exchange_count: int, seconds: float, memory: float) -> list[str]:
     """Return a row of the table."""
-    return [way, f"{seconds:.1f}", f"{said / seconds:,.0f}", f"{memory:,.0f}"]
+    return [label, f"{seconds:.1f}", f"{exchange_count / seconds:,.0f}", f"{memory:,.0f}"]
 
 
 def main() -> None:
@@ -134,18 +136,18 @@ def main() -> None:
     os.environ.update(environment())
     with tempfile.TemporaryDirectory() as folder, kafka() as bootstrap:
         database, parquet = Path(folder) / "history.duckdb", Path(folder) / "parquet"
-        said = fill(database)
+        exchange_count = fill(database)
         connection = KafkaConnection(bootstrap, prefix=f"replay-{os.getpid()}-")
         make_topics(connection, PARTITIONS)
         asyncio.run(produce(connection, database))
         os.environ |= {"DRIFTLINE_KAFKA": bootstrap, "DRIFTLINE_KAFKA_PREFIX": connection.prefix}
         process_cost([sys.executable, "-m", "service.cli.main", "export", str(parquet), "--db", str(database)])
         bare = measured(sys.executable, "bare", [bootstrap, connection.topic("exchanges"), str(RECORDS), "proven"])
-        rows = [row("consume and decode, nothing else", said, bare["seconds"], bare["memory"])]
-        for source, place in (("tables", "tables"), ("Parquet", str(parquet)), ("topics", "topics")):
+        rows = [row("consume and decode, nothing else", exchange_count, bare["seconds"], bare["memory"])]
+        for source, origin in (("tables", "tables"), ("Parquet", str(parquet)), ("topics", "topics")):
             for workers in dict.fromkeys((1, os.cpu_count() or 1)):
                 label = f"{source.lower()}-{workers}"
-                cost = replay(database, label, "--from", place, "--workers", str(workers))
-                rows.append(row(f"replay from {source}, {workers} at once", said, *cost))
-    print(f"{said:,} exchanges, every sampled one with recorded answers; {PARTITIONS} partitions.\n")
+                cost = replay(database, label, "--from", origin, "--workers", str(workers))
+                rows.append(row(f"replay from {source}, {workers} at once", exchange_count, *cost))
+    print(f"{exchange_count:,} exchanges, every sampled one with recorded answers; {PARTITIONS} partitions.\n")
     print_table(["way", "seconds", "exchanges/s", "peak MB of a process"], rows)

@@ -26,29 +26,29 @@ from streams.replay.plan import JudgeMode, Scope, read_digests
 
 ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "5"))
 READ = ("exchanges", "judgements", "scores")
-"""The topics that a replay reads: what it scores, the answers, and what it compares itself with."""
+"""The topics that a replay reads: exchanges, recorded answers, and the scores to compare with."""
 
 
 def messages_in(database: Path) -> list[bytes]:
     """Return the records that a replay reads, encoded."""
     with Store(database) as store:
-        frames = [one for topic in READ for one in store.read(topic, 0, store.end_of(topic)).items()]
+        frames = [frame_by_name for topic in READ for frame_by_name in store.read(topic, 0, store.end_of(topic)).items()]
         return [message for name, frame in frames for message in map(encode, rows_as_records(name, frame))]
 
 
 def rescore(database: Path, label: str) -> None:
-    """Score the history again as a replay's process does; RuntimeError when the scores are others."""
+    """Replay the history as a process of a replay does; RuntimeError if the scores differ from the stored ones."""
     settings = Settings(database=database)
     replay = prepare_replay(settings, ReplayRequest("tables", Scope(), JudgeMode.RECORDED, label, 1))
     replay.files.write_plan(replay.plan)
     PartJob(settings, replay.plan, Task.REPLAY, 1)(0, lambda _heard: None)
-    made, live = read_digests([replay.files.digests(0)], only_replayed=False)
-    if made != live:
-        raise RuntimeError("the replay did not come to the scores that are there")
+    replayed, stored = read_digests([replay.files.digests(0)], only_replayed=False)
+    if replayed != stored:
+        raise RuntimeError("the scores of the replay differ from the stored ones")
 
 
 def processor_seconds(run: Callable[[], object]) -> float:
-    """Seconds of the processor, of all threads."""
+    """Return the processor seconds of a call, of all threads."""
     began = time.process_time()
     run()
     return time.process_time() - began
@@ -71,31 +71,39 @@ def measured(folder: Path, records: int) -> tuple[int, dict[str, float]]:
     """Return how many exchanges a history of so many records has, and what a process of its own measured on it."""
     database = folder / f"{records}.duckdb"
     bench_replay.RECORDS = records
-    said = bench_replay.fill(database)
+    exchange_count = bench_replay.fill(database)
     command = [sys.executable, "-m", "benchmarks.bench_rescore", str(database)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return said, json.loads(done.stdout)
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return exchange_count, json.loads(process.stdout)
 
 
-def row(way: str, said: int, seconds: float, decoding: float) -> list[str]:
+def row(label: str, exchange_count: int, seconds: float, decoding: float) -> list[str]:
     """Return a row of the table."""
-    each = seconds / said
-    return [way, f"{seconds:.2f}", f"{each * 1e6:,.0f}", f"{1 / each:,.0f}", f"{seconds / decoding:.2f}"]
+    seconds_per_exchange = seconds / exchange_count
+    return [
+        label,
+        f"{seconds:.2f}",
+        f"{seconds_per_exchange * 1e6:,.0f}",
+        f"{1 / seconds_per_exchange:,.0f}",
+        f"{seconds / decoding:.2f}",
+    ]
 
 
 def main() -> None:
     """Print exchanges per processor second, beside decoding, with and without what a replay takes once."""
     with tempfile.TemporaryDirectory() as folder:
         records = bench_replay.RECORDS
-        less, small = measured(Path(folder), records // 4)
-        said, large = measured(Path(folder), records)
-    more = {name: large[name] - small[name] for name in large}
+        small_count, small = measured(Path(folder), records // 4)
+        exchange_count, large = measured(Path(folder), records)
+    difference = {name: large[name] - small[name] for name in large}
     rows = [
-        row("decode the records one by one", said, large["decoding"], large["decoding"]),
-        row("replay: score, keep, compare", said, large["scoring"], large["decoding"]),
-        row("the same without what is done once", said - less, more["scoring"], more["decoding"]),
+        row("decode the records one by one", exchange_count, large["decoding"], large["decoding"]),
+        row("replay: score, keep, compare", exchange_count, large["scoring"], large["decoding"]),
+        row("the same without what is done once", exchange_count - small_count, difference["scoring"], difference["decoding"]),
     ]
-    print(f"{said:,} exchanges; peak memory {large['memory']:,.0f} MB, {small['memory']:,.0f} MB with {less:,}.\n")
+    print(
+        f"{exchange_count:,} exchanges; peak memory {large['memory']:,.0f} MB, {small['memory']:,.0f} MB with {small_count:,}.\n"
+    )
     print_table(["way", "processor, s", "µs per exchange", "exchanges per processor second", "times decoding"], rows)
 
 

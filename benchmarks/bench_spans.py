@@ -77,7 +77,7 @@ def main() -> None:
             for name, cost in over_kafka(bootstrap, bodies, number).items():
                 runs[name].append(cost)
             with bare() as url:
-                runs[BARE].append(posted(url, "none", bodies, {}))
+                runs[BARE].append(post_all(url, "none", bodies, {}))
             runs[TAKING].append(over_http(bodies, 1))
             runs[TAKING_MANY].append(over_http(bodies, SENDERS))
     print_rates(runs)
@@ -105,28 +105,30 @@ def over_kafka(bootstrap: str, bodies: Sequence[bytes], number: int) -> dict[str
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     admin.create_topics({source: {"num_partitions": PARTITIONS, "replication_factor": 1}}, wait_for_metadata=True)
     admin.close()
-    messages = [Message(place % PARTITIONS, b"", body) for place, body in enumerate(bodies)]
+    messages = [Message(index % PARTITIONS, b"", body) for index, body in enumerate(bodies)]
     asyncio.run(produce(bootstrap, source, messages))
     with tempfile.TemporaryDirectory() as name:
-        return {PARSING: asyncio.run(parsed(bootstrap, source, len(messages)))} | worked(topics, source, Path(name))
+        return {PARSING: asyncio.run(measure_parsing(bootstrap, source, len(messages)))} | measure_worker(
+            topics, source, Path(name)
+        )
 
 
-async def parsed(bootstrap: str, topic: str, messages: int) -> Cost:
+async def measure_parsing(bootstrap: str, topic: str, messages: int) -> Cost:
     """Read a topic and parse its messages, and nothing else."""
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     await consumer.start()
-    left, began = messages, Began({"parsing": os.getpid()})
-    while left:
+    remaining, stopwatch = messages, Stopwatch({"parsing": os.getpid()})
+    while remaining:
         for records in (await consumer.getmany(timeout_ms=500)).values():
             for record in records:
                 ExportTraceServiceRequest().ParseFromString(record.value)
-            left -= len(records)
-    cost = began.cost()
+            remaining -= len(records)
+    cost = stopwatch.cost()
     await consumer.stop()
     return cost
 
 
-def worked(topics: KafkaConnection, source: str, folder: Path) -> dict[str, Cost]:
+def measure_worker(topics: KafkaConnection, source: str, folder: Path) -> dict[str, Cost]:
     """Run server and worker until the last session's diagnosis has landed."""
     traces = COUNT // SPANS
     database, ends = folder / "bench.duckdb", Ends(topics)
@@ -135,42 +137,42 @@ def worked(topics: KafkaConnection, source: str, folder: Path) -> dict[str, Cost
         "DRIFTLINE_KAFKA_PREFIX": topics.prefix,
         "DRIFTLINE_KAFKA_OTLP_SPANS": source,
     }
-    token, given = prepared(database, folder, environment)
+    token, settings = prepare_folder(database, folder, environment)
     with serving(
         ["serve", "--kafka", topics.bootstrap, "--db", str(database), "--port", "0", "--judge", "none"],
-        given,
+        settings,
         folder / "serve.log",
     ) as url:
         until(lambda: httpx2.get(f"{url}/readyz").status_code == httpx2.codes.OK)
-        with command(["worker", "--stages", "collector,intake,diagnosis"], given, folder / "worker.log") as worker:
+        with command(["worker", "--stages", "collector,intake,diagnosis"], settings, folder / "worker.log") as worker:
             until(lambda: "assigned: " in (folder / "worker.log").read_text("utf-8"), worker)
-            began = Began({"worker": worker.pid, "server": server_process()})
+            stopwatch = Stopwatch({"worker": worker.pid, "server": server_process()})
             until(lambda: ends.of("spans") >= COUNT, worker)
-            stage = began.cost()
+            stage = stopwatch.cost()
             # A span that lands after its trace was assembled makes another assembly of it, and no other exchange.
             until(lambda: min(ends.of("trace-assemblies"), ends.of("exchanges")) >= traces, worker)
             finalise(url, token, -(-traces // TURNS))
             until(lambda: ends.of("diagnoses") >= -(-traces // TURNS), worker)
-            whole = began.cost()
+            total = stopwatch.cost()
     ends.close()
     with Store(database) as store:
-        found = store.count("exchanges"), store.count("spans")
-    if found != (traces, COUNT):
-        raise RuntimeError(f"{found} exchanges and spans came of {traces} and {COUNT}")
-    return {SPANS_ALONE: stage, WHOLE: whole}
+        stored_counts = store.count("exchanges"), store.count("spans")
+    if stored_counts != (traces, COUNT):
+        raise RuntimeError(f"{stored_counts} exchanges and spans came of {traces} and {COUNT}")
+    return {SPANS_ALONE: stage, WHOLE: total}
 
 
 def over_http(bodies: Sequence[bytes], senders: int) -> Cost:
     """Measure one round over HTTP, with so many clients."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        token, given = prepared(folder / "bench.duckdb", folder, {})
+        token, settings = prepare_folder(folder / "bench.duckdb", folder, {})
         options = ["serve", "--db", str(folder / "bench.duckdb"), "--port", "0", "--judge", "none"]
-        with serving(options, given, folder / "serve.log") as url:
-            return posted(url, token, bodies, {"server": server_process()}, senders)
+        with serving(options, settings, folder / "serve.log") as url:
+            return post_all(url, token, bodies, {"server": server_process()}, senders)
 
 
-def posted(url: str, token: str, bodies: Sequence[bytes], processes: Mapping[str, int], senders: int = 1) -> Cost:
+def post_all(url: str, token: str, bodies: Sequence[bytes], processes: Mapping[str, int], senders: int = 1) -> Cost:
     """Post the requests, each client one after the other."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/x-protobuf"}
     with (
@@ -182,12 +184,12 @@ def posted(url: str, token: str, bodies: Sequence[bytes], processes: Mapping[str
             if client.post(TRACES, content=body).status_code != httpx2.codes.OK:
                 raise RuntimeError("a request was not taken")
 
-        began = Began(processes)
+        stopwatch = Stopwatch(processes)
         deque(clients.map(post, bodies), 0)
-        return began.cost()
+        return stopwatch.cost()
 
 
-def prepared(database: Path, folder: Path, environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def prepare_folder(database: Path, folder: Path, environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Make a connection and a policy; its token, and what commands are told."""
     with AccessStore(access_file(database), utc_now) as access:
         token = access.add(Holder("connection", "bench", "bench"))
@@ -226,7 +228,7 @@ class Ends:
         self._consumer.close()
 
 
-class Began:
+class Stopwatch:
     """A moment from which some processes, by name, are measured."""
 
     def __init__(self, processes: Mapping[str, int]) -> None:
@@ -256,9 +258,9 @@ def server_process() -> int:
 @contextlib.contextmanager
 def command(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command of ours while the context is open."""
-    words = [sys.executable, "-P", "-m", "service.cli.main", *arguments]
-    given = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | dict(environment)
-    with log.open("wb") as output, subprocess.Popen(words, env=given, stdout=output, stderr=output) as child:
+    command_line = [sys.executable, "-P", "-m", "service.cli.main", *arguments]
+    child_environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | dict(environment)
+    with log.open("wb") as output, subprocess.Popen(command_line, env=child_environment, stdout=output, stderr=output) as child:
         try:
             yield child
         finally:

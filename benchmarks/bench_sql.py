@@ -32,7 +32,7 @@ FLEETS = {"1 000 projects": 1000, "one project": 1}
 ROUNDS = 3
 MEMORY = "5GB"
 """The memory that DuckDB may take while a file is made."""
-MOST = 1.0
+MAX_SECONDS = 1.0
 """Seconds that a query may take."""
 WINDOW = {"as_of": AS_OF, "days": 14}
 PAGE: Mapping[str, Any] = {
@@ -40,7 +40,7 @@ PAGE: Mapping[str, Any] = {
     "after_at": None, "after_turn": None, "after_id": None,
 }  # fmt: skip
 WATCHED = {"since": AS_OF - timedelta(days=90), "until": AS_OF, "coarse_until": AS_OF - timedelta(days=14)}
-ASKED: Mapping[str, Mapping[str, Any]] = {
+PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "baseline": WINDOW,
     "daily_averages": WINDOW,
     "trends": WINDOW,
@@ -200,30 +200,30 @@ def timed(path: Path, statement: str, values: Mapping[str, Any]) -> tuple[Cost, 
 def one_score(path: Path) -> str:
     """Return the id of a score of the project that is asked about."""
     with connect(path) as connection:
-        ((found,),) = connection.execute("SELECT max(score_id) FROM log.scores WHERE project = 'project-0'").fetchall()
-    return str(found)
+        ((score_id,),) = connection.execute("SELECT max(score_id) FROM log.scores WHERE project = 'project-0'").fetchall()
+    return str(score_id)
 
 
-def measured(path: Path, projects: int) -> list[list[str]]:
+def measure_queries(path: Path, projects: int) -> list[list[str]]:
     """Return a row for each query: for one project and, where it can be asked so and there are several, for all."""
     rows = [_row("two weeks by day, out of the single scores", timed(path, NAIVE, {"project": "project-0"}))]
-    for what, given in ASKED.items():
-        name, _, how = what.partition(",")
+    for label, values in PARAMETERS.items():
+        name, _, how = label.partition(",")
         query = queries()[name]
         extra = {"score": one_score(path)} if "score" in query.parameters else {}
         of_one = {"project": "project-0"} if "project" in query.parameters else {}
-        rows.append(_row(f"`{name}`{how and ','}{how}", timed(path, query.text, {**given, **extra, **of_one})))
+        rows.append(_row(f"`{name}`{how and ','}{how}", timed(path, query.text, {**values, **extra, **of_one})))
         if projects > 1 and "project" in query.optional:
             rows.append(
-                _row(f"`{name}`{how and ','}{how}, all projects", timed(path, query.text, {**given, **extra, "project": None}))
+                _row(f"`{name}`{how and ','}{how}, all projects", timed(path, query.text, {**values, **extra, "project": None}))
             )
     return rows
 
 
-def _row(label: str, found: tuple[Cost, Cost]) -> list[str]:
-    first, again = found
-    shown = [f"{seconds * 1000:,.0f}" for seconds in (first.wall, again.wall, again.processor)]
-    return [label, *shown, "yes" if again.wall < MOST else "no"]
+def _row(label: str, costs: tuple[Cost, Cost]) -> list[str]:
+    first_run, best_run = costs
+    milliseconds = [f"{seconds * 1000:,.0f}" for seconds in (first_run.wall, best_run.wall, best_run.processor)]
+    return [label, *milliseconds, "yes" if best_run.wall < MAX_SECONDS else "no"]
 
 
 def main() -> None:
@@ -235,18 +235,18 @@ def main() -> None:
             with Store(path) as store:
                 start = time.perf_counter()
                 days = len(refresh_daily(store))
-                added = time.perf_counter() - start
+                first_refresh = time.perf_counter() - start
                 start = time.perf_counter()
                 refresh_daily(store)
-                again = time.perf_counter() - start
+                second_refresh = time.perf_counter() - start
                 sums = store.cursor().execute("SELECT count(*) FROM log.daily_scores").fetchall()[0][0]
                 store.checkpoint()
             size = path.stat().st_size / 1e6
-            rows = measured(path, projects)
+            rows = measure_queries(path, projects)
         print(f"### {name}\n")
         print(
-            f"{SCORES:,} scores, {size:,.0f} MB. Adding up {days:,} days of projects into {sums:,} rows took {added:.1f} s; "
-            f"finding that nothing came since {again * 1000:.0f} ms.\n"
+            f"{SCORES:,} scores, {size:,.0f} MB. Adding up {days:,} days of projects into {sums:,} rows took {first_refresh:.1f} s; "
+            f"finding that nothing came since {second_refresh * 1000:.0f} ms.\n"
         )
         print_table(["query", "first, ms", "again, ms", "of the processor, ms", "under a second"], rows)
         print(flush=True)

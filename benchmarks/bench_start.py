@@ -61,7 +61,7 @@ def main(options: Sequence[str] = ()) -> None:
             "`driftline costs`": [*DRIFTLINE, "costs"],
             "`driftline sql 'SELECT 1'`": [*DRIFTLINE, "sql", "SELECT 1"],
         }
-        found = _in_turns(commands, environment, rounds)
+        command_costs = _in_turns(commands, environment, rounds)
         tokens = subprocess.run(
             [sys.executable, "-c", GRANTING, environment["DRIFTLINE_DATABASE"]], check=True, capture_output=True, text=True
         ).stdout.split()
@@ -73,17 +73,18 @@ def main(options: Sequence[str] = ()) -> None:
             calls = _first_calls(server, line, *tokens)
             time.sleep(SETTLED)
             memory["the same, at rest after these calls"] = _memory(server)
-    base, _ = found["`python -c 'import duckdb, polars'`"]
+    base, _ = command_costs["`python -c 'import duckdb, polars'`"]
     rows = [
         [name, f"{seconds:.2f}", f"{seconds / base:.1f}", f"{memory:.0f}"]
-        for name, (seconds, memory) in (found | beside).items()
+        for name, (seconds, memory) in (command_costs | beside).items()
     ]
     print_table(["", "processor, s", "times the libraries", "resident, MB"], rows)
     print()
     print_table(["a server's calls", "processor, ms", "answered after, ms"], calls)
     print()
     print_table(
-        ["", "resident, MB", "of it anonymous, MB"], [[name, *map("{:.0f}".format, one)] for name, one in memory.items()]
+        ["", "resident, MB", "of it anonymous, MB"],
+        [[name, *map("{:.0f}".format, megabytes)] for name, megabytes in memory.items()],
     )
 
 
@@ -91,12 +92,12 @@ def _in_turns(
     commands: Mapping[str, Sequence[str]], environment: Mapping[str, str], rounds: int
 ) -> dict[str, tuple[float, float]]:
     """Processor seconds and peak memory in MB of each command, the medians."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    costs_by_command: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for _ in range(rounds + 1):
         for name, command in commands.items():
-            found[name].append(_cost(command, environment))
+            costs_by_command[name].append(_cost(command, environment))
     medians = {}
-    for name, costs in found.items():
+    for name, costs in costs_by_command.items():
         seconds, memory = zip(*costs[1:], strict=True)  # the first run writes bytecode
         medians[name] = statistics.median(seconds), statistics.median(memory)
     return medians
@@ -162,5 +163,5 @@ def _processor(process: int) -> float:
 
 def _memory(process: int) -> tuple[float, float]:
     """MB that a process has in memory, and those of them that are in no file."""
-    found = dict(line.split(":", 1) for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:])
-    return int(found["Rss"].split()[0]) / 1024, int(found["Anonymous"].split()[0]) / 1024
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:])
+    return int(fields["Rss"].split()[0]) / 1024, int(fields["Anonymous"].split()[0]) / 1024

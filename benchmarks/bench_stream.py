@@ -26,7 +26,7 @@ PARTITIONS = 4
 ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "3"))
 
 
-class Way(NamedTuple):
+class Pipeline(NamedTuple):
     """A way from Kafka to evidence."""
 
     module: str
@@ -37,13 +37,13 @@ class Way(NamedTuple):
 
 
 BARE = "aiokafka and decode_batch, no fold"
-WAYS = {
-    BARE: Way("bare", ("proven",)),
-    "aiokafka and polars, nothing proven, no fold": Way("bare", ("unproven",)),
-    "Faust, an agent": Way("with_faust", share=20),
-    "Quix Streams": Way("with_quix", python=FRAMEWORKS, share=4),
-    "Bytewax": Way("with_bytewax", python=FRAMEWORKS, share=4),
-    "Driftline, fold": Way("with_driftline"),
+PIPELINES = {
+    BARE: Pipeline("bare", ("proven",)),
+    "aiokafka and polars, nothing proven, no fold": Pipeline("bare", ("unproven",)),
+    "Faust, an agent": Pipeline("with_faust", share=20),
+    "Quix Streams": Pipeline("with_quix", python=FRAMEWORKS, share=4),
+    "Bytewax": Pipeline("with_bytewax", python=FRAMEWORKS, share=4),
+    "Driftline, fold": Pipeline("with_driftline"),
 }
 PATH = "Driftline, diagnoses in DuckDB"
 WHOLE = {PATH: "diagnoses", "Driftline, diagnoses and every event in DuckDB": "diagnoses,agent-events"}
@@ -52,7 +52,7 @@ BARS = {
     "Driftline, fold": {"Faust, an agent": 20.0, "Quix Streams": 4.0, "Bytewax": 3.0},
     PATH: {"Faust, an agent": 15.0, "Quix Streams": 3.0, "Bytewax": 2.0, BARE: 0.4},
 }
-"""At least how many times as fast as another way it is to be."""
+"""Required ratios of rates."""
 
 
 def main() -> None:
@@ -63,42 +63,44 @@ def main() -> None:
         f"{EVENTS:,} AgentEvents of {len(AgentEvent.__struct_fields__)} fields and {size} bytes, {EVENTS // LENGTH:,} sessions"
     )
     print(f"side by side in {PARTITIONS} partitions; the median of {ROUNDS} rounds.\n")
-    ways = {name: way for name, way in WAYS.items() if Path(way.python).exists()}
-    if len(ways) < len(WAYS):
-        print(f"Left out, because {FRAMEWORKS} is not there (make bench-stream makes it): {', '.join(WAYS.keys() - ways)}.\n")
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ways, *WHOLE)}
+    pipelines = {name: pipeline for name, pipeline in PIPELINES.items() if Path(pipeline.python).exists()}
+    if len(pipelines) < len(PIPELINES):
+        print(
+            f"Left out, because {FRAMEWORKS} is not there (make bench-stream makes it): {', '.join(PIPELINES.keys() - pipelines)}.\n"
+        )
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in (*pipelines, *WHOLE)}
     with kafka() as bootstrap:
         for number in range(ROUNDS):
-            topics = filled(bootstrap, messages, f"fold-{number}")
-            for name, way in ways.items():
-                runs[name].append(run(way, topics))
+            topics = fill_topics(bootstrap, messages, f"fold-{number}")
+            for name, pipeline in pipelines.items():
+                runs[name].append(run(pipeline, topics))
             for name, landing in WHOLE.items():
-                topics = filled(bootstrap, messages, f"whole-{number}-{len(landing)}")
+                topics = fill_topics(bootstrap, messages, f"whole-{number}-{len(landing)}")
                 runs[name].append(whole_path(topics, EVENTS, EVENTS // LENGTH, landing))
     print_measures(runs)
     print_ratios(runs)
 
 
-def filled(bootstrap: str, messages: Sequence[Message], label: str) -> KafkaConnection:
-    """New topics, of which agent-events holds the messages."""
+def fill_topics(bootstrap: str, messages: Sequence[Message], label: str) -> KafkaConnection:
+    """Return new topics with the messages on agent-events."""
     connection = KafkaConnection(bootstrap, prefix=f"bench-{os.getpid()}-{label}-")
     make_topics(connection, PARTITIONS)
     asyncio.run(produce(bootstrap, connection.topic("agent-events"), messages))
     return connection
 
 
-def run(way: Way, topics: KafkaConnection) -> dict[str, Any]:
-    """Measure a way once; what it has folded must be what there is."""
-    events = EVENTS // way.share
-    place = topics.prefix if way.module == "with_driftline" else topics.topic("agent-events")
-    measures = measured(way.python, way.module, [topics.bootstrap, place, str(events), *way.arguments])
-    if way.module != "bare" and measures["folded"] != measures["events"]:
-        raise RuntimeError(f"{way.module} has folded {measures['folded']} of {measures['events']} events")
+def run(pipeline: Pipeline, topics: KafkaConnection) -> dict[str, Any]:
+    """Measure a pipeline once; RuntimeError unless it folded all events."""
+    events = EVENTS // pipeline.share
+    source = topics.prefix if pipeline.module == "with_driftline" else topics.topic("agent-events")
+    measures = measured(pipeline.python, pipeline.module, [topics.bootstrap, source, str(events), *pipeline.arguments])
+    if pipeline.module != "bare" and measures["folded"] != measures["events"]:
+        raise RuntimeError(f"{pipeline.module} has folded {measures['folded']} of {measures['events']} events")
     return measures
 
 
 def rate(measures: dict[str, Any]) -> float:
-    """Events a second."""
+    """Return events per second."""
     return float(measures["events"] / measures["seconds"])
 
 
@@ -106,8 +108,8 @@ def print_measures(runs: dict[str, list[dict[str, Any]]]) -> None:
     """The median of each way's rounds; processor time in microseconds an event, memory at its highest."""
     rows = []
     for name, rounds in runs.items():
-        cpu = statistics.median(1e6 * one["cpu"] / one["events"] for one in rounds)
-        memory = max(one["memory"] for one in rounds)
+        cpu = statistics.median(1e6 * measures["cpu"] / measures["events"] for measures in rounds)
+        memory = max(measures["memory"] for measures in rounds)
         rows.append([name, f"{statistics.median(map(rate, rounds)):,.0f}", f"{cpu:.1f}", f"{memory:.0f}"])
     print_table(["out of Kafka", "events/s", "CPU µs/event", "peak MB"], rows)
 

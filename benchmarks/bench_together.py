@@ -76,17 +76,17 @@ def ingest_rows(turns: Mapping[str, Sequence[Call]]) -> list[list[str]]:
 
 def other_rows(turns: Mapping[str, Sequence[Call]]) -> list[list[str]]:
     """Return a row for each other call: p50 and p99 alone, beside clients, and with all, with the ratio of p50 to alone."""
-    found: dict[str, list[list[Call]]] = defaultdict(list)
+    calls_by_kind: dict[str, list[list[Call]]] = defaultdict(list)
     for calls in turns.values():
         by_kind: dict[str, list[Call]] = defaultdict(list)
         for call in calls:
             by_kind[call.what].append(call)
-        for what in by_kind.keys() - {"POST ingest"}:
-            found[what].append(by_kind[what])
+        for kind in by_kind.keys() - {"POST ingest"}:
+            calls_by_kind[kind].append(by_kind[kind])
     return [
-        [what, *("{:.0f} / {:.0f}".format(*(quantile(calls, share) for share in SHARES)) for calls in of_turns),
+        [kind, *("{:.0f} / {:.0f}".format(*(quantile(calls, share) for share in SHARES)) for calls in of_turns),
          f"{quantile(of_turns[-1], 0.5) / quantile(of_turns[0], 0.5):.1f}"]
-        for what, of_turns in sorted(found.items())
+        for kind, of_turns in sorted(calls_by_kind.items())
     ]  # fmt: skip
 
 

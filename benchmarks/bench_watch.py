@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are made of our own text
-"""Checks of projects for drift: out of sums by the hour, beside adding up the single scores.
+"""Drift checks from hourly sums, beside checks that sum the single scores.
 
 One project with 100 days of 100 000 scores, one with 90 days of 50, and a fleet of a thousand of the latter; four tiers, sessions of
 twenty and of five, one score in twenty made again. DRIFTLINE_BENCH_SHARE makes all of them smaller.
@@ -32,15 +32,15 @@ from streams.watch.watching import KnownRecords
 
 SHARE = float(os.environ.get("DRIFTLINE_BENCH_SHARE", "1"))
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
-BEFORE = 97
-"""Days that a check read when it read single scores."""
+DAYS_READ_BEFORE = 97
+"""Days that a check of single scores read."""
 ROUNDS = 3
 MEMORY = "5GB"
-"""The memory that DuckDB may take."""
-FRESH = 100_000
-"""New scores whose days are added up."""
-LATELY = 500
-"""Scores that came since the days were added up."""
+"""Memory limit of DuckDB."""
+NEW_SCORES = 100_000
+"""New scores of a refresh."""
+PENDING_SCORES = 500
+"""Scores that arrived after the last refresh."""
 _NORMAL = "sqrt(-2 * ln((hash(i, {seed}) % 999983 + 1) / 999984)) * cos(2 * pi() * (hash(i, {seed} + 100) % 999983) / 999983)"
 _FILL = f"""
     INSERT INTO log.scores BY NAME
@@ -79,27 +79,24 @@ class Project(NamedTuple):
 
     @property
     def as_of(self) -> datetime:
-        """The end of its last day, near enough."""
+        """Return the last microsecond of its last day."""
         return FIRST + timedelta(days=self.days) - timedelta(microseconds=1)
 
 
 class Cost(NamedTuple):
-    """The time that something took, in seconds.
-
-    The processor's time is that of all threads, and does not grow with other load on the machine.
-    """
+    """The seconds of a call. The processor time is that of all threads and does not depend on other load."""
 
     wall: float
     processor: float
 
     @property
     def shown(self) -> list[str]:
-        """In milliseconds."""
+        """Return both times in milliseconds."""
         return [f"{seconds * 1000:,.0f}" for seconds in self]
 
 
 def fill(store: Store, project: Project, projects: int = 1) -> None:
-    """Give a store the scores of so many projects."""
+    """Fill a store with the scores of some projects."""
     with store.transaction() as transaction:
         transaction.connection.execute(f"SET GLOBAL memory_limit = '{MEMORY}'")
         values = project._asdict() | {"projects": projects, "first": FIRST.replace(tzinfo=None), "offset": 0}
@@ -107,34 +104,36 @@ def fill(store: Store, project: Project, projects: int = 1) -> None:
         transaction.connection.execute(_AGAIN, {"end": 2 * project.days * project.a_day * projects})
 
 
-def publish(store: Store, at: Project, count: int) -> None:
-    """Let so many scores of the first project come on the day after its last, or late on that one where they are few."""
+def publish(store: Store, project: Project, count: int) -> None:
+    """Append scores of the first project: many on the day after its last day, few late on the last day."""
     with store.transaction() as transaction:
-        day = FIRST + timedelta(days=at.days if count >= FRESH else at.days - 1)
-        values = {"projects": 1, "a_day": count, "days": 1, "length": at.length, "first": day.replace(tzinfo=None)}
+        day = FIRST + timedelta(days=project.days if count >= NEW_SCORES else project.days - 1)
+        values = {"projects": 1, "a_day": count, "days": 1, "length": project.length, "first": day.replace(tzinfo=None)}
         end = transaction.connection.execute("SELECT max(_offset) + 1 FROM log.scores").fetchall()[0][0]
         transaction.connection.execute(_FILL, values | {"offset": end})
 
 
 def cost(run: Callable[[], object], rounds: int = ROUNDS) -> Cost:
-    """Return the cost of a run: the least of some rounds."""
-    found = []
+    """Return the smallest cost of some rounds."""
+    costs = []
     for _ in range(rounds):
         start, used = time.perf_counter(), time.process_time()
         run()
-        found.append(Cost(time.perf_counter() - start, time.process_time() - used))
-    return min(found, key=lambda one: one.processor)
+        costs.append(Cost(time.perf_counter() - start, time.process_time() - used))
+    return min(costs, key=lambda cost_of_round: cost_of_round.processor)
 
 
-def found_in(measured: ProjectScores, parameters: dict[str, Any]) -> int:
+def count_findings(measured: ProjectScores, parameters: dict[str, Any]) -> int:
     """Count the findings of the rules in a measurement."""
     case = RuleInput(measured, None, {}, parameters)
     return sum(1 for rule in ALL_RULES.values() for _ in rule(case))
 
 
-def from_scores(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime, days: int = BEFORE) -> ProjectScores:
-    """Measure a project out of its single scores, as a check did."""
-    values = parameters(project, as_of, days)
+def from_scores(
+    cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime, days: int = DAYS_READ_BEFORE
+) -> ProjectScores:
+    """Measure a project from its single scores."""
+    values = query_parameters(project, as_of, days)
     return ProjectScores(project, fetch(cursor, ONE_BY_ONE, values), as_of)
 
 
@@ -143,8 +142,8 @@ def from_sums(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime) 
     return measure_scores(cursor, [project], _since(as_of, LOOK_BACK_DAYS), as_of)[0][project]
 
 
-def parameters(project: str, as_of: datetime, days: int) -> dict[str, Any]:
-    """Of the query, over so many days."""
+def query_parameters(project: str, as_of: datetime, days: int) -> dict[str, Any]:
+    """Return the parameters of the query over some days."""
     since = datetime.combine(_since(as_of, days), datetime.min.time())
     return {"projects": [project], "since": since, "until": as_of, "coarse_until": as_of - timedelta(days=14)}
 
@@ -153,29 +152,32 @@ def _since(as_of: datetime, days: int) -> date:
     return as_of.date() - timedelta(days=days)
 
 
-def rows_of(store: Store, project: Project) -> list[list[str]]:
-    """Of one project: the check before and after, with scores that nobody has added up yet, and its parts."""
+def compare_checks(store: Store, project: Project) -> list[list[str]]:
+    """Return rows that compare checks of a project: from single scores, from hourly sums, and with pending scores."""
     as_of, name = project.as_of, "project-0"
     with closing(store.cursor()) as cursor:
-        before = cost(lambda: found_in(from_scores(cursor, name, as_of), {}))
-        read = cost(lambda: from_sums(cursor, name, as_of))
-        after = cost(lambda: found_in(from_sums(cursor, name, as_of), {}))
-    publish(store, project, LATELY)
+        from_single_scores = cost(lambda: count_findings(from_scores(cursor, name, as_of), {}))
+        reading = cost(lambda: from_sums(cursor, name, as_of))
+        from_hours = cost(lambda: count_findings(from_sums(cursor, name, as_of), {}))
+    publish(store, project, PENDING_SCORES)
     with closing(store.cursor()) as cursor:
-        behind = cost(lambda: found_in(from_sums(cursor, name, as_of), {}))
+        with_pending = cost(lambda: count_findings(from_sums(cursor, name, as_of), {}))
     rows = {
-        "adding up single scores, 97 days (before)": before,
-        "sums by the hour, 406 days": after,
-        "of it reading": read,
-        f"with {LATELY} scores of the last day not yet added up": behind,
+        "adding up single scores, 97 days (before)": from_single_scores,
+        "sums by the hour, 406 days": from_hours,
+        "of it reading": reading,
+        f"with {PENDING_SCORES} scores of the last day not yet added up": with_pending,
     }
-    return [[label, *one.shown, f"{one.processor / before.processor:.3f}"] for label, one in rows.items()]
+    return [
+        [label, *cost_of_check.shown, f"{cost_of_check.processor / from_single_scores.processor:.3f}"]
+        for label, cost_of_check in rows.items()
+    ]
 
 
-def refreshing(store: Store, project: Project) -> list[list[str]]:
-    """Return the cost of adding up the day of many new scores, beside that of its daily sums alone."""
+def compare_refreshes(store: Store, project: Project) -> list[list[str]]:
+    """Return rows that compare a refresh of a day with many new scores with its daily sums alone."""
     refresh_daily(store)
-    publish(store, project, FRESH)
+    publish(store, project, NEW_SCORES)
     day = project.as_of.date() + timedelta(days=1)
     of_day = current_scores_sql(f"log.scores WHERE exchange_at >= '{day}' AND project IN ('project-0')")
     with closing(store.cursor()) as cursor:
@@ -185,26 +187,28 @@ def refreshing(store: Store, project: Project) -> list[list[str]]:
     return [[label, *one.shown, f"{one.processor / alone.processor:.2f}"] for label, one in rows.items()]
 
 
-def reading(store: Store, project: Project, names: Sequence[str]) -> Cost:
+def measure_reading(store: Store, project: Project, names: Sequence[str]) -> Cost:
     """Return the cost of reading the hours of some projects at once."""
     with closing(store.cursor()) as cursor:
         return cost(lambda: measure_scores(cursor, names, _since(project.as_of, LOOK_BACK_DAYS), project.as_of))
 
 
-def round_of(store: Store, project: Project, names: Sequence[str]) -> tuple[Cost, int]:
-    """Return one round of checks of a whole fleet with everything a check reads, and how many findings it has."""
+def measure_round(store: Store, project: Project, names: Sequence[str]) -> tuple[Cost, int]:
+    """Return the cost of one round of checks of a fleet, and its number of findings."""
     checker = Checker(Policy(), lambda *_: UNEXPLAINED)
-    found: list[int] = []
+    finding_counts: list[int] = []
 
     def check(part: Sequence[str]) -> None:
         with closing(store.cursor()) as cursor:
-            found.extend(len(one.findings) for one in checker.check(cursor, part, project.as_of, KnownRecords({}, {})))
+            finding_counts.extend(
+                len(check.findings) for check in checker.check(cursor, part, project.as_of, KnownRecords({}, {}))
+            )
 
     spent = cost(
         lambda: [check(names[start : start + PROJECT_BATCH_SIZE]) for start in range(0, len(names), PROJECT_BATCH_SIZE)],
         rounds=1,
     )
-    return spent, sum(found)
+    return spent, sum(finding_counts)
 
 
 def print_project(title: str, project: Project, *, fresh: bool = False) -> None:
@@ -215,42 +219,42 @@ def print_project(title: str, project: Project, *, fresh: bool = False) -> None:
             fill(store, project)
             store.checkpoint()
             scores = path.stat().st_size
-            filled = cost(lambda: refresh_daily(store), rounds=1)
+            filling = cost(lambda: refresh_daily(store), rounds=1)
             store.checkpoint()
-            kept = store.cursor().execute("SELECT count(*) FROM log.hourly_scores").fetchall()[0][0]
+            hour_count = store.cursor().execute("SELECT count(*) FROM log.hourly_scores").fetchall()[0][0]
             print(f"### {title}\n")
             print(
-                f"{project.days * project.a_day:,} scores and {kept:,} hours; the sums take {(path.stat().st_size - scores) / 1e6:,.1f} MB"
-                f" of {path.stat().st_size / 1e6:,.0f}. Filling them took {filled.processor:.1f} s of processor.\n"
+                f"{project.days * project.a_day:,} scores and {hour_count:,} hours; the sums take {(path.stat().st_size - scores) / 1e6:,.1f} MB"
+                f" of {path.stat().st_size / 1e6:,.0f}. Filling them took {filling.processor:.1f} s of processor.\n"
             )
             header = ["check", "wall, ms", "processor, ms", "times before"]
-            print_table(header, rows_of(store, project))
+            print_table(header, compare_checks(store, project))
             print()
             if fresh:
-                print_table([f"adding up a day of {FRESH:,} new scores", *header[1:]], refreshing(store, project))
+                print_table([f"adding up a day of {NEW_SCORES:,} new scores", *header[1:]], compare_refreshes(store, project))
                 print()
 
 
 def print_fleet(project: Project, projects: int) -> None:
-    """Print what a round of a fleet takes."""
+    """Print the cost of a round of checks of a fleet."""
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "fleet.duckdb") as store:
         fill(store, project, projects)
         refresh_daily(store)
         store.checkpoint()
         with closing(store.cursor()) as cursor:
-            before = cost(lambda: from_scores(cursor, "project-0", project.as_of))
+            single_scores = cost(lambda: from_scores(cursor, "project-0", project.as_of))
         names = [f"project-{number}" for number in range(projects)]
-        read = reading(store, project, names[:PROJECT_BATCH_SIZE])
-        spent, found = round_of(store, project, names)
+        reading_cost = measure_reading(store, project, names[:PROJECT_BATCH_SIZE])
+        spent, finding_count = measure_round(store, project, names)
     print(f"### A fleet: {projects:,} projects x {project.days} days of {project.a_day} scores\n")
     print(
         f"A round of checks takes {spent.wall:.1f} s, {spent.processor:.1f} s of processor: {1000 * spent.processor / projects:.1f} ms a"
-        f" project, {found} findings. Reading {len(names[:PROJECT_BATCH_SIZE])} of them at once takes {1000 * read.processor / len(names[:PROJECT_BATCH_SIZE]):.1f} ms a project. Adding up the single scores of one of them took {1000 * before.processor:.0f} ms alone.\n"
+        f" project, {finding_count} findings. Reading {len(names[:PROJECT_BATCH_SIZE])} of them at once takes {1000 * reading_cost.processor / len(names[:PROJECT_BATCH_SIZE]):.1f} ms a project. Adding up the single scores of one of them took {1000 * single_scores.processor:.0f} ms alone.\n"
     )
 
 
 def main() -> None:
-    """Print what checks take."""
+    """Print the cost of checks."""
     print_project("One project, 100 days of 100 000 scores", Project(100, max(2000, round(100_000 * SHARE)), 20), fresh=True)
     small = Project(90, 50, 5)
     print_project("One project, 90 days of 50 scores", small)

@@ -1,12 +1,12 @@
-"""Callers of a server, each kind in a process of its own, for as long as they are told.
+"""Callers of a server: each kind runs in its own process for a given time.
 
     python -m benchmarks.callers CREW
 
-takes a `Crew` as JSON and prints each call as a line of JSON once the time is over; `called` has several call side by side. Kinds:
+takes a `Crew` as JSON and prints each call as a line of JSON at the end; `called` runs several crews concurrently. Kinds:
 
-- `ingest`: clients that post exchanges of ten-turn sessions, one after the other; one that is refused for now is sent again.
-- `query`: analysts who ask SQL of their own and read the lists and figures of a project, one thing after the other.
-- `check`: somebody who has the project checked and its baseline computed, again and again.
+- `ingest`: clients that post exchanges of ten-turn sessions one after another, and repeat an exchange that was refused as busy.
+- `query`: analysts who run their own SQL and read the lists and figures of a project.
+- `check`: a user who repeatedly checks the project and recomputes its baseline.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from benchmarks.load import INGEST, PATIENCE, TURNS, Line, body
 
 BUSY = 503
 PAUSE = 0.05
-"""Seconds after which a caller that was refused for now calls again."""
+"""Seconds after which a caller repeats a call that was refused as busy."""
 WHOLE = """
 SELECT
     (SELECT count(*) FROM turns WHERE "connection" = $connection) AS scores,
@@ -35,17 +35,17 @@ SELECT
         SELECT session_id FROM exchanges WHERE "connection" = $connection GROUP BY session_id HAVING count(*) <> max(turn_number)
     )) AS torn
 """
-"""A question whether an answer is of one moment: each score has its exchange, and each session all turns up to some one."""
-Asked = Sequence[tuple[str, str, Mapping[str, Any] | None]]
+"""Checks that a snapshot is consistent: each score has its exchange, and no session lacks an earlier turn."""
+RequestList = Sequence[tuple[str, str, Mapping[str, Any] | None]]
 """The name of each request, its path, and its body where it is posted; the path has a placeholder for the project."""
-QUESTIONS: Asked = (
+QUESTIONS: RequestList = (
     ("POST query", "/api/audit/query", {"sql": WHOLE, "parameters": {"connection": "bench"}}),
     ("GET summary", "/api/audit/{project}/summary", None),
     ("GET scores", "/api/audit/{project}/scores?limit=50", None),
     ("POST query", "/api/audit/query", {"sql": "SELECT day, tier2 FROM days WHERE project = 'ops' ORDER BY day"}),
     ("GET trends", "/api/audit/{project}/trends?window=30d", None),
 )
-CHECKS: Asked = (
+CHECKS: RequestList = (
     ("POST check", "/api/audit/{project}/check", {}),
     ("POST recompute", "/api/audit/{project}/baseline/recompute", {}),
     ("GET incidents", "/api/audit/{project}/incidents", None),
@@ -54,7 +54,7 @@ CHECKS: Asked = (
 
 @dataclass(frozen=True)
 class Call:
-    """One call and what came of it."""
+    """A call with its answer."""
 
     what: str
     subject: str
@@ -69,7 +69,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Crew:
-    """Callers of one kind, what they call with, and for how long."""
+    """Callers of one kind, with their token and duration."""
 
     kind: str
     token: str
@@ -82,12 +82,12 @@ class Crew:
 
 
 def called(url: str, crews: Sequence[Crew], *, seconds: float, salt: str) -> list[Call]:
-    """Return the calls that some crews make at the same time, by when they were sent.
+    """Run several crews concurrently and return their calls in the order of sending.
 
-    CalledProcessError when a crew breaks off.
+    CalledProcessError if a crew fails.
     """
-    given = [json.dumps(asdict(replace(crew, url=url, seconds=seconds, salt=salt))) for crew in crews]
-    commands = [[sys.executable, "-m", "benchmarks.callers", crew] for crew in given]
+    crew_arguments = [json.dumps(asdict(replace(crew, url=url, seconds=seconds, salt=salt))) for crew in crews]
+    commands = [[sys.executable, "-m", "benchmarks.callers", crew] for crew in crew_arguments]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     calls = []
     for child, crew in zip(running, crews, strict=True):
@@ -100,16 +100,16 @@ def called(url: str, crews: Sequence[Crew], *, seconds: float, salt: str) -> lis
 
 def exchanges(crew: Crew, number: int) -> Iterator[tuple[str, str, str, bytes]]:
     """Yield the posts of a client: exchanges of one session after the other."""
-    for place in itertools.count():
-        session, turn = f"{crew.salt}-{number}-{place // TURNS}", place % TURNS + 1
+    for number_of_exchange in itertools.count():
+        session, turn = f"{crew.salt}-{number}-{number_of_exchange // TURNS}", number_of_exchange % TURNS + 1
         yield "POST ingest", f"{session}:{turn}", INGEST, body(session, turn)
 
 
-def questions(asked: Asked, crew: Crew, number: int) -> Iterator[tuple[str, str, str, bytes | None]]:
-    """Yield the requests of another caller, one after the other; each caller begins elsewhere."""
-    for what, place, content in itertools.islice(itertools.cycle(asked), number, None):
-        path = place.format(project=crew.project)
-        yield what, path, path, None if content is None else json.dumps(content).encode()
+def questions(requests: RequestList, crew: Crew, number: int) -> Iterator[tuple[str, str, str, bytes | None]]:
+    """Yield the requests of a caller in turn; each caller starts with another one."""
+    for name, path_template, content in itertools.islice(itertools.cycle(requests), number, None):
+        path = path_template.format(project=crew.project)
+        yield name, path, path, None if content is None else json.dumps(content).encode()
 
 
 KINDS: Mapping[str, Callable[[Crew, int], Iterator[tuple[str, str, str, bytes | None]]]] = {
@@ -123,25 +123,25 @@ async def calls_of(crew: Crew, number: int) -> AsyncIterator[Call]:
     """Yield the calls of one caller until the time is over."""
     ends_at = time.monotonic() + crew.seconds
     async with asyncio.timeout(crew.seconds + PATIENCE), Line(crew.url, crew.token) as line:
-        for what, subject, path, content in KINDS[crew.kind](crew, number):
+        for name, subject, path, content in KINDS[crew.kind](crew, number):
             status = BUSY
             while status == BUSY:
                 if time.monotonic() >= ends_at:
                     return
                 sent_at = time.time()
                 status, answer, seconds = await line.call(path, content)
-                yield Call(what, subject, status, sent_at, seconds, json.loads(answer))
+                yield Call(name, subject, status, sent_at, seconds, json.loads(answer))
                 if status == BUSY:
                     await asyncio.sleep(PAUSE)
 
 
 async def run(crew: Crew) -> list[Call]:
-    """Return the calls of all callers of a crew, made side by side."""
+    """Return the calls of all callers of a crew, which run concurrently."""
 
-    async def listed(number: int) -> list[Call]:
+    async def collect_calls(number: int) -> list[Call]:
         return [call async for call in calls_of(crew, number)]
 
-    return [call for one in await asyncio.gather(*map(listed, range(crew.callers))) for call in one]
+    return [call for calls in await asyncio.gather(*map(collect_calls, range(crew.callers))) for call in calls]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Load over HTTP: clients in a process of their own that post exchanges, each over one kept connection, one after the other.
+"""Load over HTTP: clients in another process that post exchanges one after another, each over a persistent connection.
 
     python -m benchmarks.load URL TOKEN CLIENTS REQUESTS SALT
 
-prints the seconds of all of it and of each request as JSON. An answer that is not 201 is an error.
+prints the total seconds and those of each request as JSON. Any status but 201 is an error.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 TURNS = 10
-"""Exchanges of a session."""
+"""Exchanges per session."""
 CREATED = 201
 INGEST = "/api/audit/ingest"
 PATIENCE = 600.0
@@ -35,19 +35,19 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Requests a second, of all clients together."""
+        """Return requests per second of all clients together."""
         return self.requests / self.seconds
 
     def quantile(self, share: float) -> float:
-        """Milliseconds that this share of the requests took at most."""
+        """Return a quantile of the latencies, in milliseconds."""
         return 1000 * self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))]
 
 
 def load(url: str, token: str, *, clients: int, requests: int, salt: str) -> Load:
-    """Post `requests` exchanges from `clients` at once; `salt` makes their ids new. CalledProcessError when one is not taken."""
+    """Post `requests` exchanges from concurrent clients; `salt` makes their ids new. CalledProcessError if one is refused."""
     command = [sys.executable, "-m", "benchmarks.load", url, token, str(clients), str(requests), salt]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    seconds, latencies = json.loads(done.stdout)
+    process = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    seconds, latencies = json.loads(process.stdout)
     return Load(len(latencies), seconds, sorted(latencies))
 
 
@@ -65,7 +65,7 @@ def body(session_id: str, turn: int) -> bytes:
 
 
 class Line:
-    """One connection to a server over which a caller asks one thing after the other; kept for as long as the server keeps it."""
+    """A persistent connection for one request at a time; reopened when the server closes it."""
 
     def __init__(self, url: str, token: str) -> None:
         self._host = urlsplit(url)
@@ -79,10 +79,10 @@ class Line:
         await self._close()
 
     async def call(self, path: str, content: bytes | None = None) -> tuple[int, bytes, float]:
-        """Status, body and seconds of the answer to a POST of some JSON, or to a GET."""
-        asked = self._request(path, content)
+        """Post JSON, or get without content; return status, body and seconds."""
+        request = self._request(path, content)
         start = time.perf_counter()
-        self._writer.write(asked)
+        self._writer.write(request)
         head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         (length,) = (line.split(b":")[1] for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
         answer = await self._reader.readexactly(int(length))
@@ -106,22 +106,26 @@ class Line:
 
 
 async def client(url: str, token: str, number: int, requests: int, salt: str) -> list[float]:
-    """Post exchanges one after the other; answers the seconds of each."""
-    took = []
+    """Post exchanges one after another; return the seconds of each."""
+    durations = []
     async with asyncio.timeout(PATIENCE), Line(url, token) as line:
-        for place in range(requests):
-            status, answer, seconds = await line.call(INGEST, body(f"{salt}-{number}-{place // TURNS}", place % TURNS + 1))
-            took.append(seconds)
+        for number_of_request in range(requests):
+            status, answer, seconds = await line.call(
+                INGEST, body(f"{salt}-{number}-{number_of_request // TURNS}", number_of_request % TURNS + 1)
+            )
+            durations.append(seconds)
             if status != CREATED:
                 raise RuntimeError(f"{status} {answer!r}")
-    return took
+    return durations
 
 
 async def run(url: str, token: str, clients: int, requests: int, salt: str) -> tuple[float, list[float]]:
-    """Seconds of all clients together, and of each request."""
+    """Return the total seconds and those of each request."""
     start = time.perf_counter()
-    each = await asyncio.gather(*(client(url, token, number, requests // clients, salt) for number in range(clients)))
-    return time.perf_counter() - start, [seconds for one in each for seconds in one]
+    durations_by_client = await asyncio.gather(
+        *(client(url, token, number, requests // clients, salt) for number in range(clients))
+    )
+    return time.perf_counter() - start, [seconds for durations in durations_by_client for seconds in durations]
 
 
 if __name__ == "__main__":

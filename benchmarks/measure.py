@@ -53,10 +53,12 @@ def process_cost(command: Sequence[str], *, stdin: Path | None = None) -> tuple[
     """Wall seconds and peak resident memory in MB of a command, given by its path; RuntimeError when it fails."""
     launcher = [sys.executable, "-S", "-E", "-c", LAUNCHER, *command]
     with Path(stdin or os.devnull).open("rb") as source:
-        done = subprocess.run(launcher, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2000:]}")
-    seconds, megabytes = map(float, done.stderr.splitlines()[-1].split())
+        process = subprocess.run(
+            launcher, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+        )
+    if process.returncode:
+        raise RuntimeError(f"{command} ended with {process.returncode}: {process.stderr[-2000:]}")
+    seconds, megabytes = map(float, process.stderr.splitlines()[-1].split())
     return seconds, megabytes
 
 

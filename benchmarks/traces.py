@@ -44,34 +44,43 @@ def trace(number: int, chance: random.Random) -> Iterator[Span]:
     """Return the spans of one turn, in the order in which they end."""
     digest = hashlib.sha256(b"%d" % number).hexdigest()
     session = f"session-{number // TURNS:06}"
-    call, place = f"call_{digest[:24]}", f"region-{chance.randrange(50)}"
-    asked = message("user", {"type": "text", "content": QUESTION.format(number=number) * 3})
-    called = message(
-        "assistant", {"type": "tool_call", "id": call, "name": "track", "arguments": {"order": number, "at": place}}
+    call, region = f"call_{digest[:24]}", f"region-{chance.randrange(50)}"
+    question = message("user", {"type": "text", "content": QUESTION.format(number=number) * 3})
+    tool_call = message(
+        "assistant", {"type": "tool_call", "id": call, "name": "track", "arguments": {"order": number, "at": region}}
     )
-    told = message(
-        "tool", {"type": "tool_call_response", "id": call, "response": json.dumps({"state": "on its way", "at": place})}
+    tool_response = message(
+        "tool", {"type": "tool_call_response", "id": call, "response": json.dumps({"state": "on its way", "at": region})}
     )
-    answered = message("assistant", {"type": "text", "content": ANSWER.format(number=number) * 3})
+    answer = message("assistant", {"type": "text", "content": ANSWER.format(number=number) * 3})
     model = {"gen_ai.provider.name": "openai", "gen_ai.request.model": "gpt-5.1", "gen_ai.response.model": "gpt-5.1-2026-03-05"}
     common = {"gen_ai.conversation.id": session, "gen_ai.agent.name": f"agent-{number % 40}"}
     chat = common | model | {"gen_ai.operation.name": "chat"}
-    first = chat | {"gen_ai.response.id": f"resp_{digest[:48]}", "gen_ai.response.finish_reasons": "tool_call"}
-    last = chat | {"gen_ai.response.id": f"resp_{digest[8:56]}", "gen_ai.response.finish_reasons": "stop"}
+    first_chat = chat | {"gen_ai.response.id": f"resp_{digest[:48]}", "gen_ai.response.finish_reasons": "tool_call"}
+    last_chat = chat | {"gen_ai.response.id": f"resp_{digest[8:56]}", "gen_ai.response.finish_reasons": "stop"}
     spans = (
-        ("chat gpt-5.1", first | spent(300, 40) | spoken([asked], [called])),
+        ("chat gpt-5.1", first_chat | usage_attributes(300, 40) | message_attributes([question], [tool_call])),
         ("SELECT orders", {"db.system.name": "postgresql", "db.query.text": "SELECT * FROM orders WHERE id = $1"}),
         (
             "execute_tool track",
             common
             | {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "track", "gen_ai.tool.call.id": call}
             | {
-                "gen_ai.tool.call.arguments": json.dumps({"order": number, "at": place}),
-                "gen_ai.tool.call.result": told["parts"][0]["response"],
+                "gen_ai.tool.call.arguments": json.dumps({"order": number, "at": region}),
+                "gen_ai.tool.call.result": tool_response["parts"][0]["response"],
             },
         ),
-        ("chat gpt-5.1", last | spent(420, 90) | spoken([asked, called, told], [answered])),
-        ("invoke_agent", common | {"gen_ai.operation.name": "invoke_agent"} | spent(720, 130) | spoken([asked], [answered])),
+        (
+            "chat gpt-5.1",
+            last_chat | usage_attributes(420, 90) | message_attributes([question, tool_call, tool_response], [answer]),
+        ),
+        (
+            "invoke_agent",
+            common
+            | {"gen_ai.operation.name": "invoke_agent"}
+            | usage_attributes(720, 130)
+            | message_attributes([question], [answer]),
+        ),
     )
     for step, (name, attributes) in enumerate(spans):
         at = START + timedelta(seconds=10 * number, milliseconds=200 * step)
@@ -81,7 +90,7 @@ def trace(number: int, chance: random.Random) -> Iterator[Span]:
 
 def span(digest: str, step: int, name: str, at: datetime, attributes: Attributes) -> Span:
     """Return a span of a trace; step 0 is its root."""
-    made = Span(
+    new_span = Span(
         trace_id=bytes.fromhex(digest[:32]),
         span_id=bytes.fromhex(digest[32:46]) + bytes([step]),
         parent_span_id=b"" if not step else bytes.fromhex(digest[32:46]) + b"\0",
@@ -90,12 +99,12 @@ def span(digest: str, step: int, name: str, at: datetime, attributes: Attributes
         end_time_unix_nano=int(at.timestamp() * 1e6) * 1000 + 150_000_000,
     )
     for key, value in attributes.items():
-        target = made.attributes.add(key=key).value
+        target = new_span.attributes.add(key=key).value
         if isinstance(value, int):
             target.int_value = value
         else:
             target.string_value = value
-    return made
+    return new_span
 
 
 def message(role: str, part: dict[str, Any]) -> dict[str, Any]:
@@ -103,11 +112,11 @@ def message(role: str, part: dict[str, Any]) -> dict[str, Any]:
     return {"role": role, "parts": [part]}
 
 
-def spoken(sent: list[dict[str, Any]], came: list[dict[str, Any]]) -> Attributes:
+def message_attributes(input_messages: list[dict[str, Any]], output_messages: list[dict[str, Any]]) -> Attributes:
     """What was sent and what came back."""
-    return {"gen_ai.input.messages": json.dumps(sent), "gen_ai.output.messages": json.dumps(came)}
+    return {"gen_ai.input.messages": json.dumps(input_messages), "gen_ai.output.messages": json.dumps(output_messages)}
 
 
-def spent(read: int, written: int) -> Attributes:
+def usage_attributes(input_tokens: int, output_tokens: int) -> Attributes:
     """Return the tokens of a request."""
-    return {"gen_ai.usage.input_tokens": read, "gen_ai.usage.output_tokens": written}
+    return {"gen_ai.usage.input_tokens": input_tokens, "gen_ai.usage.output_tokens": output_tokens}

@@ -8,7 +8,7 @@ import pytest
 
 from analytics.queries import queries
 from benchmarks.__main__ import FOUND
-from benchmarks.bench_sql import ASKED
+from benchmarks.bench_sql import PARAMETERS
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -17,7 +17,7 @@ def test_every_benchmark_can_be_started(name: str) -> None:
     assert callable(importlib.import_module(f"benchmarks.bench_{name}").main)
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_the_benchmark_of_queries_gives_their_parameters(name: str) -> None:
     """A parameter that a query gets later would end the benchmark after it has filled its database for minutes."""
-    assert set(queries()[name.partition(",")[0]].parameters) <= {"project", "score", *ASKED[name]}
+    assert set(queries()[name.partition(",")[0]].parameters) <= {"project", "score", *PARAMETERS[name]}

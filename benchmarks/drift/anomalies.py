@@ -41,10 +41,14 @@ QUIET = [Rates(a_day, rate, bunch=bunch) for a_day in (10, 50) for rate in (0.03
 def measure(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
     """Return every line; `share` of the runs of each."""
     runs, years = max(10, round(share * RUNS)), max(5, round(share * YEARS))
-    found = [pool.starmap(is_found, [(rates, seed, run) for run in range(runs)], chunksize=5) for rates in FOUND]
-    false = [pool.starmap(false_alarms, [(rates, seed, run) for run in range(years)], chunksize=1) for rates in QUIET]
-    rows = [share_row(_name(rates), sum(hits), runs, LEAST_FOUND) for rates, hits in zip(FOUND, found, strict=True)]
-    return rows + [rate_row(_name(rates), sum(alarms), years, MOST_FALSE) for rates, alarms in zip(QUIET, false, strict=True)]
+    detections = [pool.starmap(is_found, [(rates, seed, run) for run in range(runs)], chunksize=5) for rates in FOUND]
+    false_alarm_counts = [
+        pool.starmap(false_alarms, [(rates, seed, run) for run in range(years)], chunksize=1) for rates in QUIET
+    ]
+    rows = [share_row(_name(rates), sum(hits), runs, LEAST_FOUND) for rates, hits in zip(FOUND, detections, strict=True)]
+    return rows + [
+        rate_row(_name(rates), sum(alarms), years, MOST_FALSE) for rates, alarms in zip(QUIET, false_alarm_counts, strict=True)
+    ]
 
 
 def is_found(rates: Rates, seed: int, run: int) -> bool:
@@ -56,8 +60,8 @@ def is_found(rates: Rates, seed: int, run: int) -> bool:
 def false_alarms(rates: Rates, seed: int, run: int) -> int:
     """Alarms in a year of daily checks; those with no more than a week between them are one."""
     days = drawn(rates, BEFORE + YEAR, seed, run)
-    seen = [day for day in range(BEFORE, BEFORE + YEAR) if anomaly_spike(days, FIRST + timedelta(days=day))]
-    return alarms_apart(seen)
+    alarm_days = [day for day in range(BEFORE, BEFORE + YEAR) if anomaly_spike(days, FIRST + timedelta(days=day))]
+    return alarms_apart(alarm_days)
 
 
 def drawn(rates: Rates, count: int, seed: int, run: int) -> list[Day]:

@@ -165,7 +165,7 @@ def alarms(cells: Cells, days: int, since: int = QUIET) -> list[tuple[float, flo
     return found
 
 
-def one(task: tuple[Line, int, int]) -> float | None:
+def measure_history(task: tuple[Line, int, int]) -> float | None:
     """Return the result of one history of a line."""
     line, seed, run = task
     history = line.history
@@ -176,12 +176,14 @@ def one(task: tuple[Line, int, int]) -> float | None:
         raised = alarms(cells, history.days)
         # A confirmed incident stays open until somebody decides: what is confirmed again is no other one.
         return float(len(raised) if line.kind == "quiet" else any(sure is not None for _, sure in raised))
-    found = alarms(cells, history.days, math.floor(history.change))
+    alarms_after = alarms(cells, history.days, math.floor(history.change))
     if line.kind == "share":
-        return float(bool(found))
+        return float(bool(alarms_after))
     if line.kind == "confirmed":
-        return next((sure - history.change for _, sure in found if sure is not None and sure >= history.change), math.inf)
-    late = [at for at, _ in found if at >= history.change]
+        return next(
+            (sure - history.change for _, sure in alarms_after if sure is not None and sure >= history.change), math.inf
+        )
+    late = [at for at, _ in alarms_after if at >= history.change]
     if line.kind == "delay":
         return late[0] - history.change if late else math.inf
     return _holds(line, cells, late[0]) if late else None
@@ -193,10 +195,10 @@ def _spread(line: Line, cells: Cells) -> float:
     It is the number of alarms, whether there is one, or the days from the change to the end of the day that shows it.
     """
     since = QUIET if math.isinf(line.history.change) else math.floor(line.history.change)
-    seen = [day for day in range(since, line.history.days) if find_spread(cells, FIRST + timedelta(days=day)) is not None]
+    alarm_days = [day for day in range(since, line.history.days) if find_spread(cells, FIRST + timedelta(days=day)) is not None]
     if line.kind == "spread delay":
-        return seen[0] + 1 - line.history.change if seen else math.inf
-    return float(alarms_apart(seen) if line.kind == "quiet spread" else bool(seen))
+        return alarm_days[0] + 1 - line.history.change if alarm_days else math.inf
+    return float(alarms_apart(alarm_days) if line.kind == "quiet spread" else bool(alarm_days))
 
 
 def alarms_apart(days: Sequence[int]) -> int:
@@ -206,9 +208,11 @@ def alarms_apart(days: Sequence[int]) -> int:
 
 def _holds(line: Line, cells: Cells, alarm: float) -> float | None:
     """Tell whether the interval of the first day, or of the size, holds the truth at the alarm."""
-    seen = cells.last <= START + np.timedelta64(round(alarm * 86_400e6), "us")
+    is_seen = cells.last <= START + np.timedelta64(round(alarm * 86_400e6), "us")
     last, *columns = cells
-    change = find_change(Cells(last[seen], *(column[seen] for column in columns)), FIRST + timedelta(days=math.floor(alarm)))
+    change = find_change(
+        Cells(last[is_seen], *(column[is_seen] for column in columns)), FIRST + timedelta(days=math.floor(alarm))
+    )
     if change is None:
         return None
     truth = FIRST + timedelta(days=math.floor(line.history.change))
@@ -272,19 +276,22 @@ LINES: tuple[Line, ...] = (
 
 def measure(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
     """Return every line of the tables; `share` of the runs of each."""
-    return [_row(line, pool.map(one, [(line, seed, run) for run in range(max(5, round(share * line.runs)))])) for line in LINES]
+    return [
+        _row(line, pool.map(measure_history, [(line, seed, run) for run in range(max(5, round(share * line.runs)))]))
+        for line in LINES
+    ]
 
 
-def _row(line: Line, found: Sequence[float | None]) -> Row:
-    known = [value for value in found if value is not None]
+def _row(line: Line, results: Sequence[float | None]) -> Row:
+    values = [value for value in results if value is not None]
     if line.kind in {"quiet", "quiet spread"}:
-        return rate_row(line.name, round(sum(known)), len(known), line.bar)
+        return rate_row(line.name, round(sum(values)), len(values), line.bar)
     if line.kind == "false confirmed":
-        return _fleet_row(line, known)
+        return _fleet_row(line, values)
     if line.kind in {"delay", "spread delay", "confirmed"}:
-        return delay_row(line.name, known, line.bar)
+        return delay_row(line.name, values, line.bar)
     is_most = line.kind in {"share", "spread share"}
-    return share_row(line.name, round(sum(known)), len(known), line.bar, is_most=is_most)
+    return share_row(line.name, round(sum(values)), len(values), line.bar, is_most=is_most)
 
 
 def share_row(line: str, hits: int, runs: int, bar: float, *, is_most: bool = False) -> Row:
@@ -296,13 +303,13 @@ def share_row(line: str, hits: int, runs: int, bar: float, *, is_most: bool = Fa
 
 def rate_row(line: str, events: int, years: float, bar: float) -> Row:
     """Return the row of a rate a year that is to be at most so large."""
-    low, high = (one / years for one in _poisson(events))
+    low, high = (bound / years for bound in _poisson(events))
     return Row(line, f"{events / years:.2f} a year", f"{low:.2f} to {high:.2f}", f"at most {bar:g}", events / years <= bar)
 
 
 def _fleet_row(line: Line, found: Sequence[float]) -> Row:
     scale = FLEET / 12 / len(found)
-    value, low, high = (scale * one for one in (sum(found), *_poisson(round(sum(found)))))
+    value, low, high = (scale * estimate for estimate in (sum(found), *_poisson(round(sum(found)))))
     return Row(line.name, f"{value:.2f} a month", f"{low:.2f} to {high:.2f}", f"at most {line.bar:g}", value <= line.bar)
 
 

@@ -106,8 +106,8 @@ def exact_interval(hits: int, runs: int, error: float = 0.05) -> tuple[float, fl
 
 
 def _measured(line: Line, seed: int, runs: int) -> Row:
-    found = answers(line.judge, (seed, line.judge), runs)
-    hits = sum(count for cause, count in found.items() if line.counted(cause))
+    counts_by_cause = answers(line.judge, (seed, line.judge), runs)
+    hits = sum(count for cause, count in counts_by_cause.items() if line.counted(cause))
     share, (low, high) = hits / runs, exact_interval(hits, runs)
     if line.most is not None:
         return Row(line.name, share, low, high, f"at most {line.most:.0%}", share <= line.most)
@@ -139,13 +139,13 @@ def _verdicts(judge: Judge, rng: random.Random) -> list[Verdict]:
         shift = mood + (judge.shift if number >= judge.before else 0.0)
         at = START + timedelta(days=number)
         verdicts += [
-            Verdict(f"a{place}", at, _said(level + shift + rng.gauss(0, judge.noise), judge.steps))
+            Verdict(f"a{place}", at, _round_score(level + shift + rng.gauss(0, judge.noise), judge.steps))
             for place, level in enumerate(levels)
         ]
     return verdicts
 
 
-def _said(value: float, steps: int) -> float:
+def _round_score(value: float, steps: int) -> float:
     return min(1.0, max(0.0, round(value * steps) / steps if steps else value))
 
 

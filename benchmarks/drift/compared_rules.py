@@ -54,11 +54,11 @@ def seed_rule(days: Days) -> Iterator[float]:
     averages = [DailyAverage(day_of(number), statistics.fmean(day) if day else None) for number, day in enumerate(values)]
     was_open = False
     for number in range(BASELINE, len(days)):
-        known = [value for day in values[number - BASELINE + 1 : number + 1] for value in day]
-        if len(known) < 2:
+        baseline_values = [value for day in values[number - BASELINE + 1 : number + 1] for value in day]
+        if len(baseline_values) < 2:
             continue
-        mean = math.fsum(known) / len(known)
-        sigma = math.sqrt(max(0.0, math.fsum(value * value for value in known) / len(known) - mean * mean))
+        mean = math.fsum(baseline_values) / len(baseline_values)
+        sigma = math.sqrt(max(0.0, math.fsum(value * value for value in baseline_values) / len(baseline_values) - mean * mean))
         is_open = bool(consecutive_days(averages[max(0, number - 6) : number + 1], mean, sigma, day_of(number)))
         if is_open and not was_open:
             yield number + 1.0
@@ -111,11 +111,11 @@ def _first_alarm(days: Days, first: int) -> float | None:
 
 
 def _first_exclusion(days: Days, first: int) -> float | None:
-    known = [value for at, value in _scores(days[: first + BASELINE], first)]
-    if len(known) < 10:
+    baseline_values = [value for at, value in _scores(days[: first + BASELINE], first)]
+    if len(baseline_values) < 10:
         return None
-    mean, sigma = statistics.fmean(known), max(statistics.pstdev(known), 0.01)
-    error = 3 * sigma / math.sqrt(len(known))
+    mean, sigma = statistics.fmean(baseline_values), max(statistics.pstdev(baseline_values), 0.01)
+    error = 3 * sigma / math.sqrt(len(baseline_values))
     total, rho = 0.0, 50.0
     for count, (at, value) in enumerate(_scores(days, first + BASELINE), start=1):
         total += value - mean

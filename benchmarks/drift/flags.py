@@ -78,25 +78,25 @@ LINES = (
 def measure(pool: Pool, seed: int, share: float) -> list[Row]:
     """Return every line; `share` of the runs of each."""
     return [
-        _row(line, pool.starmap(_found, [(line, seed, run) for run in range(max(5, round(share * line.runs)))]))
+        _row(line, pool.starmap(_simulate, [(line, seed, run) for run in range(max(5, round(share * line.runs)))]))
         for line in LINES
     ]
 
 
-def _row(line: Line, found: list[float]) -> Row:
+def _row(line: Line, results: list[float]) -> Row:
     if _is_quiet(line.project):
-        return share_row(line.name, round(sum(found)), len(found), line.bar, is_most=True)
-    return delay_row(line.name, found, line.bar)
+        return share_row(line.name, round(sum(results)), len(results), line.bar, is_most=True)
+    return delay_row(line.name, results, line.bar)
 
 
 def _is_quiet(project: Project) -> bool:
     return project.change == project.days
 
 
-def _found(line: Line, seed: int, run: int) -> float:
+def _simulate(line: Line, seed: int, run: int) -> float:
     """Tell whether an alarm is confirmed, or how many days after the change the first one comes."""
     project = line.project
-    cells = _drawn(project, random.Random(repr((seed, project, run))))
+    cells = _draw_cells(project, random.Random(repr((seed, project, run))))
     if _is_quiet(project):
         return float(any(sure is not None for _, sure in alarms(cells, project.days)) or _is_spread(cells, project.days))
     raised = (at - project.change for at, _ in alarms(cells, project.days, project.change))
@@ -106,20 +106,20 @@ def _found(line: Line, seed: int, run: int) -> float:
 def _is_spread(cells: Cells, days: int) -> bool:
     """Tell whether a change of the spread is confirmed, looked at every week."""
     looks = (find_spread(cells, FIRST + timedelta(days=day)) for day in range(QUIET, days, 7))
-    return any(found is not None and found.is_confirmed for found in looks)
+    return any(change is not None and change.is_confirmed for change in looks)
 
 
-def _drawn(project: Project, rng: random.Random) -> Cells:
+def _draw_cells(project: Project, rng: random.Random) -> Cells:
     units: list[Unit] = []
     shares: dict[int, float] = {}
-    together = 3 if project.how == HOUR else 1
-    at, begun = 0.0, START.item()
-    while (at := at + rng.expovariate(project.rate / together)) < project.days:
-        day = math.floor(at)
+    group_size = 3 if project.how == HOUR else 1
+    time_in_days, start = 0.0, START.item()
+    while (time_in_days := time_in_days + rng.expovariate(project.rate / group_size)) < project.days:
+        day = math.floor(time_in_days)
         is_flagged = rng.random() < shares.setdefault(day, _share(project, day, rng))
-        for place in range(together):
+        for number in range(group_size):
             failed = rng.choice(DEPTHS) if is_flagged else 0
-            units.append(Unit(begun + timedelta(days=at, minutes=10 * place), 1, 1.0, 1 - failed / 3))
+            units.append(Unit(start + timedelta(days=time_in_days, minutes=10 * number), 1, 1.0, 1 - failed / 3))
     return cells_of(units)
 
 

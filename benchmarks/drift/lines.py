@@ -187,7 +187,7 @@ def measure(seed: int, share: float = 1.0) -> list[list[str]]:
             )  # the queries are small: more threads cost more than they save
         for day in range(max(line.days for line in LINES)):
             present = [project for project in projects if day < project.line.days and _has_traffic(project.line, day)]
-            _put(store, [record for project in present for record in _records_of(project, day)])
+            _append(store, [record for project in present for record in _records_of(project, day)])
             _check(store, [project for project in present if day >= project.line.checked_from], day)
     return [_row(line, [project.history for project in projects if project.line is line]) for line in LINES]
 
@@ -196,26 +196,26 @@ HEADER = ("what happens", "to be said", "said", "days", "first day right", "fals
 
 
 def _row(line: Line, histories: Sequence[History]) -> list[str]:
-    said = [day for history in histories if (day := _said(line, history)) is not None]
+    days_of_reports = [day for history in histories if (day := _day_of_report(line, history)) is not None]
     has_delay = bool(line.titles or line.notice)
-    delays = [day - line.change + 1 for day in said]
+    delays = [day - line.change + 1 for day in days_of_reports]
     dated = [history.incidents[line.titles[-1]] for history in histories if line.titles and line.titles[-1] in history.titles]
-    right = sum(one.first_day == START + timedelta(days=line.first_day or 0) for one in dated)
-    others = Counter(title for history in histories for title in sorted(set(history.titles) - set(line.titles)))
+    dated_correctly = sum(incident.first_day == START + timedelta(days=line.first_day or 0) for incident in dated)
+    unexpected_titles = Counter(title for history in histories for title in sorted(set(history.titles) - set(line.titles)))
     suspected = Counter(f"{title} (suspected)" for history in histories for title in sorted(history.suspected))
     return [
         line.name,
         ", ".join(filter(None, (*line.titles, line.notice and f"notice: {line.notice}", line.phrase and f"“{line.phrase}”")))
         or "nothing",
-        f"{len(said)} of {len(histories)}",
+        f"{len(days_of_reports)} of {len(histories)}",
         f"{statistics.median(delays):g}" if has_delay and delays else "",
-        f"{right} of {len(dated)}" if line.first_day is not None else "",
+        f"{dated_correctly} of {len(dated)}" if line.first_day is not None else "",
         f"{sum(bool(set(history.titles) - set(line.titles)) for history in histories)}",
-        ", ".join(f"{title} {count}" for title, count in (*others.most_common(), *suspected.most_common())),
+        ", ".join(f"{title} {count}" for title, count in (*unexpected_titles.most_common(), *suspected.most_common())),
     ]
 
 
-def _said(line: Line, history: History) -> int | None:
+def _day_of_report(line: Line, history: History) -> int | None:
     """Return the day on which everything was said that is to be said; None if it was not, or if something else was confirmed."""
     if set(line.titles) != set(history.titles) or (line.notice is not None and line.notice not in history.notices):
         return None
@@ -234,10 +234,10 @@ def _check(store: Store, projects: Sequence[_Project], day: int) -> None:
     """Check projects at the end of a day, and note what is said of each."""
     if not projects:
         return
-    at = START + timedelta(days=day + 1, seconds=-1)
+    checked_at = START + timedelta(days=day + 1, seconds=-1)
     histories = {project.name: project.history for project in projects}
     refresh_daily(store)
-    for checked in asyncio.run(Watch(StorePublisher(store, Policy(), lambda: at)).check(list(histories))):
+    for checked in asyncio.run(Watch(StorePublisher(store, Policy(), lambda: checked_at)).check(list(histories))):
         history = histories[checked.project]
         for incident in checked.incidents:
             title = re.split(r" to | \(", incident.title)[0]
@@ -251,12 +251,12 @@ def _check(store: Store, projects: Sequence[_Project], day: int) -> None:
             history.notices.setdefault(spot.reason, day)
     if any(project.line.notice == UNSCORED for project in projects):
         with contextlib.closing(store.cursor()) as cursor:
-            for project in read_projects(cursor, Policy(), at):
+            for project in read_projects(cursor, Policy(), checked_at):
                 if project.project in histories and UNSCORED in project.reasons:
                     histories[project.project].notices.setdefault(UNSCORED, day)
 
 
-def _put(store: Store, records: Sequence[tuple[str, Record]]) -> None:
+def _append(store: Store, records: Sequence[tuple[str, Record]]) -> None:
     topics: dict[str, list[bytes]] = defaultdict(list)
     for topic, record in records:
         topics[topic].append(encode(record))
@@ -298,20 +298,27 @@ def _records(project: _Project, traffic: Traffic, name: str, day: int, late: tim
             continue
         shared = SHARED**0.5 * rng.normal()
         for turn in range(length):
-            at = began + timedelta(seconds=turn)
+            exchange_at = began + timedelta(seconds=turn)
             identity = {
                 "exchange_id": f"{session}:{turn}",
                 "project": project.name,
                 "agent": traffic.agent,
                 "session_id": session,
             }
-            ingested = at + late + timedelta(seconds=1)
+            ingested = exchange_at + late + timedelta(seconds=1)
             if any(one.imported is not None for one in project.line.traffic):
                 yield (
                     "exchanges",
-                    msgspec.structs.replace(EXCHANGE, **identity, turn_number=turn + 1, occurred_at=at, ingested_at=ingested),
+                    msgspec.structs.replace(
+                        EXCHANGE, **identity, turn_number=turn + 1, occurred_at=exchange_at, ingested_at=ingested
+                    ),
                 )
-            scored = {"score_id": identity["exchange_id"], "turn_number": turn + 1, "exchange_at": at, "scored_at": ingested}
+            scored = {
+                "score_id": identity["exchange_id"],
+                "turn_number": turn + 1,
+                "exchange_at": exchange_at,
+                "scored_at": ingested,
+            }
             if rng.random() < traffic.unscored(day):
                 unscored = {"disposition": "unscored", "tier2_state": "unscored", "tier2_reason": "no_answer"}
                 yield "scores", msgspec.structs.replace(SCORE, **identity, **scored, **unscored)

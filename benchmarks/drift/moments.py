@@ -1,4 +1,4 @@
-"""The moments of slices for exchanges at hand: what `analytics/sql/slices.sql` does in a database."""
+"""The moments of slices of exchanges in memory; `analytics/sql/slices.sql` computes the same in a database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from audit.drift.slices import NOT_GIVEN, VALUE, Key, Moments
 
 
 class Scored(NamedTuple):
-    """One exchange with a score, as `moments_of` adds it up."""
+    """A scored exchange, the input of `moments_of`."""
 
     session: str
     labels: dict[str, str]
@@ -20,36 +20,35 @@ class Scored(NamedTuple):
 
 
 def moments_of(exchanges: Iterable[Scored], names: Sequence[str]) -> tuple[dict[Key, Moments], Moments]:
-    """Return the moments of each slice of these labels and of all.
-
-    Sums are exact before they are rounded, so the order changes nothing.
-    """
+    """Return the moments of each slice of these labels, and of all exchanges. Exact sums make the order irrelevant."""
     sessions: dict[str, list[Scored]] = defaultdict(list)
-    for one in exchanges:
-        sessions[one.session].append(one)
+    for exchange in exchanges:
+        sessions[exchange.session].append(exchange)
     rows: dict[Key | None, list[tuple[int, float, float, float, float]]] = defaultdict(list)
     for scored in sessions.values():
         weight, total = _added(scored)
         rows[None].append((len(scored), weight, total, weight, total))
         for name in names:
             slices: dict[Key, list[Scored]] = defaultdict(list)
-            for one in scored:
-                value = one.labels.get(name)
-                slices[Key(name, NOT_GIVEN, "") if value is None else Key(name, VALUE, value)].append(one)
-            for key, held in slices.items():
-                rows[key].append((len(held), *_added(held), weight, total))
-    whole = _moments(rows.pop(None, []))
-    return {key: _moments(found) for key, found in rows.items() if key is not None}, whole
+            for exchange in scored:
+                value = exchange.labels.get(name)
+                slices[Key(name, NOT_GIVEN, "") if value is None else Key(name, VALUE, value)].append(exchange)
+            for key, slice_exchanges in slices.items():
+                rows[key].append((len(slice_exchanges), *_added(slice_exchanges), weight, total))
+    total_moments = _moments(rows.pop(None, []))
+    return {key: _moments(slice_rows) for key, slice_rows in rows.items() if key is not None}, total_moments
 
 
 def _added(scored: Iterable[Scored]) -> tuple[float, float]:
-    held = list(scored)
-    return math.fsum(one.weight for one in held), math.fsum(one.weight * one.score for one in held)
+    exchanges = list(scored)
+    return math.fsum(exchange.weight for exchange in exchanges), math.fsum(
+        exchange.weight * exchange.score for exchange in exchanges
+    )
 
 
 def _moments(rows: Sequence[tuple[int, float, float, float, float]]) -> Moments:
-    def added(first: int, second: int) -> float:
-        return math.fsum(row[first] * row[second] for row in rows)
+    def added(first_column: int, second_column: int) -> float:
+        return math.fsum(row[first_column] * row[second_column] for row in rows)
 
     return Moments(
         sessions=len(rows),

@@ -113,13 +113,13 @@ def _is_found(line: Line, seed: str) -> bool:
 
 
 def _alarms(rows: Sequence[RunRow], as_of: datetime, *, is_confirmed: bool) -> bool:
-    seen = [row for row in rows if as_of - timedelta(days=WINDOW_DAYS) <= row.last_at < as_of]
-    if not seen:
+    window_rows = [row for row in rows if as_of - timedelta(days=WINDOW_DAYS) <= row.last_at < as_of]
+    if not window_rows:
         return False
     at = (as_of - timedelta(seconds=1)).replace(tzinfo=UTC)
-    agent = AgentRuns("agent", seen, at)
-    found = find_run_changes(RunRuleInput(ProjectRuns("project", at, (agent,), watched_agents=1), {}, {}))
-    return any(finding.confirmed or not is_confirmed for finding in found)
+    agent = AgentRuns("agent", window_rows, at)
+    changes = find_run_changes(RunRuleInput(ProjectRuns("project", at, (agent,), watched_agents=1), {}, {}))
+    return any(finding.confirmed or not is_confirmed for finding in changes)
 
 
 def _rows(agent: Agent, rng: random.Random) -> list[RunRow]:

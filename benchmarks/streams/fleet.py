@@ -39,17 +39,17 @@ def fleet(events: int, partitions: int) -> list[Message]:
     numbers = itertools.count()
     open_sessions = [session(next(numbers), partitions, chance) for _ in range(AT_ONCE)]
     messages: list[Message] = []
-    left = events // LENGTH - AT_ONCE
+    unopened_sessions = events // LENGTH - AT_ONCE
     while open_sessions:
-        place = chance.randrange(len(open_sessions))
-        message = next(open_sessions[place], None)
+        index = chance.randrange(len(open_sessions))
+        message = next(open_sessions[index], None)
         if message is not None:
             messages.append(message)
-        elif left > 0:
-            open_sessions[place] = session(next(numbers), partitions, chance)
-            left -= 1
+        elif unopened_sessions > 0:
+            open_sessions[index] = session(next(numbers), partitions, chance)
+            unopened_sessions -= 1
         else:
-            open_sessions[place] = open_sessions[-1]
+            open_sessions[index] = open_sessions[-1]
             open_sessions.pop()
     return messages
 
@@ -99,16 +99,16 @@ async def produce(bootstrap: str, topic: str, messages: Sequence[Message]) -> No
     await producer.start()
     try:
         batches: dict[int, BatchBuilder] = {}
-        sent = []
+        deliveries = []
         for partition, key, value in messages:
             batch = batches.get(partition) or producer.create_batch()
             if batch.append(key=key, value=value, timestamp=None) is None:
-                sent.append(await producer.send_batch(batch, topic, partition=partition))
+                deliveries.append(await producer.send_batch(batch, topic, partition=partition))
                 batch = producer.create_batch()
                 batch.append(key=key, value=value, timestamp=None)
             batches[partition] = batch
-        sent += [await producer.send_batch(batch, topic, partition=partition) for partition, batch in batches.items()]
-        for one in sent:
-            await one
+        deliveries += [await producer.send_batch(batch, topic, partition=partition) for partition, batch in batches.items()]
+        for delivery in deliveries:
+            await delivery
     finally:
         await producer.stop()

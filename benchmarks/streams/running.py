@@ -49,16 +49,18 @@ def environment() -> dict[str, str]:
 def measured(python: str, module: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Run a way in a process of its own; what its meter says. RuntimeError with its last words when it says nothing."""
     command = [python, "-m", f"benchmarks.streams.{module}", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
-    return said(module, done.stdout, done.stderr)
+    process = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    return parse_measures(module, process.stdout, process.stderr)
 
 
-def said(module: str, printed: str, logged: str) -> dict[str, Any]:
+def parse_measures(module: str, printed: str, logged: str) -> dict[str, Any]:
     """Return the measures in what a process has printed, frameworks having printed what they like around it."""
-    found = [line for line in printed.splitlines() if line.startswith('{"events"')]
-    if not found:
+    measure_lines = [line for line in printed.splitlines() if line.startswith('{"events"')]
+    if not measure_lines:
         raise RuntimeError(f"{module} measured nothing: {logged[-2000:]}")
-    measures: dict[str, Any] = json.loads(found[-1])
+    measures: dict[str, Any] = json.loads(measure_lines[-1])
     return measures
 
 
@@ -67,14 +69,16 @@ def whole_path(connection: KafkaConnection, events: int, diagnoses: int, topics:
 
     It lasts from the worker's first chunk until the last diagnosis is committed. Processor time and memory are of both together.
     """
-    place = [connection.bootstrap, connection.prefix]
+    broker_arguments = [connection.bootstrap, connection.prefix]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        sink = stack.enter_context(started("sink", [*place, str(Path(folder) / "bench.duckdb"), str(diagnoses), topics]))
+        sink = stack.enter_context(
+            started("sink", [*broker_arguments, str(Path(folder) / "bench.duckdb"), str(diagnoses), topics])
+        )
         first_line(sink)
-        worker = stack.enter_context(started("worker", place))
-        landed = said("sink", sink.communicate(timeout=PATIENCE)[0], "")
+        worker = stack.enter_context(started("worker", broker_arguments))
+        landed = parse_measures("sink", sink.communicate(timeout=PATIENCE)[0], "")
         worker.send_signal(signal.SIGTERM)
-        worked = said("worker", worker.communicate(timeout=PATIENCE)[0], "")
+        worked = parse_measures("worker", worker.communicate(timeout=PATIENCE)[0], "")
     return {
         "events": events,
         "seconds": landed["began"] + landed["seconds"] - worked["began"],

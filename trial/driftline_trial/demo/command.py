@@ -172,17 +172,17 @@ def _next_steps(program: str, database: Path, run: str, session: str, policy: Pa
 
     `program` is how the reader starts the command line; the run and the session are those to look at first.
     """
-    of, by = f"--db {shlex.quote(str(database))}", f"--policy {shlex.quote(str(policy))}"
+    database_option, policy_option = f"--db {shlex.quote(str(database))}", f"--policy {shlex.quote(str(policy))}"
     steps = [
-        ("one of the failed sessions, with causes and evidence", f"run {run} {of}"),
-        ("all finished sessions", f"runs {of}"),
-        (f"what {WORSE_AGENT} did", f"scores --anomalies --project {PROJECTS[WORSE_AGENT]} {of}"),
-        ("incidents of drift: since when, and how much", f"incidents list {of}"),
-        ("the session of the worst exchange, turn by turn", f"scores --session {session} {of}"),
-        ("what judging cost", f"costs --by project {of}"),
-        ("how well sessions were wrapped up", f"wrap-quality --project {PROJECTS['code-review']} {of}"),
-        ("what judging the transcripts would cost", f"rejudge --dry-run {of} {by}"),
-        *[(f"SQL: {purpose}", f'sql "{query}" {of}') for purpose, query in QUERIES],
+        ("one of the failed sessions, with causes and evidence", f"run {run} {database_option}"),
+        ("all finished sessions", f"runs {database_option}"),
+        (f"what {WORSE_AGENT} did", f"scores --anomalies --project {PROJECTS[WORSE_AGENT]} {database_option}"),
+        ("incidents of drift: since when, and how much", f"incidents list {database_option}"),
+        ("the session of the worst exchange, turn by turn", f"scores --session {session} {database_option}"),
+        ("what judging cost", f"costs --by project {database_option}"),
+        ("how well sessions were wrapped up", f"wrap-quality --project {PROJECTS['code-review']} {database_option}"),
+        ("what judging the transcripts would cost", f"rejudge --dry-run {database_option} {policy_option}"),
+        *[(f"SQL: {purpose}", f'sql "{query}" {database_option}') for purpose, query in QUERIES],
     ]
     return format_commands(program, steps)
 

@@ -143,8 +143,8 @@ def bill(
             paid.add(question.fingerprint)
             usage = _usage(parsed, answer_text, cache) if savings.cache else simulated_usage(_texts(parsed), answer_text)
             nano = price.cost(usage) or 0
-            for whole in (part, total):
-                whole.add(question.purpose, usage, nano)
+            for target in (part, total):
+                target.add(question.purpose, usage, nano)
             return Reply(text=answer_text)
 
         drive(cascade(task, exchange, policy.for_project(task.project)), answer)
@@ -246,8 +246,8 @@ def per_million(
 
 def _models() -> Mapping[str, ListedPrice]:
     """Return the models with a known price, each by its first name."""
-    first = {id(price): name for name, price in reversed([*shipped_prices().items()])}
-    return {name: price for name, price in shipped_prices().items() if first[id(price)] == name}
+    first_names = {id(price): name for name, price in reversed([*shipped_prices().items()])}
+    return {name: price for name, price in shipped_prices().items() if first_names[id(price)] == name}
 
 
 def _models_table(
@@ -305,11 +305,11 @@ def _compared(ledger: Ledger, configured: Bill) -> str:
     """Tell whether the bill equals the ledger."""
     usd = sum(row["cost_usd"] or 0.0 for row in ledger)
     calls, *tokens = _recorded(ledger)
-    again = calls - sum(row["judgements"] for row in ledger)
+    repeated_calls = calls - sum(row["judgements"] for row in ledger)
     if [calls, *tokens] == [configured.calls.total(), configured.input_tokens, configured.output_tokens]:
         result = "the bill as configured agrees with it, to the token"
     else:
-        result = f"{again} of them were made again" if again else "some of them took another path"
+        result = f"{repeated_calls} of them were made again" if repeated_calls else "some of them took another path"
     return f"The server's ledger has {calls:,} calls for ${usd:.4f}: {result}."
 
 

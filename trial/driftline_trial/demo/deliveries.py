@@ -140,8 +140,8 @@ async def deliver(
             for release in releases:
                 if release.agent in agents:
                     await server.record(PROJECTS[release.agent], release)
-            while left := await server.queued():
-                tell(f"every session is delivered; {left} exchanges wait for the judge")
+            while queue_size := await server.queued():
+                tell(f"every session is delivered; {queue_size} exchanges wait for the judge")
                 await asyncio.sleep(_POLL_SECONDS)
             for project in sorted({session.project for session in sessions}):
                 await server.require_nothing_pending(project)
@@ -193,14 +193,14 @@ class _Server:
 
     async def _call(self, method: str, path: str, token: str, body: Mapping[str, Any] | None) -> httpx2.Response:
         """Make a call. Repeated records count once, so a call with an unknown outcome is repeated."""
-        again = AsyncRetrying(
+        retrying = AsyncRetrying(
             retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda answer: answer.status_code in _LATER),
             wait=wait_exponential(multiplier=0.4),
             stop=stop_after_attempt(_ATTEMPTS),
             retry_error_callback=lambda tried: tried.outcome and tried.outcome.result(),
         )
         try:
-            answer: httpx2.Response = await again(
+            answer: httpx2.Response = await retrying(
                 self._client.request, method, path, headers={"Authorization": f"Bearer {token}"}, json=body
             )
         except httpx2.TransportError as error:

@@ -130,13 +130,13 @@ def write_large_tree(root: Path, megabytes: int) -> int:
     folder = root / "agents" / "load" / "sessions"
     folder.mkdir(parents=True, exist_ok=True)
     model = _large_session().encode()
-    written = files = 0
-    while written < megabytes * 1_000_000:
+    written_bytes = files = 0
+    while written_bytes < megabytes * 1_000_000:
         name = stable_id("synthetic", "load", files)
         day = date(2026, 1, 1) + timedelta(days=files % 300)
         body = model.replace(b"SESSION", name.encode()).replace(b"2026-10-01", day.isoformat().encode())
         (folder / f"{name}.jsonl").write_bytes(body)
-        written += len(body)
+        written_bytes += len(body)
         files += 1
     return files
 
@@ -169,9 +169,9 @@ def _session(
     is_worse = agent == plan.degraded_agent and (start + moved).date() >= plan.degraded_from
     turns = random.randint(12, 17) if random.random() < _LONG_SHARE else random.randint(3, 8)
     faults = [name for name in _DECAY if random.random() < 0.5] if is_worse else _faults_in_turn(agent, number)
-    at = random.randrange(1, turns)
+    faulty_turn = random.randrange(1, turns)
     for turn in range(turns):
-        for name in faults if turn == at else ():
+        for name in faults if turn == faulty_turn else ():
             FAULTS[name].plant(writer, planned)
             planned.planted.append(name)
             planned.failures |= FAULTS[name].failures
@@ -182,8 +182,8 @@ def _session(
 
 def _faults_in_turn(agent: str, number: int) -> list[str]:
     """Return the fault of an agent's session: at intervals the next of all, each agent beginning at another one."""
-    rounds, rest = divmod(number + 1, _FAULT_EVERY[agent])
-    return [list(FAULTS)[(rounds + 3 * list(fleet_texts().domains).index(agent)) % len(FAULTS)]] if rest == 0 else []
+    rounds, remainder = divmod(number + 1, _FAULT_EVERY[agent])
+    return [list(FAULTS)[(rounds + 3 * list(fleet_texts().domains).index(agent)) % len(FAULTS)]] if remainder == 0 else []
 
 
 def _exchange(

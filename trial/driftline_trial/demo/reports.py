@@ -63,10 +63,10 @@ def _failed_table(rows: Sequence[Mapping[str, Any]], run_ids: Mapping[str, str])
         ]
         for row in rows[:FAILED_SHOWN]
     ]
-    shown = table(headers, cells, right=["trust"], cut_last=True)
+    failed_table = table(headers, cells, right=["trust"], cut_last=True)
     if len(rows) <= FAILED_SHOWN:
-        return shown
-    return Group(shown, Text(f"… and {len(rows) - FAILED_SHOWN} more", style="dim"))
+        return failed_table
+    return Group(failed_table, Text(f"… and {len(rows) - FAILED_SHOWN} more", style="dim"))
 
 
 def _failures_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -142,11 +142,13 @@ def delivered_line(store: Store, projects: Sequence[str], sessions: int) -> str:
     summed: Counter[str] = Counter()
     for row in _query_projects(store, projects, "project_summary"):
         summed.update({name: row[name] for name in ("exchanges", "scored", "skipped_sampling", "pending", "simulated")})
-    other = summed["exchanges"] - summed["scored"] - summed["skipped_sampling"] - summed["pending"]
-    by = f"by the {SIMULATED}" if summed["simulated"] == summed["scored"] else f"{summed['simulated']} by the {SIMULATED}"
+    without_verdict = summed["exchanges"] - summed["scored"] - summed["skipped_sampling"] - summed["pending"]
+    judge_text = (
+        f"by the {SIMULATED}" if summed["simulated"] == summed["scored"] else f"{summed['simulated']} by the {SIMULATED}"
+    )
     return (
-        f"{sessions} sessions over HTTP: {summed['exchanges']} exchanges, {summed['scored']} judged {by}, "
-        f"{summed['skipped_sampling']} left out by sampling, {other} without a verdict, {summed['pending']} pending"
+        f"{sessions} sessions over HTTP: {summed['exchanges']} exchanges, {summed['scored']} judged {judge_text}, "
+        f"{summed['skipped_sampling']} left out by sampling, {without_verdict} without a verdict, {summed['pending']} pending"
     )
 
 
@@ -192,7 +194,7 @@ def _change_table(rows: Sequence[Row], since: date) -> RenderableType:
         periods[row["agent"]][row["later"]] = row
     compared = {agent: (both[False], both[True]) for agent, both in sorted(periods.items()) if len(both) == 2}
     worse = {agent for agent, both in compared.items() if _tier2_fall(*both) > WORSE_BY}
-    measures = {"tier 1": "mean_tier1", **{shown: f"mean_{tier}" for tier, shown in TIERS.items()}}
+    measures = {"tier 1": "mean_tier1", **{change_table: f"mean_{tier}" for tier, change_table in TIERS.items()}}
     cells = [
         [
             agent,
@@ -204,9 +206,9 @@ def _change_table(rows: Sequence[Row], since: date) -> RenderableType:
         for agent, (before, after) in compared.items()
     ]
     worse_line = f"{', '.join(sorted(worse))} got worse on {since:%m-%d}; " if worse else ""
-    rest = "the others are unchanged." if worse else "No agent got worse."
-    shown = table(["agent", "exchanges", *measures, "anomalous", ""], cells, right=["exchanges", *measures, "anomalous"])
-    return Group(shown, Text(f"{worse_line}{rest}"))
+    conclusion = "the others are unchanged." if worse else "No agent got worse."
+    change_table = table(["agent", "exchanges", *measures, "anomalous", ""], cells, right=["exchanges", *measures, "anomalous"])
+    return Group(change_table, Text(f"{worse_line}{conclusion}"))
 
 
 def _tier2_fall(before: Row, after: Row) -> float:
@@ -220,8 +222,8 @@ def _sampling_table(rows: Sequence[Row]) -> RenderableType:
     for row in rows:
         exchanges[row["sampling_reason"], row["disposition"]] += row["exchanges"]
         anomalies[row["sampling_reason"], row["disposition"]] += row["anomalies"]
-    whole = exchanges.total()
-    cells = [[*group, count, f"{count / whole:.0%}", anomalies[group]] for group, count in _sort_counts(exchanges)]
+    total = exchanges.total()
+    cells = [[*group, count, f"{count / total:.0%}", anomalies[group]] for group, count in _sort_counts(exchanges)]
     numbers = ["exchanges", "share", "anomalies"]
     return table(["sampling", "outcome", *numbers], cells, right=numbers)
 

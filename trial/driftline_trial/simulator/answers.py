@@ -22,7 +22,7 @@ from audit.cost import Usage
 from audit.fingerprints import canonical_json
 from audit.patterns import Pattern, compile_pattern, encode
 from driftline_trial.simulator.prompts import Subject
-from driftline_trial.simulator.signs import MAX_SEEN, PATTERNS, RULES, SIGNS, Signs, read_signs, share_of_words
+from driftline_trial.simulator.signs import MAX_SEARCHED_LENGTH, PATTERNS, RULES, SIGNS, Signs, read_signs, share_of_words
 
 MODEL = "driftline-simulated-judge"
 """The model that the simulated judge claims to be."""
@@ -111,13 +111,13 @@ def simulated_usage(texts: Iterable[str], answer: str) -> Usage:
 
 
 DIMENSIONS = ("task", "process", "autonomy", "closeness", "efficiency", "spark")
-MET = 0.5
+MIN_SHARE_MET = 0.5
 """Share of its words from which an expectation counts as met: people do not repeat one word for word."""
-MAX_SHOWN = 120
+MAX_EXPECTATION_LENGTH = 120
 """Characters of an expectation in an item of evidence."""
 MAX_ITEMS = 4
 """Items of evidence for one score."""
-MANY = 12
+BUSY_CALLS = 12
 """Tool calls from which a run is called busy."""
 _PART: Mapping[str, Any] = {
     "type": "object",
@@ -192,9 +192,11 @@ def simulated_evaluation(
 
 def signs_of(subject: Subject) -> dict[str, Sign]:
     """Return the signs in a run."""
-    seen = read_signs({"user_message": subject.task, "agent_response": subject.answer}).found
+    found_signs = read_signs({"user_message": subject.task, "agent_response": subject.answer}).found
     measured = {name: measure(subject) for name, measure in _MEASURES.items()}
-    return {name: Sign(1.0, SIGNS[name]) for name in seen} | {name: sign for name, sign in measured.items() if sign.amount > 0}
+    return {name: Sign(1.0, SIGNS[name]) for name in found_signs} | {
+        name: sign for name, sign in measured.items() if sign.amount > 0
+    }
 
 
 def _unmet(expectations: tuple[str, ...], kind: str, texts: str) -> Sign:
@@ -202,11 +204,12 @@ def _unmet(expectations: tuple[str, ...], kind: str, texts: str) -> Sign:
     unmet = [
         text
         for text in expectations
-        if (share := share_of_words(text[:MAX_SEEN], texts[:MAX_SEEN])) is not None and share < MET
+        if (share := share_of_words(text[:MAX_SEARCHED_LENGTH], texts[:MAX_SEARCHED_LENGTH])) is not None
+        and share < MIN_SHARE_MET
     ]
-    first = " ".join(unmet[0].split()).rstrip(".") if unmet else ""
-    shown = first if len(first) <= MAX_SHOWN else f"{first[: MAX_SHOWN - 1]}…"
-    return _share(len(unmet), len(expectations), f"{kind} expectations cannot be found in the answer: {shown}")
+    first_unmet = " ".join(unmet[0].split()).rstrip(".") if unmet else ""
+    excerpt = first_unmet if len(first_unmet) <= MAX_EXPECTATION_LENGTH else f"{first_unmet[: MAX_EXPECTATION_LENGTH - 1]}…"
+    return _share(len(unmet), len(expectations), f"{kind} expectations cannot be found in the answer: {excerpt}")
 
 
 def _repeated(subject: Subject) -> Sign:
@@ -214,7 +217,7 @@ def _repeated(subject: Subject) -> Sign:
 
 
 def _busy(subject: Subject) -> Sign:
-    return Sign(float(len(subject.calls) > MANY), f"there were {len(subject.calls)} tool calls")
+    return Sign(float(len(subject.calls) > BUSY_CALLS), f"there were {len(subject.calls)} tool calls")
 
 
 def _failures(subject: Subject) -> Sign:
@@ -223,11 +226,11 @@ def _failures(subject: Subject) -> Sign:
 
 
 def _matched(pattern: Pattern, words: str) -> Callable[[Subject], Sign]:
-    return lambda subject: Sign(float(pattern.matches(subject.answer[:MAX_SEEN])), words)
+    return lambda subject: Sign(float(pattern.matches(subject.answer[:MAX_SEARCHED_LENGTH])), words)
 
 
-def _share(part: int, whole: int, words: str) -> Sign:
-    return Sign(part / max(1, whole), f"{part} of {whole} {words}")
+def _share(part: int, total: int, words: str) -> Sign:
+    return Sign(part / max(1, total), f"{part} of {total} {words}")
 
 
 _MEASURES: dict[str, Callable[[Subject], Sign]] = {
@@ -250,7 +253,7 @@ MAX_PLACES = 20_000
 """Places of a schema that are looked at: one that refers to itself can have any number."""
 MAX_BOUND = 1e9
 """Bounds of a scale are smaller; others are not believed."""
-LOW = 0.4
+LOW_RATING = 0.4
 """Below this share of its scale, a number makes the verdicts that depend on it true."""
 
 Schema = Mapping[str, Any]
@@ -301,7 +304,7 @@ class _Filling:
         self._rated = rated
         self._left = MAX_PLACES
         numbers = [rated.rating(_about(path)) for path in self._numbers(root, ())]
-        self._is_low = bool(numbers) and min(numbers) < LOW
+        self._is_low = bool(numbers) and min(numbers) < LOW_RATING
 
     def value(self, unresolved: Any, path: tuple[str, ...]) -> Any:
         """Return the value for the schema at the path."""
@@ -311,8 +314,8 @@ class _Filling:
         if "const" in schema:
             return schema["const"]
         kind = _kind(schema)
-        made = _MAKERS.get(kind)
-        return made(self, schema, path) if made else None
+        maker = _MAKERS.get(kind)
+        return maker(self, schema, path) if maker else None
 
     def _resolve(self, unresolved: Any) -> Schema:
         """Return the schema with references and alternatives followed: the first alternative that is not null."""
@@ -362,9 +365,9 @@ class _Filling:
         items = schema.get("items", {})
         resolved = self._resolve(items)
         if _kind(resolved) == "string" and "enum" not in resolved and path and path[-1].endswith(_QUOTES):
-            most = schema.get("maxItems")
+            max_items = schema.get("maxItems")
             texts = [_fitting(text, resolved) for text in self._rated.quotes(_about(path))]
-            return texts[: max(0, most)] if isinstance(most, int) else texts
+            return texts[: max(0, max_items)] if isinstance(max_items, int) else texts
         return [self.value(items, (*path, label) if label else path) for label in self._labels(items)]
 
     def make_number(self, schema: Schema, path: tuple[str, ...]) -> float:
@@ -416,8 +419,8 @@ def _kind(schema: Schema) -> str:
 
 def _fitting(text: str, schema: Schema) -> str:
     """Return the text in as many characters as the schema allows."""
-    most = schema.get("maxLength")
-    return text[: max(0, most)] if isinstance(most, int) else text
+    max_length = schema.get("maxLength")
+    return text[: max(0, max_length)] if isinstance(max_length, int) else text
 
 
 def _properties(schema: Schema) -> Mapping[str, Any]:

@@ -97,12 +97,12 @@ class SimulatedBatches:
         self._batches[batch_id] = batch
         while len(self._batches) > MAX_BATCHES:
             del self._batches[next(iter(self._batches))]
-        return self._shown(batch)
+        return self._describe(batch)
 
     def show(self, batch_id: str) -> Json | Problem:
         """Return the state of a batch."""
         batch = self._batches.get(batch_id)
-        return _UNKNOWN if batch is None else self._shown(batch)
+        return _UNKNOWN if batch is None else self._describe(batch)
 
     def cancel(self, batch_id: str) -> Json | Problem:
         """Cancel a batch, keeping the results finished so far. An ended batch does not change."""
@@ -111,7 +111,7 @@ class SimulatedBatches:
             return _UNKNOWN
         if batch.took is None and batch.cancelled_after is None:
             batch.cancelled_after = time.monotonic() - batch.began
-        return self._shown(batch)
+        return self._describe(batch)
 
     def results(self, batch_id: str) -> bytes | Problem:
         """Return the results of an ended batch, one per line."""
@@ -133,11 +133,15 @@ class SimulatedBatches:
             names = names[names.index(query["after_id"]) + 1 :]
         if "before_id" in query:
             names = names[: names.index(query["before_id"])]
-        shown = names[: int(limit)]
-        ends = {"first_id": shown[0] if shown else None, "last_id": shown[-1] if shown else None}
-        return {"data": [self._shown(self._batches[name]) for name in shown], "has_more": len(names) > len(shown), **ends}
+        page_ids = names[: int(limit)]
+        ends = {"first_id": page_ids[0] if page_ids else None, "last_id": page_ids[-1] if page_ids else None}
+        return {
+            "data": [self._describe(self._batches[name]) for name in page_ids],
+            "has_more": len(names) > len(page_ids),
+            **ends,
+        }
 
-    def _shown(self, batch: _Batch) -> Json:
+    def _describe(self, batch: _Batch) -> Json:
         took = batch.took
         if took is not None:
             self._lines(batch)
@@ -212,14 +216,14 @@ def _complaint_of(requests: Any) -> str | None:
     """Return the API's complaint about a batch as a whole."""
     if not isinstance(requests, list) or not 0 < len(requests) <= MAX_REQUESTS:
         return f"requests: Input should be a list of 1 to {MAX_REQUESTS} requests"
-    seen = set()
+    custom_ids = set()
     for index, request in enumerate(requests):
         if not isinstance(request, dict) or request.keys() != {"custom_id", "params"}:
             return f"requests.{index}: Input should have a custom_id and params"
         name = request["custom_id"]
         if not isinstance(name, str) or _CUSTOM_ID.fullmatch(name) is None:
             return f"requests.{index}.custom_id: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'"
-        if name in seen:
+        if name in custom_ids:
             return f"requests.{index}.custom_id: Input should be unique within the batch"
-        seen.add(name)
+        custom_ids.add(name)
     return None

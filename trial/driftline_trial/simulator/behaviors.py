@@ -30,11 +30,11 @@ class Call:
     async def body(self, limit: int) -> bytes | None:
         """Return the whole body; None if it is longer than the limit or the client went away."""
         body = bytearray()
-        more = True
-        while more:
+        has_more = True
+        while has_more:
             message = await self._receive()
             body += message.get("body", b"")
-            more = message.get("more_body", False)
+            has_more = message.get("more_body", False)
             if message["type"] == "http.disconnect" or len(body) > limit:
                 return None
         return bytes(body)

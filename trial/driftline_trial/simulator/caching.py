@@ -33,24 +33,24 @@ class PrefixCache:
     def usage(self, parsed: ParsedRequest, answer: str) -> dict[str, Any]:
         """Return the usage of the request with this answer as the API reports it, and cache its prefixes."""
         schema, *_ = texts = _texts(parsed)
-        whole = simulated_usage(texts, answer)
-        read = marked = 0
+        total = simulated_usage(texts, answer)
+        cached_tokens = marked_tokens = 0
         ttl = "5m"
-        for tokens, key, lasting in self._prefixes(parsed, schema):
+        for tokens, key, marked_ttl in self._prefixes(parsed, schema):
             if key in self._seen:
-                read = tokens
-            marked, ttl = tokens, lasting
+                cached_tokens = tokens
+            marked_tokens, ttl = tokens, marked_ttl
             self._remember(key)
-        written = marked - read
+        written_tokens = marked_tokens - cached_tokens
         return {
-            "input_tokens": whole.input_tokens - marked,
-            "cache_creation_input_tokens": written,
-            "cache_read_input_tokens": read,
+            "input_tokens": total.input_tokens - marked_tokens,
+            "cache_creation_input_tokens": written_tokens,
+            "cache_read_input_tokens": cached_tokens,
             "cache_creation": {
-                "ephemeral_5m_input_tokens": written if ttl == "5m" else 0,
-                "ephemeral_1h_input_tokens": written if ttl == "1h" else 0,
+                "ephemeral_5m_input_tokens": written_tokens if ttl == "5m" else 0,
+                "ephemeral_1h_input_tokens": written_tokens if ttl == "1h" else 0,
             },
-            "output_tokens": min(whole.output_tokens, parsed.max_tokens),
+            "output_tokens": min(total.output_tokens, parsed.max_tokens),
             "service_tier": "standard",
         }
 

@@ -81,11 +81,13 @@ def _translate_chat(request: Json) -> Json:
     if len(limits) > 1:
         raise _FaultyRequestError("Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.")
     _check_effort(request.get("reasoning_effort"), "reasoning_effort")
-    wanted = request.get("response_format") or {"type": "text"}
-    if not isinstance(wanted, dict) or wanted.get("type") not in ("text", "json_schema"):
+    response_format = request.get("response_format") or {"type": "text"}
+    if not isinstance(response_format, dict) or response_format.get("type") not in ("text", "json_schema"):
         raise _FaultyRequestError("Invalid value: 'response_format'. Supported types are 'text' and 'json_schema'.")
     schema = (
-        _checked_schema(wanted.get("json_schema"), "response_format.json_schema") if wanted["type"] == "json_schema" else None
+        _checked_schema(response_format.get("json_schema"), "response_format.json_schema")
+        if response_format["type"] == "json_schema"
+        else None
     )
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -109,8 +111,8 @@ def _translate_countable(request: Json) -> Json:
 def _translate_input(request: Json, limit: int) -> Json:
     reasoning = request.get("reasoning") or {}
     _check_effort(reasoning.get("effort"), "reasoning.effort")
-    wanted = (request.get("text") or {}).get("format") or {"type": "text"}
-    schema = _checked_schema(wanted, "text.format") if wanted.get("type") == "json_schema" else None
+    text_format = (request.get("text") or {}).get("format") or {"type": "text"}
+    schema = _checked_schema(text_format, "text.format") if text_format.get("type") == "json_schema" else None
     items = request.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
@@ -121,9 +123,9 @@ def _translate_input(request: Json, limit: int) -> Json:
     return _message_request(request, [*opening, *_turns(items, "input")], limit, schema)
 
 
-def _check_fields(request: Json, known: frozenset[str]) -> None:
+def _check_fields(request: Json, allowed: frozenset[str]) -> None:
     for name in request:
-        if name not in known:
+        if name not in allowed:
             raise _FaultyRequestError(f"Unknown parameter: '{name[:80]}'.")
 
 
@@ -132,14 +134,18 @@ def _check_effort(effort: Any, path: str) -> None:
         raise _FaultyRequestError(f"Invalid value: '{effort}' for '{path}'.")
 
 
-def _checked_schema(wanted: Any, path: str) -> Json:
+def _checked_schema(output_format: Any, path: str) -> Json:
     """Return the schema of a strict output format. In strict mode, every property is required and no other is allowed."""
-    if not isinstance(wanted, dict) or not isinstance(wanted.get("name"), str) or not isinstance(wanted.get("schema"), dict):
+    if (
+        not isinstance(output_format, dict)
+        or not isinstance(output_format.get("name"), str)
+        or not isinstance(output_format.get("schema"), dict)
+    ):
         raise _FaultyRequestError(f"Missing required parameter: '{path}.name' or '{path}.schema'.")
-    schema: Json = wanted["schema"]
-    waiting: list[Any] = [schema] if wanted.get("strict") else []
-    while waiting:
-        part = waiting.pop()
+    schema: Json = output_format["schema"]
+    pending: list[Any] = [schema] if output_format.get("strict") else []
+    while pending:
+        part = pending.pop()
         if part.get("type") != "object":
             continue
         properties = part.get("properties", {})
@@ -147,7 +153,7 @@ def _checked_schema(wanted: Any, path: str) -> Json:
             raise _FaultyRequestError(
                 f"Invalid schema for '{path}': 'additionalProperties' must be false and 'required' must hold every property."
             )
-        waiting += properties.values()
+        pending += properties.values()
     return schema
 
 
@@ -209,10 +215,10 @@ def _parts(message: Json) -> _Answer:
 def chat_completion(message: Json) -> Json:
     """Return a message as a chat completion."""
     parts = _parts(message)
-    spoken = {"content": None, "refusal": parts.text} if parts.is_refusal else {"content": parts.text, "refusal": None}
+    content_fields = {"content": None, "refusal": parts.text} if parts.is_refusal else {"content": parts.text, "refusal": None}
     choice = {
         "index": 0,
-        "message": {"role": "assistant", **spoken},
+        "message": {"role": "assistant", **content_fields},
         "logprobs": None,
         "finish_reason": "length" if parts.is_cut_off else "stop",
     }

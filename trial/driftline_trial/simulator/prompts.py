@@ -35,18 +35,18 @@ class Prompt(NamedTuple):
 def read_prompt(instructions: str, content: str) -> Prompt:
     """Return the materials of the content, and a schema in the instructions or the rest of the content."""
     materials: dict[str, str] = {}
-    rest = []
+    other_lines = []
     lines = content.split("\n")  # not splitlines: JSON lets other separators stand in a text
     index = 0
     while index < len(lines):
         text = _material(lines[index : index + 3])
         if text is None:
-            rest.append(lines[index])
+            other_lines.append(lines[index])
             index += 1
         else:
             materials[lines[index][1:].partition(" ")[0]] = text
             index += 3
-    schemas = (schema for text in (instructions, "\n".join(rest)) for schema in _schemas(text))
+    schemas = (schema for text in (instructions, "\n".join(other_lines)) for schema in _schemas(text))
     return Prompt(materials, next(schemas, None))
 
 

@@ -83,9 +83,9 @@ def read_countable(headers: Mapping[str, str], body: bytes) -> ParsedRequest | P
         return request
     if "max_tokens" in request:
         return invalid("max_tokens: Extra inputs are not permitted")
-    whole = request | {"max_tokens": _ANY_ANSWER}
-    complaint = complaint_of(whole)
-    return invalid(complaint) if complaint is not None else parse_request(whole)
+    with_limit = request | {"max_tokens": _ANY_ANSWER}
+    complaint = complaint_of(with_limit)
+    return invalid(complaint) if complaint is not None else parse_request(with_limit)
 
 
 def unauthorized(headers: Mapping[str, str]) -> Problem | None:
@@ -207,25 +207,29 @@ def _check_cache_control(request: Json) -> str | None:
 
 def _check_output(request: Json) -> str | None:
     output = request.get("output_config") or {}
-    wanted = output.get("format") if isinstance(output, dict) else output
-    if isinstance(output, dict) and wanted is None:
+    output_format = output.get("format") if isinstance(output, dict) else output
+    if isinstance(output, dict) and output_format is None:
         return None
-    if not isinstance(wanted, dict) or wanted.get("type") != "json_schema" or not isinstance(wanted.get("schema"), dict):
+    if (
+        not isinstance(output_format, dict)
+        or output_format.get("type") != "json_schema"
+        or not isinstance(output_format.get("schema"), dict)
+    ):
         return "output_config.format: Input should be a json_schema with its schema"
-    return _open_object(wanted["schema"])
+    return _open_object(output_format["schema"])
 
 
 def _open_object(schema: Any) -> str | None:
     """Return the complaint about an object schema with open properties: the API requires `additionalProperties: false`."""
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
+    pending = [schema]
+    while pending:
+        part = pending.pop()
         if isinstance(part, dict):
             if part.get("type") == "object" and part.get("additionalProperties") is not False:
                 return "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false"
-            waiting += part.values()
+            pending += part.values()
         elif isinstance(part, list):
-            waiting += part
+            pending += part
     return None
 
 
@@ -266,8 +270,8 @@ def _content_complaint(content: Any) -> str | None:
 def _mark_complaint(mark: Any) -> str | None:
     if mark is None:
         return None
-    good = isinstance(mark, dict) and mark.get("type") == "ephemeral" and mark.get("ttl", "5m") in ("5m", "1h")
-    return None if good else "cache_control: Input should be of type 'ephemeral' with a ttl of 5m or 1h"
+    is_valid = isinstance(mark, dict) and mark.get("type") == "ephemeral" and mark.get("ttl", "5m") in ("5m", "1h")
+    return None if is_valid else "cache_control: Input should be of type 'ephemeral' with a ttl of 5m or 1h"
 
 
 _CHECKS: tuple[Callable[[Json], str | None], ...] = (

@@ -21,7 +21,7 @@ from schemas.errors import SettingsError
 class Kind(NamedTuple):
     """A behaviour: its description, and its argument if it takes one."""
 
-    words: str
+    description: str
     argument: float | None = None
     """The default of the argument; None: the kind takes none."""
 
@@ -111,8 +111,8 @@ def parse_script(script: str) -> tuple[Step, ...]:
 
 
 def _step(text: str) -> Step:
-    what, starred, count = text.partition("*")
-    name, colon, argument = what.partition(":")
+    step, starred, count = text.partition("*")
+    name, colon, argument = step.partition(":")
     kind = KINDS.get(name)
     if kind is None:
         raise _unreadable(text, f"there is no kind {name!r}")
@@ -140,7 +140,7 @@ def _unreadable(text: str, reason: str) -> SettingsError:
 
 
 MAX_KEPT = 10_000
-"""Questions that are remembered, the newest ones, so that memory is bounded."""
+"""Maximum number of questions in memory; the oldest are dropped."""
 
 
 class Plays:
@@ -177,9 +177,9 @@ class Plays:
             return play.next()
 
     def _script_for(self, parsed: ParsedRequest) -> str | None:
-        """Return the script of the first text that the prompt holds."""
-        held = (steps for text, steps in self._for_texts.items() if any(text in block.text for block in parsed.blocks))
-        return next(held, None)
+        """Return the script of the first text that occurs in the prompt; None without one."""
+        matching = (steps for text, steps in self._for_texts.items() if any(text in block.text for block in parsed.blocks))
+        return next(matching, None)
 
 
 class Arrivals:

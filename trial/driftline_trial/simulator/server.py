@@ -93,8 +93,10 @@ class SimulatedJudge:
         limit = MAX_BATCH_BODY if batched else MAX_BODY
         body = await call.body(limit)
         if call.target not in _FORMS and call.target not in _COUNTERS and not batched:
-            known = ", ".join([*_FORMS, *_COUNTERS, _BATCHES])
-            await _refuse(call, Problem(404, "not_found_error", f"The simulated judge knows {known} only"), "none", form)
+            known_targets = ", ".join([*_FORMS, *_COUNTERS, _BATCHES])
+            await _refuse(
+                call, Problem(404, "not_found_error", f"The simulated judge knows {known_targets} only"), "none", form
+            )
         elif body is None:
             await _refuse(call, Problem(413, "request_too_large", f"Request exceeds {limit} bytes"), "none", form)
         elif call.target in _COUNTERS:
@@ -115,8 +117,8 @@ class SimulatedJudge:
 
     async def _count(self, call: Call, body: bytes) -> None:
         """Count a prompt's tokens, whatever the scripts do to messages."""
-        read, form = _COUNTERS[call.target]
-        parsed = read(call.headers, body)
+        reader, form = _COUNTERS[call.target]
+        parsed = reader(call.headers, body)
         if isinstance(parsed, Problem):
             await _refuse(call, parsed, "req_simulated_count", form)
         else:
@@ -129,18 +131,18 @@ class SimulatedJudge:
         request_id = f"req_simulated_batch_{self.batch_play.requests:06d}"
         if await call.pause(self._latency):
             problem = unauthorized(call.headers) or REFUSED.get(step.kind)
-            came = problem or self._carried_out(call, body, query)
-            if isinstance(came, Problem):
-                await _refuse(call, came, request_id, _MESSAGES, wait=int(step.argument))
+            outcome = problem or self._carried_out(call, body, query)
+            if isinstance(outcome, Problem):
+                await _refuse(call, outcome, request_id, _MESSAGES, wait=int(step.argument))
             else:
-                whole = came if isinstance(came, bytes) else json_bytes(came)
-                await deliver(step.kind, Answering(call, {"request-id": request_id}, whole, step.argument))
+                body_bytes = outcome if isinstance(outcome, bytes) else json_bytes(outcome)
+                await deliver(step.kind, Answering(call, {"request-id": request_id}, body_bytes, step.argument))
         _log.info("batch call %s: %s, status %d, %d bytes", call.target, step.kind, call.status, len(body))
 
     def _carried_out(self, call: Call, body: bytes, query: Mapping[str, str]) -> Json | bytes | Problem:
         method, _, path = call.target.partition(" ")
-        _, _, rest = path.removeprefix(_BATCHES).partition("/")
-        batch_id, _, what = rest.partition("/")
+        _, _, batch_path = path.removeprefix(_BATCHES).partition("/")
+        batch_id, _, action = batch_path.partition("/")
         batches = self.batches
         operations: dict[tuple[str, bool, str], Callable[[], Json | bytes | Problem]] = {
             ("POST", False, ""): lambda: batches.create(call.headers, body, self.play),
@@ -149,7 +151,7 @@ class SimulatedJudge:
             ("GET", True, "results"): lambda: batches.results(batch_id),
             ("POST", True, "cancel"): lambda: batches.cancel(batch_id),
         }
-        carry_out = operations.get((method, bool(batch_id), what))
+        carry_out = operations.get((method, bool(batch_id), action))
         return Problem(404, "not_found_error", "Not found") if carry_out is None else carry_out()
 
     async def _play(self, step: Step, call: Call, parsed: ParsedRequest | Problem, request_id: str, form: _Form) -> None:
