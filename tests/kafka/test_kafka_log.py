@@ -63,7 +63,8 @@ def test_a_repetition_is_known_after_the_sink_has_read_its_identities_again(
             await asyncio.to_thread(sink_of(gateway).writer.read_identities)
             await gateway.ingest_exchange(ASKED)
             await gateway.wait_for_tables("exchanges")
-            return [(await gateway.ingest_exchange(exchange)).outcome for exchange in (ASKED, OTHERS)]
+            results = [await gateway.ingest_exchange(exchange) for exchange in (ASKED, OTHERS)]
+            return [result.outcome for result in results]
 
     with Store(None) as store:
         assert asyncio.run(run(store)) == [KNOWN, CONFLICT]
@@ -75,16 +76,16 @@ def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaCo
 
     async def run(store: Store) -> list[str]:
         async with gateway_over(store, kafka) as gateway:
-            taken = await gateway.ingest_exchanges([ASKED, ASKED, OTHERS])
+            results = await gateway.ingest_exchanges([ASKED, ASKED, OTHERS])
             await until(lambda: not gateway.state().queues["unlanded"], "the exchange to land")
-            return [one.outcome for one in taken if isinstance(one, IngestResult)]
+            return [result.outcome for result in results if isinstance(result, IngestResult)]
 
     with Store(None) as store:
         assert asyncio.run(run(store)) == [WRITTEN, KNOWN, CONFLICT]
         assert len(tables(store)["exchanges"]) == 1
 
 
-def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_revision_is_stored_and_repeating_it_is_known(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Revisions are separate records on the topic; readers see the latest, and a repeated one is known."""
     make_topics(*topics())
 
@@ -92,20 +93,24 @@ def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaC
         async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:
             await gateway.ingest_exchange(ASKED)
             await gateway.wait_for_tables("exchanges")
-            told = replace(OTHERS, input_tokens=80)
-            waiting = revise(store, gateway.policy, [told], ASKED.ingested_at)
-            assert waiting.waiting == [told]
+            revised = replace(OTHERS, input_tokens=80)
+            waiting = revise(store, gateway.policy, [revised], ASKED.ingested_at)
+            assert waiting.waiting == [revised]
             assert waiting.records == []
             await produce(producer, "scores", [score("s", 1, exchange_id=ASKED.exchange_id)])
             await until(lambda: tables(store)["scores"], "the score to land")
-            revisions = revise(store, gateway.policy, [told], ASKED.ingested_at)
+            revisions = revise(store, gateway.policy, [revised], ASKED.ingested_at)
             with held_back(gateway):
                 first = await gateway.publish("exchanges", revisions.records)
-                again = await gateway.publish("exchanges", revisions.records)
-            assert [(first.written, first.known), (again.written, again.known)] == [(2, 0), (0, 2)]
+                repeated = await gateway.publish("exchanges", revisions.records)
+            assert first.written == 2
+            assert first.known == 0
+            assert repeated.written == 0
+            assert repeated.known == 2
             await gateway.wait_for_tables("exchanges")
-            assert [(await gateway.ingest_exchange(one)).outcome for one in (ASKED, OTHERS)] == [KNOWN, KNOWN]
-            assert revise(store, gateway.policy, [replace(told, withdrawn=False)], ASKED.ingested_at).waiting == []
+            results = [await gateway.ingest_exchange(exchange) for exchange in (ASKED, OTHERS)]
+            assert [result.outcome for result in results] == [KNOWN, KNOWN]
+            assert revise(store, gateway.policy, [replace(revised, withdrawn=False)], ASKED.ingested_at).waiting == []
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -115,20 +120,20 @@ def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaC
         assert len(tables(store)["judging_requests"]) == 1
 
 
-def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_only_one_of_two_concurrent_exchanges_is_accepted(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Two concurrent calls with one id must not both be accepted."""
     make_topics(*topics())
 
     async def run(store: Store) -> list[str]:
         async with gateway_over(store, kafka) as gateway:
-            answers = await asyncio.gather(*(gateway.ingest_exchange(one) for one in (ASKED, OTHERS, ASKED)))
+            answers = await asyncio.gather(*(gateway.ingest_exchange(exchange) for exchange in (ASKED, OTHERS, ASKED)))
         return [answer.outcome for answer in answers]
 
     with Store(None) as store:
         assert asyncio.run(run(store)) == [WRITTEN, CONFLICT, KNOWN]
 
 
-def test_of_equal_events_that_come_at_once_one_is_written(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_only_one_of_equal_concurrent_events_is_written(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Concurrent calls are decided together, and one repeats the other."""
     make_topics(*topics())
 
@@ -144,22 +149,24 @@ def test_of_equal_events_that_come_at_once_one_is_written(kafka: KafkaConnection
         assert len(tables(store)["agent_events"]) == 1
 
 
-def test_calls_that_come_at_once_each_get_their_own_outcomes(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_concurrent_calls_get_their_own_outcomes(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Calls are produced in groups, and each must get its own outcomes."""
     make_topics(*topics())
-    brought = {number: [event(f"s{number}", seq) for seq in range(1, number % 4 + 1)] for number in range(40)}
+    events_by_call = {number: [event(f"s{number}", seq) for seq in range(1, number % 4 + 1)] for number in range(40)}
 
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway:
-            await gateway.publish("agent-events", brought[2])
-            calls = await asyncio.gather(*(gateway.publish("agent-events", brought[number]) for number in brought))
-            expected = [[KNOWN if number == 2 else WRITTEN] * len(events) for number, events in brought.items()]
+            await gateway.publish("agent-events", events_by_call[2])
+            calls = await asyncio.gather(
+                *(gateway.publish("agent-events", events_by_call[number]) for number in events_by_call)
+            )
+            expected = [[KNOWN if number == 2 else WRITTEN] * len(events) for number, events in events_by_call.items()]
             assert [list(call.outcomes) for call in calls] == expected
             await until(lambda: not gateway.state().queues["unlanded"], "the events to land")
 
     with Store(None) as store:
         asyncio.run(run(store))
-        assert sum(map(len, brought.values())) == len(tables(store)["agent_events"])
+        assert len(tables(store)["agent_events"]) == sum(map(len, events_by_call.values()))
 
 
 def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -178,7 +185,7 @@ def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make
         assert asyncio.run(run(store)) == WRITTEN
 
 
-def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_records_on_the_topics_at_the_start_are_known(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Records from other producers or a lost database are known before the first call is answered."""
     make_topics(*topics())
 
@@ -192,7 +199,7 @@ def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, ma
         asyncio.run(run(store))
 
 
-def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_pending_events_are_known_and_keep_their_sequence_numbers(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A session's next events continue after its last ones, stored or pending, and repeated events are skipped."""
     make_topics(*topics())
 
@@ -200,10 +207,13 @@ def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnec
         async with gateway_over(store, kafka) as gateway:
             with held_back(gateway):
                 first = await gateway.publish("agent-events", [event("s", number) for number in range(3)])
-                again = await gateway.publish("agent-events", [event("s", number) for number in range(1, 5)])
-                assert [(one.written, one.known) for one in (first, again)] == [(3, 0), (2, 2)]
-                under_way = gateway.pending_events("local", "s")
-                assert under_way == {event("s", number).event_id: number for number in range(5)}
+                overlapping = await gateway.publish("agent-events", [event("s", number) for number in range(1, 5)])
+                assert first.written == 3
+                assert first.known == 0
+                assert overlapping.written == 2
+                assert overlapping.known == 2
+                pending = gateway.pending_events("local", "s")
+                assert pending == {event("s", number).event_id: number for number in range(5)}
             await until(lambda: not gateway.pending_events("local", "s"), "the events to land")
 
     with Store(None) as store:
@@ -211,32 +221,36 @@ def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnec
         assert len(tables(store)["agent_events"]) == 5
 
 
-def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_repeated_evaluation_request_sees_the_recorded_answers(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A result may be stored before its judgements; not waiting for them would pay for them twice."""
     make_topics(*topics())
-    asked = evaluated.make_request()
-    said = evaluated.judgement(questions_of(asked)[0], evaluated.answer_json(evaluated.answer()))
-    made = drive(evaluating(asked), lambda _: Reply(text=said.answer or "", judgements=(said,)))
+    request = evaluated.make_request()
+    judgement = evaluated.judgement(questions_of(request)[0], evaluated.answer_json(evaluated.answer()))
+    evaluation = drive(evaluating(request), lambda _: Reply(text=judgement.answer or "", judgements=(judgement,)))
 
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway, producing(kafka) as worker:
             with held_back(gateway):
-                taken = [await gateway.publish("evaluation-requests", [asked]) for _ in range(2)]
-                assert [(one.written, one.known) for one in taken] == [(1, 0), (0, 1)]
-                await produce(worker, "judgements", [said])
-                await produce(worker, "evaluations", [made])
+                first = await gateway.publish("evaluation-requests", [request])
+                repeated = await gateway.publish("evaluation-requests", [request])
+                assert first.written == 1
+                assert repeated.written == 0
+                assert repeated.known == 1
+                await produce(worker, "judgements", [judgement])
+                await produce(worker, "evaluations", [evaluation])
                 landing = asyncio.create_task(gateway.wait_for_tables("judgements"))
                 await asyncio.sleep(0)
                 assert not landing.done()
             await landing
-            assert judgement_reader(store)([("local", "evaluation 1")]) == {("local", "evaluation 1"): [said]}
+            assert judgement_reader(store)([("local", "evaluation 1")]) == {("local", "evaluation 1"): [judgement]}
             await gateway.wait_for_tables("evaluations")
-            assert (await gateway.publish("evaluation-requests", [asked])).known == 1
+            published = await gateway.publish("evaluation-requests", [request])
+            assert published.known == 1
 
     with Store(None) as store:
         asyncio.run(run(store))
-        found = store.cursor().execute("SELECT evaluation_id, request_id, status FROM evaluations").fetchall()
-    assert found == [("evaluation 1", "request 1", "completed")]
+        evaluations = store.cursor().execute("SELECT evaluation_id, request_id, status FROM evaluations").fetchall()
+    assert evaluations == [("evaluation 1", "request 1", "completed")]
 
 
 def test_a_session_ends_after_its_last_record(kafka: KafkaConnection, make_topics: MakeTopics) -> None:

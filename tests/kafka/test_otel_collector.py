@@ -77,10 +77,10 @@ def directly(children: Nursery, sent: list[Captured], tmp_path_factory: pytest.T
 def post(sent: list[Captured], url: str, headers: dict[str, str] | None = None) -> None:
     """Export requests alternately as protobuf and as JSON, as instrumentors of several languages do."""
     kinds = ("application/x-protobuf", "application/json")
-    for number, one in enumerate(sent):
-        body = one.as_json if number % 2 else one.as_protobuf
-        given = {"Content-Type": kinds[number % 2], **(headers or {})}
-        answer = httpx2.post(f"{url}/v1/{one.signal}", content=body, headers=given, timeout=60)
+    for number, capture in enumerate(sent):
+        body = capture.as_json if number % 2 else capture.as_protobuf
+        request_headers = {"Content-Type": kinds[number % 2], **(headers or {})}
+        answer = httpx2.post(f"{url}/v1/{capture.signal}", content=body, headers=request_headers, timeout=60)
         assert answer.status_code == httpx2.codes.OK, answer.text
 
 
@@ -93,12 +93,12 @@ def served(children: Nursery, home: Home, export: Callable[[str], None], *argume
     export(url)
     question = {"sql": "SELECT count(*) AS traces, sum(spans)::BIGINT AS spans FROM trace_assemblies"}
 
-    wanted = {"traces": TRACES, "spans": SPANS}
+    expected = {"traces": TRACES, "spans": SPANS}
 
     def assembled() -> bool:
         assert not server.ended, server.logged[-4000:]
         answer = httpx2.post(f"{url}/api/audit/query", json=question, headers=operator, timeout=60)
-        return answer.status_code == httpx2.codes.OK and answer.json()["rows"] == [wanted]
+        return answer.status_code == httpx2.codes.OK and answer.json()["rows"] == [expected]
 
     until(assembled, f"{TRACES} traces of {SPANS} spans and records")
     server.send(signal.SIGTERM)
@@ -118,11 +118,12 @@ def ready(server: Child) -> str:
     return url
 
 
-def counted() -> tuple[int, int]:
+def count_captures() -> tuple[int, int]:
     """Return the number of traces in the captures, and of spans and log records about a model."""
-    traces, spans = set(), 0
-    for one in (request for name in CAPTURES for request in requests_of(name)):
-        groups = one.request.get("resourceSpans", []) + one.request.get("resourceLogs", [])
+    traces = set()
+    spans = 0
+    for capture in (request for name in CAPTURES for request in requests_of(name)):
+        groups = capture.request.get("resourceSpans", []) + capture.request.get("resourceLogs", [])
         for scoped in (scoped for group in groups for key in ("scopeSpans", "scopeLogs") for scoped in group.get(key, ())):
             for item in scoped.get("spans", []) + scoped.get("logRecords", []):
                 if "spanId" in item and ("startTimeUnixNano" in item or "gen_ai" in json.dumps(item)):
@@ -131,7 +132,7 @@ def counted() -> tuple[int, int]:
     return len(traces), spans
 
 
-TRACES, SPANS = counted()
+TRACES, SPANS = count_captures()
 
 
 def test_over_http(children: Nursery, sent: list[Captured], directly: Rows, tmp_path: Path) -> None:
@@ -139,8 +140,8 @@ def test_over_http(children: Nursery, sent: list[Captured], directly: Rows, tmp_
     home = Home(tmp_path, POLICY)
 
     def export(url: str) -> None:
-        said = {"endpoint": url, "headers": {"Authorization": f"Bearer {home.tokens['fleet']}"}, "compression": "gzip"}
-        with exporting(tmp_path / "collector", {"otlp_http": said}) as running:
+        settings = {"endpoint": url, "headers": {"Authorization": f"Bearer {home.tokens['fleet']}"}, "compression": "gzip"}
+        with exporting(tmp_path / "collector", {"otlp_http": settings}) as running:
             post(sent, running.url)
 
     assert served(children, home, export) == directly
@@ -153,8 +154,8 @@ def test_over_grpc(children: Nursery, sent: list[Captured], directly: Rows, tmp_
 
     def export(_url: str) -> None:
         headers = {"authorization": f"Bearer {home.tokens['fleet']}"}
-        said = {"endpoint": f"127.0.0.1:{port}", "tls": {"insecure": True}, "headers": headers}
-        with exporting(tmp_path / "collector", {"otlp_grpc": said}) as running:
+        settings = {"endpoint": f"127.0.0.1:{port}", "tls": {"insecure": True}, "headers": headers}
+        with exporting(tmp_path / "collector", {"otlp_grpc": settings}) as running:
             post(sent, running.url)
 
     assert served(children, home, export) == directly

@@ -1,7 +1,7 @@
 """Parity: the embedded runner, workers on Kafka and a replay give the same records for the same input.
 
-Not counts, not averages: the bytes of every task, score and diagnosis, whatever is repeated, late or mixed up in the input, however many
-workers there are and whichever of them is killed.
+The bytes of every task, score and diagnosis are compared. The input has duplicates and late and disordered records, the number of workers
+varies, and workers are killed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ POLICY = "version: 1\ndefaults:\n  costCapPerSession: 0.2\n"
 DERIVED = ("scoring-tasks", "scores", "diagnoses", "evaluations")
 PARTITIONS = 4
 PATIENCE = 120.0
-"""Seconds without anything new after which nothing more is expected: a rebalance, or a start on a busy machine, takes a part of it."""
+"""Seconds to wait for the next record, which include a rebalance or a start on a busy machine."""
 Records = Mapping[str, frozenset[bytes]]
 """By topic, every record that was derived, as bytes."""
 
@@ -64,16 +64,17 @@ def answer(question: Question) -> str:
     )
 
 
-def taken(store: Store, topic: str) -> list[Record]:
+def read_records(store: Store, topic: str) -> list[Record]:
     """Return a topic's records in a store, in order."""
     return [record for _, _, record in StageBatch.of(topic, store.read(topic, 0, store.end_of(topic))).records()]
 
 
 def derived(store: Store) -> Records:
     """Return the records of the stages' topics in a store, each once."""
-    found = {topic: [encode(record) for record in taken(store, topic)] for topic in DERIVED}
-    assert {topic: len(records) for topic, records in found.items()} == {topic: len({*found[topic]}) for topic in found}
-    return {topic: frozenset(records) for topic, records in found.items()}
+    records_by_topic = {topic: [encode(record) for record in read_records(store, topic)] for topic in DERIVED}
+    for topic, records in records_by_topic.items():
+        assert len(records) == len(set(records)), topic
+    return {topic: frozenset(records) for topic, records in records_by_topic.items()}
 
 
 def refused(records: Sequence[Record]) -> Counter[tuple[str, str]]:
@@ -85,39 +86,40 @@ def refused(records: Sequence[Record]) -> Counter[tuple[str, str]]:
 class Embedded:
     """The results of one process for a history with an unreliable judge, and the judge's recorded calls."""
 
-    def __init__(self, told: History, policy: Policy) -> None:
+    def __init__(self, inputs: History, policy: Policy) -> None:
         with Store(None) as store:
-            self.refused = asyncio.run(self._live(store, told, policy))
+            self.refused = asyncio.run(self._live(store, inputs, policy))
             runner_over(store, policy).run()
             self.records = derived(store)
-            self.judgements = taken(store, "judgements")
+            self.judgements = read_records(store, "judgements")
             reasons = (
                 "SELECT tier2_reason FROM scores UNION ALL SELECT unnest(iterations).outcome || ' of a run' FROM evaluations"
             )
             self.reasons = Counter(row[0] for row in store.cursor().execute(reasons).fetchall())
 
     @staticmethod
-    async def _live(store: Store, told: History, policy: Policy) -> Counter[tuple[str, str]]:
+    async def _live(store: Store, inputs: History, policy: Policy) -> Counter[tuple[str, str]]:
         """Score all records; returns the number of rejected records by topic, each counted once."""
         refusals: Counter[tuple[str, str]] = Counter()
         async with engine_over(store, policy, MoodyJudge(7, answer), TickingClock()) as engine:
-            for topic, records in told.topics.items():
+            for topic, records in inputs.topics.items():
                 conflicts = (await engine.publish(topic, records)).conflicts
-                refusals[topic, "conflicting_id"] += len({encode(records[place]) for place in conflicts})
+                refusals[topic, "conflicting_id"] += len({encode(records[index]) for index in conflicts})
             await engine.wait_until_drained()
         return +refusals
 
 
 @pytest.fixture(scope="module")
-def told() -> History:
+def inputs() -> History:
     """Return the history with evaluation requests for some sessions, some of them repeated."""
-    requests = [wanted(f"s{number % 16}", number // 16) for number in range(32)]
+    requests = [build_request(f"s{number % 16}", number // 16) for number in range(32)]
     return replace(history(20261122), requests=[*requests, *requests[::3]])
 
 
-def wanted(session: str, number: int) -> EvaluationRequest:
+def build_request(session: str, number: int) -> EvaluationRequest:
     """Return a request to evaluate a session by a case."""
-    case, evaluation_id = evaluated.case(case_id=f"case-{number}"), stable_id("evaluation", session, number)
+    case = evaluated.case(case_id=f"case-{number}")
+    evaluation_id = stable_id("evaluation", session, number)
     return next_attempt(evaluated.make_request(case, session_id=session, evaluation_id=evaluation_id), 0, ())
 
 
@@ -130,9 +132,9 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 
 
 @pytest.fixture(scope="module")
-def embedded(told: History, policy: Policy) -> Embedded:
+def embedded(inputs: History, policy: Policy) -> Embedded:
     """Return the embedded runner's results."""
-    return Embedded(told, policy)
+    return Embedded(inputs, policy)
 
 
 @pytest.fixture(scope="module")
@@ -142,22 +144,22 @@ def children() -> Iterator[Nursery]:
         yield opened
 
 
-def test_the_history_is_hard(told: History, embedded: Embedded) -> None:
+def test_the_history_is_hard(inputs: History, embedded: Embedded) -> None:
     """The history contains duplicates, conflicts, revisions, caps and judge failures; parity over an easy one would prove little."""
-    assert len({encode(exchange) for exchange in told.exchanges}) < len(told.exchanges)
+    assert len({encode(exchange) for exchange in inputs.exchanges}) < len(inputs.exchanges)
     assert embedded.refused.keys() == {(EXCHANGES, "conflicting_id"), (EVENTS, "conflicting_id")}
     assert {"always", "cost_cap", "timeout", "provider_error"} <= embedded.reasons.keys()
     assert {"answered of a run", "timeout of a run", "provider_error of a run"} <= embedded.reasons.keys()
-    assert any(getattr(decode(one), "revision", 0) for one in embedded.records["diagnoses"])
+    assert any(getattr(decode(diagnosis), "revision", 0) for diagnosis in embedded.records["diagnoses"])
 
 
-def test_running_again_from_what_was_recorded_gives_the_same(told: History, policy: Policy, embedded: Embedded) -> None:
+def test_running_again_from_what_was_recorded_gives_the_same(inputs: History, policy: Policy, embedded: Embedded) -> None:
     """This runs the embedded runner without a judge, with batches of any size."""
     for size in (1, 97):
         with Store(None) as store:
             runner = runner_over(store, policy)
             runner.publish(accepted("judgements", embedded.judgements))
-            for topic, records in told.topics.items():
+            for topic, records in inputs.topics.items():
                 for start in range(0, len(records), size * 50):
                     runner.publish(accepted(topic, records[start : start + size * 50]))
                     if size > 1:
@@ -168,10 +170,10 @@ def test_running_again_from_what_was_recorded_gives_the_same(told: History, poli
 
 def accepted(topic: str, records: Sequence[Record]) -> EncodedRecords:
     """Return records for a topic."""
-    found = EncodedRecords()
+    encoded_records = EncodedRecords()
     for record in records:
-        found.add(topic, encode(record))
-    return found
+        encoded_records.add(topic, encode(record))
+    return encoded_records
 
 
 class Fleet:
@@ -198,11 +200,12 @@ class Fleet:
     def replayed(self) -> frozenset[bytes]:
         """Return the scores of a replay of the topics, after asserting that they equal the workers' scores."""
         replay = self._children.start(self._home, "replay", "--from", "topics", "--kafka", self._kafka.bootstrap, "--json")
-        code, outcome = replay.wait(), json.loads(replay.printed)
+        code = replay.wait()
+        outcome = json.loads(replay.printed)
         assert code == 0
         assert outcome["equal"] is True
         with Store(Path(outcome["file"])) as store:
-            return frozenset(encode(record) for record in taken(store, "scores"))
+            return frozenset(encode(record) for record in read_records(store, "scores"))
 
     def stop(self, worker: Child) -> None:
         """Stop cleanly."""
@@ -244,7 +247,7 @@ class Topics:
     def __init__(self, kafka: KafkaConnection) -> None:
         self._kafka = kafka
         self._consumer = AIOKafkaConsumer(**kafka.for_aiokafka(), enable_auto_commit=False, auto_offset_reset="earliest")
-        self.found: dict[str, list[bytes]] = defaultdict(list)
+        self.values: dict[str, list[bytes]] = defaultdict(list)
 
     async def __aenter__(self) -> Self:
         await self._consumer.start()
@@ -257,34 +260,36 @@ class Topics:
 
     async def read(self) -> None:
         """Read the available records."""
-        for place, records in (await self._consumer.getmany(timeout_ms=200)).items():
-            self.found[place.topic.removeprefix(self._kafka.prefix)] += [record.value for record in records]
+        for partition, records in (await self._consumer.getmany(timeout_ms=200)).items():
+            self.values[partition.topic.removeprefix(self._kafka.prefix)] += [record.value for record in records]
 
     @property
     def records(self) -> Records:
         """Return the stages' records, each once."""
-        return {name: frozenset(self.found[name]) for name in DERIVED}
+        return {name: frozenset(self.values[name]) for name in DERIVED}
 
     async def until(self, expected: Records, refusals: Counter[tuple[str, str]]) -> None:
         """Read until all expected records are there; fail with the missing ones if no more arrive."""
-        read, new_at = -1, time.monotonic()
+        last_count = -1
+        last_new_at = time.monotonic()
         while any(expected[name] - self.records[name] for name in DERIVED) or self.refused != refusals:
-            if self.count > read:
-                read, new_at = self.count, time.monotonic()
-            elif time.monotonic() > new_at + PATIENCE:
+            if self.count > last_count:
+                last_count = self.count
+                last_new_at = time.monotonic()
+            elif time.monotonic() > last_new_at + PATIENCE:
                 assert {name: len(expected[name] - self.records[name]) for name in DERIVED} == dict.fromkeys(DERIVED, 0)
-                assert refusals == self.refused
+                assert self.refused == refusals
             await self.read()
 
     @property
     def count(self) -> int:
         """Return the number of records, including duplicates."""
-        return sum(map(len, self.found.values()))
+        return sum(map(len, self.values.values()))
 
     @property
     def refused(self) -> Counter[tuple[str, str]]:
         """Return the dead letters."""
-        return refused([decode(one) for one in self.found[DEAD_LETTERS]])
+        return refused([decode(letter) for letter in self.values[DEAD_LETTERS]])
 
 
 async def produce(producer: RecordProducer, topic: str, records: Sequence[Record]) -> None:
@@ -295,7 +300,7 @@ async def produce(producer: RecordProducer, topic: str, records: Sequence[Record
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3] if SOAK else [3])
 def test_workers_make_what_the_embedded_runner_makes(
-    told: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path, *, workers: int
+    inputs: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path, *, workers: int
 ) -> None:
     """This uses three undisturbed processes, and also one in a soak run."""
     with TopicAdministration(kafka) as administration:
@@ -307,7 +312,7 @@ def test_workers_make_what_the_embedded_runner_makes(
         try:
             await produce(producer, "judgements", embedded.judgements)
             running.start(workers)
-            for topic, records in told.topics.items():
+            for topic, records in inputs.topics.items():
                 await produce(producer, topic, records)
         finally:
             await producer.stop()
@@ -316,27 +321,27 @@ def test_workers_make_what_the_embedded_runner_makes(
             return topics.records
 
     with fleet(children, tmp_path, kafka) as running:
-        assert embedded.records == asyncio.run(work(running))
+        assert asyncio.run(work(running)) == embedded.records
         for worker in [*running.workers]:
             running.stop(worker)
 
 
 @pytest.mark.slow
 def test_kills_and_rebalances_change_nothing(
-    told: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path
+    inputs: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path
 ) -> None:
     """With kills and rebalances the bytes are the same, possibly duplicated on the topics, and so is a replay."""
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)
-    chance = random.Random(4)
+    rng = random.Random(4)
 
     async def disturb(running: Fleet, topics: Topics, number: int) -> None:
         """Wait for the first results, then kill or stop a worker and start another."""
-        seen = topics.count
+        earlier_count = topics.count
         async with asyncio.timeout(4 * PATIENCE):
-            while topics.count == seen:
+            while topics.count == earlier_count:
                 await topics.read()
-        victim = chance.choice(running.workers)
+        victim = rng.choice(running.workers)
         if number % 2:
             await asyncio.to_thread(running.stop, victim)
         else:
@@ -353,7 +358,7 @@ def test_kills_and_rebalances_change_nothing(
                 await produce(producer, "judgements", embedded.judgements)
                 parts = 4
                 for number in range(parts):
-                    for topic, records in told.topics.items():
+                    for topic, records in inputs.topics.items():
                         size = len(records) // parts + 1
                         await produce(producer, topic, records[number * size : (number + 1) * size])
                     await disturb(running, topics, number)
@@ -367,10 +372,10 @@ def test_kills_and_rebalances_change_nothing(
         for worker in [*running.workers]:
             running.kill(worker)
         assert running.replayed() == embedded.records["scores"]
-    assert embedded.records == topics.records
+    assert topics.records == embedded.records
 
 
-def test_a_worker_ends_when_told(children: Nursery, kafka: KafkaConnection, tmp_path: Path) -> None:
+def test_a_worker_ends_on_sigterm(children: Nursery, kafka: KafkaConnection, tmp_path: Path) -> None:
     """This sends SIGTERM right after the start, when there is no work."""
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)

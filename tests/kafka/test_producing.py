@@ -28,34 +28,36 @@ async def values(connection: KafkaConnection, topic: str, partitions: int) -> li
     """Return a topic's values by partition."""
     reader = PartitionReader(connection)
     await reader.start()
-    places = [(topic, number) for number in range(partitions)]
-    found: list[list[bytes | None]] = [[] for _ in places]
+    topic_partitions = [(topic, number) for number in range(partitions)]
+    values_by_partition: list[list[bytes | None]] = [[] for _ in topic_partitions]
     try:
-        reader.read_from(dict.fromkeys(places, 0))
-        ends = sum(one.end for one in (await reader.ranges(places)).values())
-        while sum(map(len, found)) < ends:
+        reader.read_from(dict.fromkeys(topic_partitions, 0))
+        ends = sum(offset_range.end for offset_range in (await reader.ranges(topic_partitions)).values())
+        while sum(map(len, values_by_partition)) < ends:
             for chunk in (await reader.read(10_000, 0.2)).chunks:
-                found[chunk.partition] += [record.value for record in chunk.records]
+                values_by_partition[chunk.partition] += [record.value for record in chunk.records]
     finally:
         await reader.stop()
-    return found
+    return values_by_partition
 
 
-def test_a_batch_is_where_it_is_said_to_be(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_a_batch_is_at_its_reported_offsets(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """Records of one key stay in order on the partition of Kafka's own clients, sent together or one by one."""
     make_topics("exchanges")
-    many = [(b"key-%d" % (number % 7), b"%d" % number) for number in range(5_000)]
+    messages = [(b"key-%d" % (number % 7), b"%d" % number) for number in range(5_000)]
 
     async def run() -> None:
         async with producing(kafka) as producer:
-            produced = await producer.send("exchanges", many)
-            single = [(await producer.send("exchanges", [(key, b"again")]))[0] for key, _ in many[:7]]
-            chosen = await producer.send("exchanges", [(b"any", b"there")] * 20, partition=2)
-        found = await values(kafka, "exchanges", 3)
+            produced = await producer.send("exchanges", messages)
+            single = [(await producer.send("exchanges", [(key, b"again")]))[0] for key, _ in messages[:7]]
+            on_chosen_partition = await producer.send("exchanges", [(b"any", b"there")] * 20, partition=2)
+        stored = await values(kafka, "exchanges", 3)
         assert [delivery.partition for delivery in produced[:7]] == [delivery.partition for delivery in single]
-        assert {delivery.partition for delivery in chosen} == {2}
-        assert [value for _, value in many] == [found[delivery.partition][delivery.offset] for delivery in produced]
-        assert [produced[place].offset for place in range(0, 5_000, 7)] == sorted(delivery.offset for delivery in produced[::7])
+        assert {delivery.partition for delivery in on_chosen_partition} == {2}
+        stored_values = [stored[delivery.partition][delivery.offset] for delivery in produced]
+        assert stored_values == [value for _, value in messages]
+        offsets_of_one_key = [delivery.offset for delivery in produced[::7]]
+        assert offsets_of_one_key == sorted(offsets_of_one_key)
 
     asyncio.run(run())
 
@@ -73,7 +75,7 @@ def test_a_record_that_is_refused_stops_no_other(kafka: KafkaConnection, make_to
     asyncio.run(run())
 
 
-ENOUGH = 60.0
+CALL_TIMEOUT = 60.0
 """Seconds within which every call must end, even on a busy machine."""
 
 
@@ -84,9 +86,9 @@ def make_exchanges(broker: Broker) -> KafkaConnection:
     return KafkaConnection(broker.bootstrap)
 
 
-async def sent_at_last(producer: RecordProducer, value: bytes) -> None:
+async def send_with_retries(producer: RecordProducer, value: bytes) -> None:
     """Produce with retries, because a thawed broker or a busy machine is slow."""
-    async with asyncio.timeout(ENOUGH):
+    async with asyncio.timeout(CALL_TIMEOUT):
         while True:
             with contextlib.suppress(BrokerError):
                 await producer.send("exchanges", [(b"k", value)])
@@ -99,23 +101,23 @@ def test_a_frozen_broker_is_not_waited_for(own_broker: Broker) -> None:
 
     async def run() -> None:
         producer = RecordProducer(connection, time_limit=2.0)
-        await sent_at_last(producer, b"first")
+        await send_with_retries(producer, b"first")
         own_broker.freeze()
-        async with asyncio.timeout(ENOUGH):
+        async with asyncio.timeout(CALL_TIMEOUT):
             failures = await asyncio.gather(
                 *(producer.send("exchanges", [(b"k", b"%d" % number)] * 20) for number in range(5)), return_exceptions=True
             )
         assert [type(failure) for failure in failures] == [BrokerError] * 5
         own_broker.thaw()
-        await sent_at_last(producer, b"last")
-        patient = RecordProducer(connection, time_limit=10 * ENOUGH)
-        await sent_at_last(patient, b"patient")
+        await send_with_retries(producer, b"last")
+        patient = RecordProducer(connection, time_limit=10 * CALL_TIMEOUT)
+        await send_with_retries(patient, b"patient")
         own_broker.freeze()
         sending = asyncio.create_task(patient.send("exchanges", [(b"k", b"lost")]))
         assert patient._client is not None
         accumulator = patient._client._message_accumulator
         await eventually(lambda: bool(accumulator._batches or accumulator._pending_batches), "the record to be on its way")
-        async with asyncio.timeout(ENOUGH):
+        async with asyncio.timeout(CALL_TIMEOUT):
             await patient.stop()
             with pytest.raises(BrokerError):
                 await sending
@@ -163,7 +165,7 @@ def test_a_connection_that_is_opened_while_its_client_closes_is_closed(
 
     async def run() -> list[AIOKafkaConnection]:
         producer = RecordProducer(connection)
-        await sent_at_last(producer, b"first")
+        await send_with_retries(producer, b"first")
         client = producer._client
         assert client is not None
         monkeypatch.setattr(reading, "create_conn", make_late)

@@ -71,8 +71,12 @@ async def produce(kafka: KafkaConnection, topics: dict[str, Sequence[Record]]) -
     try:
         for topic, records in topics.items():
             messages = [(key_of(record), encode(record)) for record in records]
-            told = [one for place, one in enumerate(messages) for one in [one] * (1 + (place % 5 == 0))]
-            await producer.send(topic, [*told[:10], (b"local/s1", b"\xc3\x01 this is no record"), *told[10:], *told[5:15]])
+            repeated = []
+            for index, message in enumerate(messages):
+                copies = 2 if index % 5 == 0 else 1
+                repeated += [message] * copies
+            invalid = (b"local/s1", b"\xc3\x01 this is no record")
+            await producer.send(topic, [*repeated[:10], invalid, *repeated[10:], *repeated[5:15]])
     finally:
         await producer.stop()
 
@@ -83,7 +87,7 @@ def produced(kafka: KafkaConnection, make_topics: MakeTopics, live: Path) -> Pat
     make_topics("exchanges", "judgements", "scores", partitions=PARTITIONS)
     topics = {topic: records_of(live, topic) for topic in ("exchanges", "scores")}
     # Reservations are no part of what a replay looks up.
-    judgements = [one for one in records_of(live, "judgements") if isinstance(one, Judgement)]
+    judgements = [record for record in records_of(live, "judgements") if isinstance(record, Judgement)]
     asyncio.run(produce(kafka, topics | {"judgements": judgements}))
     return live
 
@@ -96,19 +100,20 @@ def test_scores_are_the_live_ones(
     monkeypatch.setattr("streams.replay.topics.WINDOW_RECORDS", window)
     document = replay(driftline, "--from", "topics", "--workers", workers, "--label", "again")
     assert document["equal"]
-    made = merged(Path(document["file"]))
-    assert scores_in(produced) == made
-    assert document["scores"] == document["live_scores"] == len(made)
+    replayed_scores = merged(Path(document["file"]))
+    assert replayed_scores == scores_in(produced)
+    assert document["scores"] == len(replayed_scores)
+    assert document["live_scores"] == len(replayed_scores)
 
 
 def test_a_range_of_offsets_is_scored_by_itself(driftline: Command, produced: Path, tmp_path: Path) -> None:
     """Each partition has its own end, beyond which nothing is read."""
     arguments = ("--from", "topics", "--workers", "1", "--label", "some", "--to-offset", "0:40,1:0,2:25")
     document = replay(driftline, *arguments)
-    made = merged(result(tmp_path / "driftline.duckdb", "some"))
-    assert 0 < len(made) < len(scores_in(produced))
-    first = [decode(one) for one in made]
-    assert {0} <= {one.revision for one in first if isinstance(one, Score)}
+    replayed_scores = merged(result(tmp_path / "driftline.duckdb", "some"))
+    assert 0 < len(replayed_scores) < len(scores_in(produced))
+    revisions = {score.revision for score in map(decode, replayed_scores) if isinstance(score, Score)}
+    assert 0 in revisions
     assert document["range"] == "0:40,1:0,2:25"
     code, _, err = driftline("replay", "--from", "topics", "--label", "none", "--from-offset", "2099-01-01")
     assert code == 2
@@ -118,7 +123,7 @@ def test_a_range_of_offsets_is_scored_by_itself(driftline: Command, produced: Pa
 def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
     driftline: Command, produced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The identities of earlier records are read again, so a duplicate after the interruption is recognised."""
+    """The identities of earlier records are read again, so a duplicate after the interruption is recognized."""
     monkeypatch.setattr("streams.replay.topics.WINDOW_RECORDS", 30)
     from streams.replay.part import PartFile
 

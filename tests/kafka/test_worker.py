@@ -36,19 +36,19 @@ from streams.stage_batches import StageBatch
 MakeTopics = Callable[..., None]
 PARTITIONS = 3
 POLICY = Policy()
-MADE = ("scoring-tasks", "scores", "diagnoses", DEAD_LETTERS)
-TOPICS = (*(stage.source for stage in STAGES), *(state_topic(stage.name) for stage in STAGES), *MADE)
+RESULT_TOPICS = ("scoring-tasks", "scores", "diagnoses", DEAD_LETTERS)
+TOPICS = (*(stage.source for stage in STAGES), *(state_topic(stage.name) for stage in STAGES), *RESULT_TOPICS)
 NAMES = ",".join(stage.name for stage in STAGES)
 
 
-async def made(kafka: KafkaConnection, partitions: int = PARTITIONS) -> dict[str, set[bytes]]:
+async def read_results(kafka: KafkaConnection, partitions: int = PARTITIONS) -> dict[str, set[bytes]]:
     """Return the stages' records by topic, each once."""
-    return {topic: {record.value for record in await contents(kafka, topic, partitions)} for topic in MADE}
+    return {topic: {record.value for record in await contents(kafka, topic, partitions)} for topic in RESULT_TOPICS}
 
 
 def embedded(topics: dict[str, Sequence[Record]]) -> dict[str, set[bytes]]:
     """Return the embedded runner's results for the same records."""
-    runner_made: dict[str, set[bytes]] = defaultdict(set)
+    results: dict[str, set[bytes]] = defaultdict(set)
     with Store(None) as store:
         runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), TickingClock(NOW))
         for topic, records in topics.items():
@@ -59,12 +59,12 @@ def embedded(topics: dict[str, Sequence[Record]]) -> dict[str, set[bytes]]:
         for stage in STAGES:
             while runner.advance(stage):
                 pass
-        for topic in MADE:
+        for topic in RESULT_TOPICS:
             batch = StageBatch.of(topic, store.read(topic, 0, store.end_of(topic))) if topic != DEAD_LETTERS else None
             for _, _, record in batch.records() if batch else ():
-                runner_made[topic].add(encode(record))
-        runner_made[DEAD_LETTERS] = {b"%d" % store.end_of(DEAD_LETTERS)}
-    return runner_made
+                results[topic].add(encode(record))
+        results[DEAD_LETTERS] = {b"%d" % store.end_of(DEAD_LETTERS)}
+    return results
 
 
 @pytest.mark.parametrize("records_at_once", [1, 13, 5000])
@@ -73,16 +73,16 @@ def test_chunks_of_any_size_give_the_records_of_the_embedded_runner(
 ) -> None:
     """Chunk boundaries must make no difference, including for duplicates, conflicts and late records."""
     make_topics(*TOPICS, partitions=PARTITIONS)
-    past = history(7, sessions=4 if records_at_once == 1 else 16)
-    expected = embedded(dict(past.topics))
+    inputs = history(7, sessions=4 if records_at_once == 1 else 16)
+    expected = embedded(dict(inputs.topics))
 
     async def run() -> None:
-        for topic, records in past.topics.items():
+        for topic, records in inputs.topics.items():
             await produce(kafka, topic, keyed(records))
         async with processing(kafka, [dataclasses.replace(stage, records_at_once=records_at_once) for stage in STAGES]):
             for stage in STAGES:
                 await until_committed(kafka, stage.source, PARTITIONS)
-        derived = await made(kafka)
+        derived = await read_results(kafka)
         letters = {decode(message).digest for message in derived.pop(DEAD_LETTERS)}  # type: ignore[attr-defined]
         assert expected.pop(DEAD_LETTERS) == {b"%d" % len(letters)}
         assert {topic: messages for topic, messages in derived.items() if messages} == expected
@@ -104,7 +104,7 @@ def test_an_unreadable_record_is_a_dead_letter_with_its_offset(kafka: KafkaConne
         )
         async with processing(kafka):
             await until_committed(kafka, EVENTS.source, PARTITIONS)
-        derived = await made(kafka)
+        derived = await read_results(kafka)
         letters = [decode(message) for message in derived[DEAD_LETTERS]]
         (partition,) = {record.partition for record in await contents(kafka, EVENTS.source, PARTITIONS)}
         assert {
@@ -137,7 +137,7 @@ def test_a_session_with_an_oversized_state_is_set_aside(
         await produce(kafka, EVENTS.source, keyed([*large, *small, build.closing("large", 1)]))
         async with processing(kafka, [EVENTS]):
             await until_committed(kafka, EVENTS.source, 1)
-        derived = await made(kafka, 1)
+        derived = await read_results(kafka, 1)
         letters = [record for record in map(decode, derived[DEAD_LETTERS]) if isinstance(record, DeadLetter)]
         assert {letter.reason for letter in letters} == {"state_too_large"}
         assert {letter.position for letter in letters} == {*range(400), 402}
@@ -146,30 +146,37 @@ def test_a_session_with_an_oversized_state_is_set_aside(
     asyncio.run(run())
 
 
-HERE, THERE = (EVENTS.source, 0), (EVENTS.source, 1)
+STUCK_PARTITION = (EVENTS.source, 0)
+BUSY_PARTITION = (EVENTS.source, 1)
 RECORD = SimpleNamespace(offset=0, key=b"", value=b"")
 
 
 @pytest.mark.parametrize(
-    ("waiting", "is_under_way", "patient", "said"),
+    ("waiting", "is_under_way", "patient_topics", "reason"),
     [
-        ({HERE: 5}, False, [], "5 records wait, 0 chunks are unfinished"),
-        ({HERE: 0}, True, [], "0 records wait, 1 chunks are unfinished"),
-        ({HERE: 0}, True, [EVENTS.source], ""),
-        ({HERE: 0}, False, [], ""),
-        ({HERE: None}, False, [], "an unknown number of records wait"),
-        ({HERE: None}, False, [EVENTS.source], "an unknown number of records wait"),
+        ({STUCK_PARTITION: 5}, False, [], "5 records wait, 0 chunks are unfinished"),
+        ({STUCK_PARTITION: 0}, True, [], "0 records wait, 1 chunks are unfinished"),
+        ({STUCK_PARTITION: 0}, True, [EVENTS.source], ""),
+        ({STUCK_PARTITION: 0}, False, [], ""),
+        ({STUCK_PARTITION: None}, False, [], "an unknown number of records wait"),
+        ({STUCK_PARTITION: None}, False, [EVENTS.source], "an unknown number of records wait"),
     ],
 )
 def test_a_stuck_partition_ends_the_worker(
-    waiting: dict[tuple[str, int], int | None], is_under_way: bool, patient: Sequence[str], said: str
+    waiting: dict[tuple[str, int], int | None], is_under_way: bool, patient_topics: Sequence[str], reason: str
 ) -> None:
     """A client may silently stop delivering a partition; a judge may be slow."""
-    clock, ends = SimpleNamespace(time=0.0), list[str]()
+    clock = SimpleNamespace(time=0.0)
+    ends: list[str] = []
     stage = KafkaStage(EVENTS.source, Collecting().open_partition, records_at_once=1, now=lambda: clock.time)
     stage.assign([0, 1])
     watchdog = Watchdog(
-        [stage], lambda: waiting | {THERE: 7}, patient=patient, limit=120, end=ends.append, now=lambda: clock.time
+        [stage],
+        lambda: waiting | {BUSY_PARTITION: 7},
+        patient=patient_topics,
+        limit=120,
+        end=ends.append,
+        now=lambda: clock.time,
     )
     if is_under_way:
         stage.partitions[0].fetch([RECORD])
@@ -181,17 +188,25 @@ def test_a_stuck_partition_ends_the_worker(
     assert ends == []
     clock.time = 121.0
     watchdog.check()
-    assert [True] * bool(said) == [message.startswith(f"{EVENTS.source}, partition 0: {said}") for message in ends]
+    if reason:
+        (message,) = ends
+        assert message.startswith(f"{EVENTS.source}, partition 0: {reason}")
+    else:
+        assert ends == []
 
 
 def test_a_partition_that_waits_again_has_the_full_time() -> None:
     """A partition that was idle for an hour is not stuck when its next record arrives."""
-    clock, waiting, ends = SimpleNamespace(time=0.0), {HERE: 5}, list[str]()
+    clock = SimpleNamespace(time=0.0)
+    waiting = {STUCK_PARTITION: 5}
+    ends: list[str] = []
     watchdog = Watchdog([], lambda: waiting, limit=120, end=ends.append, now=lambda: clock.time)
     watchdog.check()
-    clock.time, waiting[HERE] = 100.0, 0
+    clock.time = 100.0
+    waiting[STUCK_PARTITION] = 0
     watchdog.check()
-    clock.time, waiting[HERE] = 3600.0, 1
+    clock.time = 3600.0
+    waiting[STUCK_PARTITION] = 1
     watchdog.check()
     assert ends == []
 

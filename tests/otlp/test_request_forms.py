@@ -19,41 +19,41 @@ from streams.sources.otlp.span_facts import SpanFacts
 from streams.sources.otlp.stored_spans import build_span_record, to_stored_span
 
 HALF = b"\xed\xa0\xbc"
-"""The first half of a boat, as SDKs of Java and JavaScript write it that count in UTF-16."""
+"""The first surrogate of a boat emoji, as SDKs for Java and JavaScript write it when they truncate UTF-16."""
 CUT_BYTES = "⛵".encode()[:2]
-"""A boat that was cut at a byte, as SDKs of Go and Rust do."""
+"""A boat emoji truncated within its bytes, as SDKs for Go and Rust do."""
 SLOT = "@slot@"
 
 
 def read(content: Json | bytes, *, signal: str = "traces", is_json: bool = True) -> list[ReceivedSpan | RejectedItem]:
-    """What is read of a body."""
-    packed = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return list(SIGNALS[signal].read(packed, NOW, is_json=is_json))
+    """Return the spans and rejected items of a body."""
+    encoded = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return list(SIGNALS[signal].read(encoded, NOW, is_json=is_json))
 
 
 def spans_of(content: Json | bytes, **more: Any) -> list[ReceivedSpan]:
-    """The spans of a body of which nothing is refused."""
+    """Return the spans of a body, and check that nothing was rejected."""
     observed = [item for item in read(content, **more) if isinstance(item, ReceivedSpan)]
     assert observed == read(content, **more)
     return observed
 
 
 def facts_of(content: bytes, *, is_json: bool) -> list[SpanFacts]:
-    """What is kept of a body's spans, of which none is refused."""
+    """Return the stored facts of a body's spans, and check that none was rejected."""
     records = [build_span_record(observed, OWNER, REDACTOR, NOW, LABELS) for observed in spans_of(content, is_json=is_json)]
     return [to_stored_span(record).facts for record in records]
 
 
-def as_json(sent: Json, raw: bytes) -> bytes:
-    """The body as JSON with raw bytes in the slot."""
-    return json.dumps(sent).encode().replace(SLOT.encode(), raw)
+def as_json(content: Json, raw: bytes) -> bytes:
+    """Return the body as JSON with raw bytes in the slot."""
+    return json.dumps(content).encode().replace(SLOT.encode(), raw)
 
 
-def as_protobuf(sent: Json, raw: bytes) -> bytes:
-    """The body as protobuf with raw bytes in the slot, which keep its length."""
-    whole = Captured("traces", sent).as_protobuf
-    assert SLOT.encode() in whole
-    return whole.replace(SLOT.encode(), raw.ljust(len(SLOT), b"."))
+def as_protobuf(content: Json, raw: bytes) -> bytes:
+    """Return the body as protobuf with raw bytes in the slot, padded to its length."""
+    encoded = Captured("traces", content).as_protobuf
+    assert SLOT.encode() in encoded
+    return encoded.replace(SLOT.encode(), raw.ljust(len(SLOT), b"."))
 
 
 NOTATIONS = [
@@ -70,15 +70,15 @@ Encode = Callable[[Json], bytes]
 
 
 @pytest.mark.parametrize(("encode", "is_json"), NOTATIONS)
-def test_half_a_character_costs_itself_alone(encode: Encode, is_json: bool) -> None:
-    """The text comes with U+FFFD in its place and is known to be cut; the spans before and after it come as they are."""
+def test_an_incomplete_character_affects_only_its_span(encode: Encode, is_json: bool) -> None:
+    """The text gets U+FFFD and a tag; the spans before and after it are unchanged."""
     sent = body([agent(0, answer="Before."), agent(1, answer=f"We sail {SLOT}"), agent(2, answer="After ⛵.")])
-    first, cut, last = facts_of(encode(sent), is_json=is_json)
+    first, truncated, last = facts_of(encode(sent), is_json=is_json)
     assert first.answer == "Before."
     assert first.tags == ()
-    assert cut.answer is not None
-    assert cut.answer.startswith("We sail \ufffd")
-    assert cut.tags == ("truncated",)
+    assert truncated.answer is not None
+    assert truncated.answer.startswith("We sail \ufffd")
+    assert truncated.tags == ("truncated",)
     assert last.answer == "After ⛵."
     assert last.tags == ()
 
@@ -97,25 +97,27 @@ def test_half_a_character_costs_itself_alone(encode: Encode, is_json: bool) -> N
     ],
     ids=["name", "key", "nested", "status", "event", "resource", "scope"],
 )
-def test_half_a_character_is_repaired_wherever_it_stands(encode: Encode, is_json: bool, sent: Json) -> None:
-    """A name, a key, a list, an event, the resource: what is read is text that can be written."""
+def test_an_incomplete_character_is_repaired_in_every_field(encode: Encode, is_json: bool, sent: Json) -> None:
+    """A span with an unrepaired text could not be encoded."""
     [observed] = spans_of(encode(sent), is_json=is_json)
     assert "\ufffd" in repr(observed)
     repr(observed).encode()
 
 
-def test_halves_that_were_encoded_one_by_one_are_one_character() -> None:
-    """Java's own UTF-8 writes a pair as two halves: nothing of it is lost."""
+def test_separately_encoded_surrogates_are_one_character() -> None:
+    """Java's modified UTF-8 encodes each surrogate of a pair; the character must survive."""
     [facts] = facts_of(as_protobuf(body([agent(0, answer=f"Sail {SLOT}")]), b"\xed\xa0\xbc\xed\xbf\xbd"), is_json=False)
     assert facts.answer == "Sail \U0001f3fd"
 
 
 @pytest.mark.parametrize("escape", [r"\ud83c", r"\uDDFF"])
 @pytest.mark.parametrize("end", ["", '"}]}]'], ids=["cut", "whole"])
-def test_half_a_character_in_a_text_of_json_is_repaired(escape: str, end: str) -> None:
-    """`JSON.stringify` writes a half as an escape within the attribute's text: the request is sound, and the text has no other fault."""
-    said = '[{"role":"assistant","parts":[{"type":"text","content":"It floats ' + escape + (" well" + end if end else "")
-    [record] = records_of([request(agent(0, attributes={"gen_ai.output.messages": said}))])
+def test_an_incomplete_character_in_json_text_is_repaired(escape: str, end: str) -> None:
+    """`JSON.stringify` escapes a lone surrogate within the attribute: the request itself is valid."""
+    output_messages = (
+        '[{"role":"assistant","parts":[{"type":"text","content":"It floats ' + escape + (" well" + end if end else "")
+    )
+    [record] = records_of([request(agent(0, attributes={"gen_ai.output.messages": output_messages}))])
     facts = to_stored_span(record).facts
     assert facts.answer is not None
     assert facts.answer.startswith("It floats")
@@ -124,10 +126,10 @@ def test_half_a_character_in_a_text_of_json_is_repaired(escape: str, end: str) -
 
 
 @pytest.mark.parametrize("text", [r"\ud83c\udfd4", r"\\ud83c", r"\n\"\u00e9"])
-def test_whole_escapes_stay(text: str) -> None:
-    """A pair is a character, and an escaped backslash begins no escape."""
-    said = '[{"role":"assistant","parts":[{"type":"text","content":"' + text + '"}]}]'
-    [record] = records_of([request(agent(0, attributes={"gen_ai.output.messages": said}))])
+def test_complete_escapes_are_unchanged(text: str) -> None:
+    """A surrogate pair is one character, and an escaped backslash does not start an escape."""
+    output_messages = '[{"role":"assistant","parts":[{"type":"text","content":"' + text + '"}]}]'
+    [record] = records_of([request(agent(0, attributes={"gen_ai.output.messages": output_messages}))])
     assert to_stored_span(record).facts.answer == json.loads(f'"{text}"')
     assert to_stored_span(record).facts.tags == ()
 

@@ -26,16 +26,16 @@ from streams.upkeep.deletion import ErasureTask
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
 LIMITS = EngineLimits(max_waiting=20, max_group_size=4, flush_seconds=2.5, idle_check_seconds=30.0)
-SMALL = {
-    "streams.log.local_log": {"FLUSH_RECORDS": 40, "MOST_PENDING": 60},
+SMALL_LIMITS = {
+    "streams.log.local_log": {"FLUSH_RECORDS": 40, "MAX_PENDING": 60},
     "streams.engine.record_intake": {"REQUEST_BATCH_SIZE": 2},
     "streams.engine.engine": {"MAX_CACHED_SESSIONS": 1, "TASK_BATCH_SIZE": 2},
     "streams.judging.judging_partition": {"WINDOW_TASKS": 3},
 }
-"""Bounds that a history of a few records meets."""
-RESTARTS = 2.0
-"""Seconds until the next process is there."""
-MOST_PROCESSES = 30
+"""Limits that a history of a few records reaches."""
+RESTART_SECONDS = 2.0
+"""Seconds until the next process starts."""
+MAX_PROCESSES = 30
 MOST_ROUNDS = 10_000
 STOP_GRACE = 20.0
 PATIENCE = 10
@@ -70,7 +70,7 @@ class EmbeddedWorld(World):
                 while not self._is_over:
                     processes += 1
                     self.require(
-                        processes < MOST_PROCESSES, "a history comes to its end", "the server is started again and again"
+                        processes < MAX_PROCESSES, "a history comes to its end", "the server is started again and again"
                     )
                     self._live()
             self.store.end_history()
@@ -85,7 +85,7 @@ class EmbeddedWorld(World):
     def _live(self) -> None:
         """Run one process, until it ends or is killed."""
         self._stop, self._stop_grace = asyncio.Event(), STOP_GRACE
-        self._loop = loop = SimulatedLoop(self.chance, self.time + RESTARTS, self._begin_round)
+        self._loop = loop = SimulatedLoop(self.chance, self.time + RESTART_SECONDS, self._begin_round)
         self.store.restart()
         self.note("a process begins")
         try:
@@ -167,7 +167,7 @@ class EmbeddedWorld(World):
 def small_bounds() -> Iterator[None]:
     """Lower the bounds of the product, and have it log nothing."""
     with contextlib.ExitStack() as stack:
-        for module, bounds in SMALL.items():
+        for module, bounds in SMALL_LIMITS.items():
             stack.enter_context(patch.multiple(module, **bounds))
         level = logging.root.manager.disable
         logging.disable(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""A judge that answers, fails in every way, and sends a bill: what a provider knows of calls, whatever the process knows of them."""
+"""A judge that answers or fails in every way and keeps a bill: the provider's record of calls, independent of the process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from streams.judges.protocol import CallBudget, Verdict
 from streams.judging.call_budget import DurableBudget
 
 ATTEMPTS = 3
-HANGS = 600.0
-"""Seconds until a call that hangs is given up."""
+HANG_SECONDS = 600.0
+"""Seconds until a hanging call times out."""
 
 
 @dataclass
 class BilledCall:
-    """A call that was made, and what it costs: the worst case as long as that is not known."""
+    """A call with its cost, which is the maximum until its usage is known."""
 
     session: str
     fingerprint: str
@@ -34,7 +34,7 @@ class BilledCall:
 
 
 class SimulatedJudge:
-    """See the module. `durable_calls` tells what is durable at this moment; `is_erased` whether nothing may be asked of a session any more."""
+    """See the module. `durable_calls` returns the calls that are durable now; `is_erased` says whether a session is erased."""
 
     def __init__(self, world: World, durable_calls: Callable[[], Calls], is_erased: Callable[[str], bool]) -> None:
         self._world = world
@@ -44,29 +44,29 @@ class SimulatedJudge:
         self.bill: list[BilledCall] = []
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Answer, or do what the history says."""
+        """Answer, or fail as the history prescribes."""
         fault = self._world.pass_point("question")
         does = "answers" if fault is None else fault.what
         if does == "crashes":
             await budget.reserve()
             raise RuntimeError("the judge crashes")
         for attempt in range(1, ATTEMPTS + 1):
-            room = await budget.reserve()
-            if not room:
+            answer_tokens = await budget.reserve()
+            if not answer_tokens:
                 return Verdict(outcome="cost_cap", attempts=attempt - 1)
             if does == "fails" or (does == "fails once" and attempt == 1):
                 await asyncio.sleep(0.2)
                 continue
-            return await self._answer(question, budget, does, room, attempt)
+            return await self._answer(question, budget, does, answer_tokens, attempt)
         return Verdict(outcome="provider_error", error="overloaded", attempts=ATTEMPTS)
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is no connection."""
 
-    async def _answer(self, question: Question, budget: CallBudget, does: str, room: int, attempt: int) -> Verdict:
-        call = self._begin_call(question, cast("DurableBudget", budget), room)
-        await asyncio.sleep(HANGS if does == "hangs" else self._chance.uniform(1, 20) if does == "is slow" else 0.05)
-        usage = Usage(self._chance.randrange(1, question.texts_size // 4), self._chance.randrange(1, room // 4))
+    async def _answer(self, question: Question, budget: CallBudget, does: str, answer_tokens: int, attempt: int) -> Verdict:
+        call = self._begin_call(question, cast("DurableBudget", budget), answer_tokens)
+        await asyncio.sleep(self._draw_duration(does))
+        usage = Usage(self._chance.randrange(1, question.texts_size // 4), self._chance.randrange(1, answer_tokens // 4))
         if does not in {"hangs", "times out", "tells no usage"}:
             call.nano_usd = self._price(budget, usage)
             budget.spend(usage, question.model)
@@ -81,25 +81,37 @@ class SimulatedJudge:
         answer = canonical_json(
             simulated_answer(question.schema, {material.name: material.literal for material in question.materials})
         )
-        known = None if does == "tells no usage" else usage
-        return Verdict(outcome="answered", answer=answer, attempts=attempt, usage=known)
+        reported_usage = None if does == "tells no usage" else usage
+        return Verdict(outcome="answered", answer=answer, attempts=attempt, usage=reported_usage)
 
-    def _begin_call(self, question: Question, budget: DurableBudget, room: int) -> BilledCall:
-        world, task, calls = self._world, budget._judging_task, self._durable_calls()
+    def _draw_duration(self, does: str) -> float:
+        """Return the seconds that a call takes."""
+        if does == "hangs":
+            return HANG_SECONDS
+        if does == "is slow":
+            return self._chance.uniform(1, 20)
+        return 0.05
+
+    def _begin_call(self, question: Question, budget: DurableBudget, answer_tokens: int) -> BilledCall:
+        world = self._world
+        task = budget._judging_task
+        calls = self._durable_calls()
         name = f"{task.subject_id} {question.purpose}"
-        world.note(f"call about {name}, at most {room} tokens")
+        world.note(f"call about {name}, at most {answer_tokens} tokens")
         reserved = Counter(calls.reservations.values())[question.fingerprint]
-        made = sum(call.fingerprint == question.fingerprint for call in self.bill)
+        call_count = sum(call.fingerprint == question.fingerprint for call in self.bill)
         world.require(
-            reserved > made, "a call has a durable reservation of its own", f"{name}: {made} calls, {reserved} reserved"
+            reserved > call_count,
+            "a call has a durable reservation of its own",
+            f"{name}: {call_count} calls, {reserved} reserved",
         )
         world.require(question.fingerprint not in calls.answered, "no answer is paid twice", name)
         world.require(not self._is_erased(task.session_id), "nothing is asked about an erased session", name)
         price = task.price_of(question.model)
-        most = 0 if price is None else price.max_cost(question.texts_size, room)
-        call = BilledCall(task.session_id, question.fingerprint, most)
+        max_cost = 0 if price is None else price.max_cost(question.texts_size, answer_tokens)
+        call = BilledCall(task.session_id, question.fingerprint, max_cost)
         self.bill.append(call)
-        spent = sum(other.nano_usd for other in self.bill if other.session == task.session_id)
+        spent = sum(billed.nano_usd for billed in self.bill if billed.session == task.session_id)
         cap = task.ledger.cap
         world.require(
             cap is None or spent <= cap, "no cap is exceeded", f"session {task.session_id}: {spent} of {cap} nano-USD"

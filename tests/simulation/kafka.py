@@ -19,7 +19,7 @@ from unittest.mock import patch
 import duckdb
 from simulation.cluster import Cluster, SimulatedConsumer, SimulatedProducer, partitions_on
 from simulation.disk import SimulatedStore
-from simulation.embedded import LIMITS, RESTARTS, STOP_GRACE, small_bounds
+from simulation.embedded import LIMITS, RESTART_SECONDS, STOP_GRACE, small_bounds
 from simulation.history import History
 from simulation.judge import SimulatedJudge
 from simulation.laws import check_tables
@@ -171,10 +171,10 @@ class KafkaWorld(World):
         self._abandon(process)
         if process.name == "server":
             if not self._is_over:
-                self._at(self.time + RESTARTS, self._start_server)
+                self._at(self.time + RESTART_SECONDS, self._start_server)
         else:
             del self._workers[process.name]
-            self._at(self.time + RESTARTS, lambda: self._start_worker(process.name.partition(",")[0]))
+            self._at(self.time + RESTART_SECONDS, lambda: self._start_worker(process.name.partition(",")[0]))
 
     def _abandon(self, process: Process) -> None:
         self.is_running = False
@@ -183,7 +183,7 @@ class KafkaWorld(World):
 
     def _start_worker(self, name: str) -> None:
         if self._is_read:  # it may be needed again
-            self._at(self.time + RESTARTS, lambda: self._start_worker(name))
+            self._at(self.time + RESTART_SECONDS, lambda: self._start_worker(name))
             return
         name = f"{name}, process {next(self._numbers)}"
         worker = self._workers[name] = SimulatedWorker(self, self.cluster, name, self.judge)

@@ -1,4 +1,4 @@
-"""Senders, who outlive the server, and the record of what they were told: the model that the tables are compared with."""
+"""Senders, which outlive the server, and a record of the answers to them: the model that the tables are compared with."""
 
 from __future__ import annotations
 
@@ -20,60 +20,61 @@ from streams.engine.record_intake import IngestResult
 from streams.log.log import CONFLICT, KNOWN, WRITTEN
 from streams.upkeep.deletion import erasure, request_erasure
 
-AGAIN = 1.0
-"""Seconds after which a sender who was refused tries again."""
+RETRY_SECONDS = 1.0
+"""Seconds after which a refused sender tries again."""
 REFUSED = (BrokerError, BusyError, StoreError, duckdb.OperationalError, duckdb.FatalException)
-"""What a sender hears as 503: nothing is promised."""
+"""Errors that a sender receives as 503; the record may or may not be stored."""
 Key = tuple[str, str, int]
 """Kind ("exchanges" or "events"), session and number."""
 
 
 @dataclass
 class Attempt:
-    """A record that was sent, and what came back; None: nothing, or that it could not be taken."""
+    """A sent record and its outcome, which is None if there was no answer or an error."""
 
     content: int
     is_late: bool = False
-    """Whether the session was erased before."""
+    """Whether it was sent after the erasure of its session."""
     is_early: bool = False
-    """Whether nobody had been told before that the record is there."""
+    """Whether it was sent before any sender was told that the record is stored."""
     outcome: str | None = None
 
 
 class Answers:
-    """What senders were told, and the laws that hold for each answer."""
+    """The answers to senders; checks the laws for each answer."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.attempts: dict[Key, list[Attempt]] = defaultdict(list)
         self.erasing: set[str] = set()
-        """Sessions whose erasure was asked for."""
+        """Sessions with a requested erasure."""
         self.erased: set[str] = set()
-        """Those of which it was answered."""
+        """Sessions with a confirmed erasure."""
 
     def accepted(self, key: Key) -> int | None:
-        """The content that was accepted under a key; None as long as nobody was told."""
-        told = (attempt.content for attempt in self.attempts[key] if attempt.outcome in {WRITTEN, KNOWN})
-        return next(told, None)
+        """Return the content that was accepted under a key, or None if no sender was told so."""
+        accepted_contents = (attempt.content for attempt in self.attempts[key] if attempt.outcome in {WRITTEN, KNOWN})
+        return next(accepted_contents, None)
 
     def begin(self, key: Key, content: int) -> Attempt:
-        """A record is sent."""
+        """Record that a sender sends a record."""
         attempt = Attempt(content, is_late=key[1] in self.erased, is_early=self.accepted(key) is None)
         self.attempts[key].append(attempt)
         return attempt
 
     def end(self, key: Key, attempt: Attempt, outcome: str) -> None:
-        """The sender is told what became of it."""
-        name, accepted = f"{key}, content {attempt.content}", self.accepted(key)
-        others = [other for other in self.attempts[key] if other is not attempt]
+        """Record the outcome of an attempt, and check that it is a correct answer."""
+        name = f"{key}, content {attempt.content}"
+        accepted = self.accepted(key)
+        other_attempts = [candidate for candidate in self.attempts[key] if candidate is not attempt]
         attempt.outcome = outcome
         if attempt.is_late:
             self._require(outcome == KNOWN, f"{name} is {outcome}, and its session is erased")
         elif key[1] not in self.erasing:
             if accepted is not None:
-                is_told = any(other.outcome == WRITTEN for other in others)
-                # Another sender may hear that it is known before this one hears that it is written.
-                is_first = outcome == WRITTEN and accepted == attempt.content and attempt.is_early and not is_told
+                is_written_elsewhere = any(other.outcome == WRITTEN for other in other_attempts)
+                # Another sender may be told "known" before this one is told "written".
+                is_first = outcome == WRITTEN and accepted == attempt.content and attempt.is_early and not is_written_elsewhere
                 self._require(
                     is_first or outcome == (KNOWN if accepted == attempt.content else CONFLICT),
                     f"{name} is {outcome}, not {accepted}",
@@ -81,19 +82,19 @@ class Answers:
             elif outcome != WRITTEN:
                 is_same = outcome == KNOWN
                 self._require(
-                    any((other.content == attempt.content) == is_same for other in others),
+                    any((other.content == attempt.content) == is_same for other in other_attempts),
                     f"{name} is {outcome}: nobody sent it",
                 )
 
     def _require(self, holds: bool, detail: str) -> None:
-        self._world.require(holds, "new, known and in conflict are told apart", detail)
+        self._world.require(holds, "new, known and conflicting records are distinguished", detail)
 
 
 def exchange_of(session: str, number: int, content: int) -> Exchange:
-    """The exchange that a sender tells of."""
+    """Return the exchange that a sender sends."""
     text = f"It is done, {number} of {session}" + (f", corrected {content} times." if content else ".")
     if number % 4 == 3:
-        text = "I can't do that."  # what is remarkable is asked about more than once
+        text = "I can't do that."  # a refusal makes the cascade ask more than one question
     return build.exchange(
         session,
         number,
@@ -105,12 +106,12 @@ def exchange_of(session: str, number: int, content: int) -> Exchange:
 
 
 def event_of(session: str, number: int, content: int) -> AgentEvent:
-    """The event that a sender tells of."""
+    """Return the event that a sender sends."""
     return build.event(session, number, type="message", text=f"{number} of {session}: {content}")
 
 
 class Sender:
-    """Takes its steps one after another, each until it is answered. `read` returns what a reader finds of some records."""
+    """Runs its steps in order and repeats each until it is answered."""
 
     def __init__(self, world: World, answers: Answers, number: int, steps: list[Step]) -> None:
         self._world = world
@@ -121,7 +122,7 @@ class Sender:
         self._tried = False
 
     async def run(self, engine: Engine) -> None:
-        """Go on where an earlier server left off."""
+        """Run the remaining steps against a server."""
         while self._done < len(self._steps):
             step = self._steps[self._done]
             if not self._tried:
@@ -131,29 +132,33 @@ class Sender:
                 await getattr(self, f"_do_{step.does}")(engine, step)
             except REFUSED as error:
                 self._note(step, f"refused: {error}")
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_SECONDS)
                 continue
-            self._done, self._tried = self._done + 1, False
+            self._done += 1
+            self._tried = False
 
     async def _do_exchanges(self, engine: Engine, step: Step) -> None:
         keys = [("exchanges", step.session, step.first + index) for index in range(step.count)]
-        sent = [self._answers.begin(key, step.content) for key in keys]
+        attempts = [self._answers.begin(key, step.content) for key in keys]
         exchanges = [exchange_of(session, number, step.content) for _, session, number in keys]
         self._note(step, "sends")
-        taken = await engine.ingest_exchanges(exchanges) if step.count > 1 else [await engine.ingest_exchange(exchanges[0])]
-        for key, attempt, answer in zip(keys, sent, taken, strict=True):
+        if step.count > 1:
+            answers = await engine.ingest_exchanges(exchanges)
+        else:
+            answers = [await engine.ingest_exchange(exchanges[0])]
+        for key, attempt, answer in zip(keys, attempts, answers, strict=True):
             outcome = answer.outcome if isinstance(answer, IngestResult) else str(answer)
             self._note(step, f"{key[2]} {outcome}")
             self._answers.end(key, attempt, outcome)
 
     async def _do_events(self, engine: Engine, step: Step) -> None:
         keys = [("events", step.session, step.first + index) for index in range(step.count)]
-        sent = [self._answers.begin(key, step.content) for key in keys]
+        attempts = [self._answers.begin(key, step.content) for key in keys]
         self._note(step, "sends")
         published = await engine.publish(
             "agent-events", [event_of(session, number, step.content) for _, session, number in keys]
         )
-        for key, attempt, outcome in zip(keys, sent, published.outcomes, strict=True):
+        for key, attempt, outcome in zip(keys, attempts, published.outcomes, strict=True):
             self._note(step, f"{key[2]} {outcome}")
             self._answers.end(key, attempt, outcome)
 
@@ -174,17 +179,17 @@ class Sender:
         for topic in ("exchanges", "agent-events"):
             await engine.wait_for_tables(topic)
         with contextlib.closing(engine.store.cursor()) as cursor:
-            shown = stored_keys(cursor)
-        missing = {key for key in accepted - shown if key[1] not in self._answers.erasing}
+            readable_keys = stored_keys(cursor)
+        missing = {key for key in accepted - readable_keys if key[1] not in self._answers.erasing}
         self._world.require(not missing, "a reader sees what was answered", f"{sorted(missing)}")
-        self._note(step, f"reads {len(shown)} records")
+        self._note(step, f"reads {len(readable_keys)} records")
 
     def _note(self, step: Step, text: str) -> None:
         self._world.note(f"sender {self._number}, {step.does} {step.session} {step.first}: {text}")
 
 
 def stored_keys(cursor: Any) -> set[Key]:
-    """The keys of all records that the tables have."""
+    """Return the keys of all records in the tables."""
     exchanges = cursor.execute("SELECT exchange_id FROM log.exchanges").fetchall()
     events = cursor.execute("SELECT session_id, seq FROM log.agent_events").fetchall()
     return {("exchanges", *_parts(name)) for (name,) in exchanges} | {("events", session, seq) for session, seq in events}

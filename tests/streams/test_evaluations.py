@@ -41,7 +41,7 @@ AT = START + timedelta(days=1)
 WARNING = "Judge iteration 2 failed and was excluded."
 
 
-class Examiner:
+class CyclingJudge:
     """A judge in this process that cycles through outcomes, one per call."""
 
     def __init__(self, *outcomes: str, simulated: bool = False) -> None:
@@ -80,9 +80,9 @@ def store() -> Any:
         )
 
 
-def chosen(store: Store, **wanted: Any) -> list[str]:
-    """Return the names of the selected sessions."""
-    return [one.session_id for one in finished_sessions(store.cursor(), SessionSelection(**wanted))]
+def selected_ids(store: Store, **selection: Any) -> list[str]:
+    """Return the ids of the selected sessions."""
+    return [finished.session_id for finished in finished_sessions(store.cursor(), SessionSelection(**selection))]
 
 
 def prepared(
@@ -91,14 +91,23 @@ def prepared(
     cases: Sequence[Any] = (),
     retry_failed: bool = False,
     takes_simulated: bool = True,
-    **wanted: Any,
+    **selection: Any,
 ) -> Prepared:
     """Prepare evaluations, with one case and plan by default."""
-    how = {"retry_failed": retry_failed, "takes_simulated": takes_simulated}
-    return prepare(store, Policy(), cases or [case()], plans or [plan()], "Judge it.", SessionSelection(**wanted), AT, **how)
+    return prepare(
+        store,
+        Policy(),
+        cases or [case()],
+        plans or [plan()],
+        "Judge it.",
+        SessionSelection(**selection),
+        AT,
+        retry_failed=retry_failed,
+        takes_simulated=takes_simulated,
+    )
 
 
-def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: Examiner) -> None:
+def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: CyclingJudge) -> None:
     """Judge the requests with the engine."""
 
     async def run() -> None:
@@ -111,9 +120,9 @@ def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: Examin
 
 def test_the_session_that_ended_last_comes_first(store: Store) -> None:
     """A limited evaluation takes the newest runs."""
-    assert chosen(store) == ["s3", "s2", "s1"]
-    assert chosen(store, limit=2) == ["s3", "s2"]
-    assert chosen(store, sessions=["s1", "s2"], limit=1) == ["s2", "s1"], "who names sessions gets all of them"
+    assert selected_ids(store) == ["s3", "s2", "s1"]
+    assert selected_ids(store, limit=2) == ["s3", "s2"]
+    assert selected_ids(store, sessions=["s1", "s2"], limit=1) == ["s2", "s1"], "a limit does not apply to named sessions"
 
 
 def test_a_session_can_be_named_with_its_connection(store: Store) -> None:
@@ -121,24 +130,24 @@ def test_a_session_can_be_named_with_its_connection(store: Store) -> None:
     filled(store, *session("s1", 4, connection="north", project="shop"))
 
     with pytest.raises(InputError, match="session 's1' is in several connections") as caught:
-        chosen(store, sessions=["s2", "s1"])
+        selected_ids(store, sessions=["s2", "s1"])
     assert caught.value.hint == "Name one: north/s1, local/s1."
     (finished,) = finished_sessions(store.cursor(), SessionSelection(sessions=["north/s1"]))
     assert finished.connection == "north"
     assert finished.project == "shop"
     assert finished.ended_at == START + timedelta(hours=1, seconds=4)
-    assert chosen(store, sessions=["s1"], project="shop") == ["s1"]
+    assert selected_ids(store, sessions=["s1"], project="shop") == ["s1"]
 
 
 def test_an_id_with_a_slash_is_found_as_it_is(store: Store) -> None:
     """Some sources use paths as session ids."""
     filled(store, *session("agent/main", 4))
-    assert chosen(store, sessions=["agent/main"]) == ["agent/main"]
-    assert chosen(store, sessions=["local/agent/main"]) == ["agent/main"]
+    assert selected_ids(store, sessions=["agent/main"]) == ["agent/main"]
+    assert selected_ids(store, sessions=["local/agent/main"]) == ["agent/main"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words", "hint"),
+    ("selection", "message", "hint"),
     [
         ({"sessions": ["s1", "nobody"]}, "there is no session 'nobody'", "driftline runs"),
         ({"sessions": ["north/s1"]}, "there is no session 'north/s1'", "driftline runs"),
@@ -152,12 +161,12 @@ def test_an_id_with_a_slash_is_found_as_it_is(store: Store) -> None:
         ({"sessions": ["x" * 500]}, f"there is no session '{'x' * 100}'", "driftline runs"),
     ],
 )
-def test_an_invalid_selection_is_refused_with_a_message(store: Store, wanted: Any, words: str, hint: str) -> None:
+def test_an_invalid_selection_is_refused_with_a_message(store: Store, selection: Any, message: str, hint: str) -> None:
     """Evaluating the wrong sessions would cost money."""
     filled(store, *session("round", 5, connection="anchors", project="anchors.ops"))
     with pytest.raises(InputError) as caught:
-        chosen(store, **wanted)
-    assert words in str(caught.value)
+        selected_ids(store, **selection)
+    assert message in str(caught.value)
     assert hint in caught.value.hint
 
 
@@ -169,12 +178,12 @@ def test_a_run_contains_the_stored_data_of_its_session(store: Store) -> None:
         ("agent-events", event("s1", 0, event="tool_call", tool="rotate", args={"key": "main"})),
         ("agent-events", event("s1", 1, event="tool_output", tool="rotate", output="done")),
     )
-    fields = {
-        one.run.session_id: one
-        for one in read_runs(store.cursor(), finished_sessions(store.cursor(), SessionSelection()), Policy())
+    session_runs = {
+        session_run.run.session_id: session_run
+        for session_run in read_runs(store.cursor(), finished_sessions(store.cursor(), SessionSelection()), Policy())
     }
 
-    run = fields["s1"].run
+    run = session_runs["s1"].run
     assert [turn.agent_response for turn in run.turns] == ["It is done.", "And tested."]
     assert [step.tool for step in run.steps] == ["rotate", "rotate"]
     assert run.model == SONNET
@@ -182,20 +191,25 @@ def test_a_run_contains_the_stored_data_of_its_session(store: Store) -> None:
     assert run.project == "ops"
     assert run.trust is None
     assert run.is_whole
-    assert [one.warnings for one in fields.values()] == [()] * 3
-    assert {name: len(one.run.steps) for name, one in fields.items()} == {"s1": 2, "s2": 0, "s3": 0}
+    assert [session_run.warnings for session_run in session_runs.values()] == [()] * 3
+    assert {session_id: len(session_run.run.steps) for session_id, session_run in session_runs.items()} == {
+        "s1": 2,
+        "s2": 0,
+        "s3": 0,
+    }
 
 
 def test_reading_several_sessions_together_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of sessions read together affects only the speed."""
     sessions = finished_sessions(store.cursor(), SessionSelection())
-    together = list(read_runs(store.cursor(), sessions, Policy()))
+    read_together = list(read_runs(store.cursor(), sessions, Policy()))
     monkeypatch.setattr(reading, "BATCH_BYTES", 1)
-    one_by_one = list(read_runs(store.cursor(), sessions, Policy()))
+    read_separately = list(read_runs(store.cursor(), sessions, Policy()))
     monkeypatch.setattr(reading, "AT_ONCE", 1)
 
-    assert [one.run.session_id for one in together] == ["s3", "s2", "s1"]
-    assert together == one_by_one == list(read_runs(store.cursor(), sessions, Policy()))
+    assert [session_run.run.session_id for session_run in read_together] == ["s3", "s2", "s1"]
+    assert read_separately == read_together
+    assert list(read_runs(store.cursor(), sessions, Policy())) == read_together
 
 
 def test_the_middle_of_a_huge_session_is_skipped_with_a_note(store: Store) -> None:
@@ -286,7 +300,7 @@ def test_an_ambiguous_or_oversized_selection_is_refused(store: Store, given: Any
 def test_a_completed_evaluation_is_reused_without_a_call(store: Store) -> None:
     """The same inputs give the same evaluation, numbered as in the current selection."""
     first = prepared(store)
-    evaluated(store, first.requests, Examiner())
+    evaluated(store, first.requests, CyclingJudge())
 
     repeated = prepared(store, sessions=["s3"])
     (reused,) = repeated.reused
@@ -309,12 +323,12 @@ def test_a_completed_evaluation_is_reused_without_a_call(store: Store) -> None:
 
 def test_a_failed_evaluation_is_requested_again_and_keeps_its_answers(store: Store) -> None:
     """Only failed questions are paid for again."""
-    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner("provider_error"))
+    evaluated(store, prepared(store, sessions=["s1"]).requests, CyclingJudge("provider_error"))
 
     (request,) = prepared(store, sessions=["s1"]).requests
     assert request.attempt == 1
     assert len(request.earlier_judgements) == 3
-    evaluated(store, [request], Examiner("answered", "provider_error", "answered"))
+    evaluated(store, [request], CyclingJudge("answered", "provider_error", "answered"))
     partly = prepared(store, sessions=["s1"])
     (reused,) = partly.reused
     assert reused.evaluation.status == "completed"
@@ -327,7 +341,7 @@ def test_a_failed_evaluation_is_requested_again_and_keeps_its_answers(store: Sto
     assert third.attempt == 2
     assert retried.estimate.calls == 1
     assert retried.estimate.answered == 2
-    judge = Examiner()
+    judge = CyclingJudge()
     evaluated(store, [third], judge)
     assert len(judge.asked) == 1
     (reused,) = prepared(store, sessions=["s1"], retry_failed=True).reused
@@ -337,15 +351,15 @@ def test_a_failed_evaluation_is_requested_again_and_keeps_its_answers(store: Sto
 
 def test_answers_of_another_evaluation_of_the_run_are_reused(store: Store) -> None:
     """Another aggregation is another evaluation that reuses the answers; more repetitions ask only the new ones."""
-    evaluated(store, [], Examiner())  # exchanges are scored before, so that outcomes are those of the evaluation
-    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner("answered", "provider_error", "answered"))
+    evaluated(store, [], CyclingJudge())  # exchanges are scored before, so that outcomes are those of the evaluation
+    evaluated(store, prepared(store, sessions=["s1"]).requests, CyclingJudge("answered", "provider_error", "answered"))
 
     wider = plan(judge_run_id="five", method="mean", repetitions=5, dimension_policies={"task": {"policy": "weighted"}})
     preparation = prepared(store, wider, sessions=["s1"])
     assert preparation.estimate.answered == 2
     assert preparation.estimate.calls == 3
     assert len(preparation.requests[0].earlier_judgements) == 2
-    judge = Examiner()
+    judge = CyclingJudge()
     evaluated(store, preparation.requests, judge)
     assert len(judge.asked) == 3
     (reused,) = prepared(store, wider, sessions=["s1"]).reused
@@ -364,13 +378,13 @@ def test_answers_of_another_evaluation_of_the_run_are_reused(store: Store) -> No
 
 def test_an_answer_is_reused_within_its_session_only(store: Store) -> None:
     """Two sessions with the same texts are separate runs."""
-    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
+    evaluated(store, prepared(store, sessions=["s1"]).requests, CyclingJudge())
     assert prepared(store, plan(method="mean"), sessions=["s3"]).estimate.answered == 0
 
 
 def test_a_real_judge_reuses_nothing_from_a_simulated_one(store: Store) -> None:
     """Scores of a simulated judge must not pass for real ones; real answers may always be reused."""
-    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner(simulated=True))
+    evaluated(store, prepared(store, sessions=["s1"]).requests, CyclingJudge(simulated=True))
     assert prepared(store, sessions=["s1"]).estimate.reused == 1
     for variant in (plan(), plan(method="mean")):
         preparation = prepared(store, variant, sessions=["s1"], takes_simulated=False)
@@ -378,7 +392,7 @@ def test_a_real_judge_reuses_nothing_from_a_simulated_one(store: Store) -> None:
         assert preparation.estimate.answered == 0
         assert preparation.estimate.calls == 3
 
-    judge = Examiner()
+    judge = CyclingJudge()
     evaluated(store, prepared(store, sessions=["s1"], takes_simulated=False).requests, judge)
     assert len(judge.asked) == 3
     for takes_simulated in (True, False):
@@ -390,9 +404,9 @@ def test_a_real_judge_reuses_nothing_from_a_simulated_one(store: Store) -> None:
 
 def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
     """A failed attempt must not hide a paid score; a later successful attempt replaces it."""
-    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner(simulated=True))
+    evaluated(store, prepared(store, sessions=["s1"]).requests, CyclingJudge(simulated=True))
     (request,) = prepared(store, sessions=["s1"], takes_simulated=False).requests
-    evaluated(store, [request], Examiner("provider_error"))
+    evaluated(store, [request], CyclingJudge("provider_error"))
     with closing(store.cursor()) as cursor:
         add_temporary_views(cursor)
         query = "SELECT revision, status, final_score FROM evaluations"
@@ -414,7 +428,7 @@ def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
     assert reused.evaluation.revision == 0
     (third,) = prepared(store, sessions=["s1"], takes_simulated=False).requests
     assert third.attempt == 2
-    evaluated(store, [third], Examiner())
+    evaluated(store, [third], CyclingJudge())
     (reused,) = prepared(store, sessions=["s1"]).reused
     assert reused.evaluation.revision == 2
     assert reused.evaluation.status == "completed"
@@ -423,10 +437,10 @@ def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
 
 def test_a_failed_evaluation_of_a_longer_run_hides_no_finished_one(store: Store) -> None:
     """A continued session is evaluated under another id; the old result stays until the new one is finished."""
-    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
+    evaluated(store, prepared(store, sessions=["s1"]).requests, CyclingJudge())
     filled(store, *session("s1", 9))
     (longer,) = prepared(store, sessions=["s1"]).requests
-    evaluated(store, [longer], Examiner("provider_error"))
+    evaluated(store, [longer], CyclingJudge("provider_error"))
     with closing(store.cursor()) as cursor:
         add_temporary_views(cursor)
         statuses = cursor.execute(
@@ -439,7 +453,7 @@ def test_another_model_price_makes_no_new_evaluation(store: Store) -> None:
     """A changed price does not change the run: the result is reused and shown at current prices."""
     filled(store, *session("told", 4, input_tokens=500, output_tokens=100))
     request = prepared(store, sessions=["told"]).requests[0]
-    evaluated(store, [request], Examiner())
+    evaluated(store, [request], CyclingJudge())
     rates = {"input": 1_000.0, "output": 1_000.0, "source": "an offer", "read_on": "2026-10-01"}
     dear = Policy.model_validate({"prices": {SONNET: rates}})
     (reused,) = prepare(store, dear, [case()], [plan()], "Judge it.", SessionSelection(sessions=["told"]), AT).reused
@@ -453,7 +467,7 @@ def test_an_unanswered_request_is_resumed(store: Store) -> None:
     filled(store, *(("evaluation-requests", request) for request in first.requests[:2]))
 
     resumed = prepared(store)
-    assert [request.request_id for request in first.requests[:2]] == [one.request_id for one in resumed.taken_up]
+    assert [request.request_id for request in first.requests[:2]] == [request.request_id for request in resumed.taken_up]
     assert resumed.requests == [first.requests[2]]
     assert resumed.estimate.evaluations == 3
     assert resumed.estimate.taken_up == 2
@@ -482,10 +496,10 @@ def test_a_resumed_request_uses_only_the_answers_that_it_carries(store: Store) -
     """A continued request is unchanged: answers given elsewhere since then are not reused, and are paid for."""
     mean, last = plan(method="mean"), plan(judge_run_id="four", repetitions=4)
     (before,) = prepared(store, mean, sessions=["s1"]).requests
-    evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
+    evaluated(store, prepared(store, sessions=["s1"]).requests, CyclingJudge())
     filled(store, ("evaluation-requests", before), ("evaluation-requests", *prepared(store, last, sessions=["s1"]).requests))
     preparation = prepared(store, mean, last, sessions=["s1"])
-    assert [len(one.earlier_judgements) for one in preparation.taken_up] == [0, 3]
+    assert [len(request.earlier_judgements) for request in preparation.taken_up] == [0, 3]
     assert preparation.estimate.answered == 3
     assert preparation.estimate.calls == 4
 
@@ -500,7 +514,7 @@ def test_a_request_that_became_a_dead_letter_is_requested_again(store: Store) ->
 
     preparation = prepared(store, sessions=["s1"])
     assert preparation.taken_up == []
-    assert [one.attempt for one in preparation.requests] == [1]
+    assert [request.attempt for request in preparation.requests] == [1]
     assert next_attempt(request, 1, ()).request_id == preparation.requests[0].request_id
 
 

@@ -42,7 +42,7 @@ def bounds_of(
             bounds = PromptBounds(MessagesApi(client), asyncio.get_running_loop().time)
             if distrusted:
                 bounds.distrust(distrusted)
-            return [[one async for one in bounds.bounds(question, asked)] for question, asked in requests]
+            return [[bound async for bound in bounds.bounds(question, request)] for question, request in requests]
 
     return asyncio.run(work())
 
@@ -59,31 +59,31 @@ def test_no_prompt_has_more_tokens_than_its_bounds(
     repair = None if repaired is None else Repair(repaired, ("score: missing",))
     request = build_request(question, ModelTraits(cache_minimum=512), BOUNDARY, repair, output_mode=output_mode)
     api = CountingApi(tokens)
-    (bound,) = bounds_of(api, (question, request))
+    (estimates,) = bounds_of(api, (question, request))
 
-    async def billed() -> int:
+    async def bill_request() -> int:
         async with open_client(None, "http://127.0.0.1:9", ClientOptions(5, 1, transport=api)) as client:
             return (await client.messages.create(**message_parameters(request))).usage.input_tokens
 
-    used = asyncio.run(billed())
-    assert all(used <= estimate.tokens for estimate in bound)
-    assert all(estimate.written <= estimate.tokens for estimate in bound)
-    assert sorted(bound, key=lambda one: -one.tokens) == bound
+    billed_tokens = asyncio.run(bill_request())
+    assert all(billed_tokens <= estimate.tokens for estimate in estimates)
+    assert all(estimate.written <= estimate.tokens for estimate in estimates)
+    assert estimates == sorted(estimates, key=lambda estimate: -estimate.tokens)
 
 
 @given(TEXTS)
 def test_a_text_is_bounded_by_the_bytes_of_its_longest_normal_form(text: str) -> None:
-    """A normalising tokenizer turns one ligature into eighteen letters, which an adversary may use."""
+    """A normalizing tokenizer turns one ligature into eighteen letters, which an adversary may use."""
     assert len(text.encode("utf-8", "surrogatepass")) <= byte_tokens(text)
     assert byte_tokens("\ufdfa") == 33
 
 
 def test_unchanged_parts_are_counted_once() -> None:
-    """A count is free, but takes as long as a call."""
+    """A count is free but takes as long as a call."""
     api = CountingApi(TOKENIZERS["four characters a token"])
-    requests = [(one, build_request(one, ModelTraits(), BOUNDARY)) for one in map(question_of, ("a", "b", "c"))]
+    requests = [(question, build_request(question, ModelTraits(), BOUNDARY)) for question in map(question_of, ("a", "b", "c"))]
     bounds = bounds_of(api, *requests)
-    assert api.counted == 1 + len(requests), "the instructions once, and each prompt because its nearest bound was requests for"
+    assert api.counted == 1 + len(requests), "the instructions are counted once, and each prompt once"
     for (question, _), (first, nearest) in zip(requests, bounds, strict=True):
         assert nearest.tokens < first.tokens < question.texts_size / 2
 

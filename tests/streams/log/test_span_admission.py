@@ -56,11 +56,11 @@ ATTRIBUTES = st.fixed_dictionaries(
 RATING = Event("gen_ai.evaluation.result", {"gen_ai.evaluation.name": "a", "gen_ai.evaluation.explanation": SECRET})
 
 
-def observed(place: int, attributes: Mapping[str, Any], events: tuple[Event, ...] = ()) -> ReceivedSpan:
+def observed(number: int, attributes: Mapping[str, Any], events: tuple[Event, ...] = ()) -> ReceivedSpan:
     """Return a span with these attributes."""
     return ReceivedSpan(
         "1" * 32,
-        f"{place:016}",
+        f"{number:016}",
         None,
         attributes.get("gen_ai.agent.name", ""),
         "",
@@ -85,17 +85,20 @@ def records_together(spans: list[ReceivedSpan], owner: SpanOwner, redactor: Reda
     st.booleans(),
 )
 def test_spans_admitted_together_give_the_same_records_as_alone(
-    given_spans: list[tuple[dict[str, Any], bool]], agent: str | None, is_hiding: bool
+    spans_attributes: list[tuple[dict[str, Any], bool]], agent: str | None, is_hiding: bool
 ) -> None:
     """The prefilter for hundreds of spans must not miss a secret, a length or a depth."""
     redactor = Redactor(Policy().redaction.model_copy(update={"enabled": is_hiding}))
     owner = SpanOwner("c", "p", agent)
-    spans = [observed(place, one, (RATING,) if rated else ()) for place, (one, rated) in enumerate(given_spans)]
+    spans = [
+        observed(number, attributes, (RATING,) if is_rated else ())
+        for number, (attributes, is_rated) in enumerate(spans_attributes)
+    ]
     labels = Policy().defaults.traces.labels
     alone = {span.span_id: build_span_record(span, owner, redactor, build.START, labels) for span in spans}
-    together = records_together(spans, owner, redactor)
-    assert together
-    assert together == [alone[one.span_id] for one in together]
+    records = records_together(spans, owner, redactor)
+    assert records
+    assert records == [alone[record.span_id] for record in records]
 
 
 def test_calls_beyond_the_maximum_are_truncated() -> None:

@@ -105,9 +105,9 @@ def test_unused_live_costs_are_not_charged_under_another_methodology(
     assert document["dispositions"]["unscored"] > TURNS
     with Store(judged) as store:
         rows = store.cursor().execute("SELECT judgement_id, cost_usd FROM judgements").fetchall()
-    paid = {judgement: nano_of(cost) for judgement, cost in rows}
-    replayed = [decode(one) for one in merged_scores_in(result(judged, "other"))]
-    assert [sum(paid[judgement] for judgement in score.judgement_ids) for score in replayed] == [  # type: ignore[attr-defined]
+    costs = {judgement_id: nano_of(cost) for judgement_id, cost in rows}
+    replayed = [decode(score) for score in merged_scores_in(result(judged, "other"))]
+    assert [sum(costs[judgement_id] for judgement_id in score.judgement_ids) for score in replayed] == [  # type: ignore[attr-defined]
         nano_of(score.cost_usd or 0)  # type: ignore[attr-defined]
         for score in replayed
     ]
@@ -152,12 +152,13 @@ def test_batches_give_the_same_scores_at_half_the_price(
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5, costCapPerSession: null}")
     common = ("--policy", policy, "--yes", "--workers", "1")
     live = replay(driftline, *common, "--judge", "live", "--label", "live-again")
-    one_by_one = simulator.requests
+    live_requests = simulator.requests
     simulator.reset("answer")
     batch = replay(driftline, *common, "--judge", "batch", "--label", "in-batches")
-    assert one_by_one == sum(live["calls"].values()) == sum(batch["calls"].values())
+    assert sum(live["calls"].values()) == live_requests
+    assert sum(batch["calls"].values()) == live_requests
     assert live["dispositions"] == batch["dispositions"]
-    assert len(scores_in(judged)) == batch["scores"]
+    assert batch["scores"] == len(scores_in(judged))
     assert batch["cost_usd"] == pytest.approx(live["cost_usd"] / 2, rel=0.2)
 
 
@@ -168,22 +169,23 @@ def test_an_interrupted_batch_is_resumed_and_not_asked_again(
     monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, max_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
     arguments = ("--policy", policy, "--yes", "--workers", "1", "--judge", "batch", "--label", "cut")
-    judgement, judgements = DurableBudget.record_judgement, []
+    record_judgement = DurableBudget.record_judgement
+    verdicts = []
 
-    async def cut_short(self: DurableBudget, verdict: Verdict) -> Judgement:
-        judgements.append(verdict)
-        if len(judgements) == 5:
+    async def interrupt_fifth(self: DurableBudget, verdict: Verdict) -> Judgement:
+        verdicts.append(verdict)
+        if len(verdicts) == 5:
             raise KeyboardInterrupt
-        return await judgement(self, verdict)
+        return await record_judgement(self, verdict)
 
-    monkeypatch.setattr(DurableBudget, "record_judgement", cut_short)
+    monkeypatch.setattr(DurableBudget, "record_judgement", interrupt_fifth)
     code, _, err = driftline("replay", *arguments)
     assert code == ExitCode.INTERRUPTED, err
     assert "run the same command to continue" in err
-    monkeypatch.setattr(DurableBudget, "record_judgement", judgement)
+    monkeypatch.setattr(DurableBudget, "record_judgement", record_judgement)
     document = replay(driftline, *arguments)
     assert document["calls"] == {"answered": simulator.requests}
-    assert len(scores_in(judged)) == document["scores"]
+    assert document["scores"] == len(scores_in(judged))
 
 
 def test_without_a_judge_the_error_says_what_to_set(driftline: Command, database: Path) -> None:

@@ -57,17 +57,19 @@ def topic(choices: Sequence[int], agent: str | None, source: str | None, ended_b
     return records
 
 
-def without_places(record: Diagnosis) -> Diagnosis:
+def without_offsets(record: Diagnosis) -> Diagnosis:
     """Return the record without fields that depend on offsets: revision, times, ids of events."""
     causes = tuple(msgspec.structs.replace(cause, evidence=()) for cause in record.failure_causes)
-    same = {"revision": 0, "started_at": None, "ended_at": None, "closed_at": build.START, "evidence_digest": ""}
-    return msgspec.structs.replace(record, failure_causes=causes, **same)
+    neutral_values = {"revision": 0, "started_at": None, "ended_at": None, "closed_at": build.START, "evidence_digest": ""}
+    return msgspec.structs.replace(record, failure_causes=causes, **neutral_values)
 
 
-def diagnosed(records: Sequence[Record], cuts: Sequence[int] = ()) -> list[Diagnosis]:
-    """Return the diagnoses of a topic that is cut into batches at these indexes."""
-    step, states, diagnoses = DiagnosisStep(POLICY), dict[str, bytes](), list[Diagnosis]()
-    for first, end in itertools.pairwise(sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})):
+def diagnose_batches(records: Sequence[Record], batch_starts: Sequence[int] = ()) -> list[Diagnosis]:
+    """Return the diagnoses of a topic whose batches begin at these indexes."""
+    step = DiagnosisStep(POLICY)
+    states: dict[str, bytes] = {}
+    diagnoses: list[Diagnosis] = []
+    for first, end in itertools.pairwise(sorted({0, len(records), *(start for start in batch_starts if start < len(records))})):
         outcome = step(build.batch("agent-events", records[first:end], first_offset=first), states)
         states |= outcome.states
         diagnoses += [record for _, record in outcome.records if isinstance(record, Diagnosis)]
@@ -76,43 +78,46 @@ def diagnosed(records: Sequence[Record], cuts: Sequence[int] = ()) -> list[Diagn
 
 @given(CHOICES, AGENTS, SOURCES, AGENTS, st.lists(st.integers(1, 12), max_size=4))
 def test_the_diagnosis_of_events_does_not_depend_on_ends_before_or_between_them(
-    choices: list[int], agent: str | None, source: str | None, ended_by: str | None, cuts: list[int]
+    choices: list[int], agent: str | None, source: str | None, ended_by: str | None, batch_starts: list[int]
 ) -> None:
     """A session may be closed before its events arrive: thresholds and agent still come from the events."""
     with_ends = [choice for choice in choices if choice != SESSION_END]
     events = [choice for choice in with_ends if choice != CLOSING]
-    diagnoses = diagnosed(topic(with_ends, agent, source, ended_by), cuts)
-    (expected,) = diagnosed(topic(events, agent, source, ended_by))
-    assert without_places(expected) == without_places(diagnoses[-1])
+    diagnoses = diagnose_batches(topic(with_ends, agent, source, ended_by), batch_starts)
+    (expected,) = diagnose_batches(topic(events, agent, source, ended_by))
+    assert without_offsets(diagnoses[-1]) == without_offsets(expected)
 
 
 @given(CHOICES, AGENTS, SOURCES, AGENTS, st.lists(st.integers(1, 12), max_size=4))
 def test_diagnoses_with_ends_do_not_depend_on_batch_boundaries(
-    choices: list[int], agent: str | None, source: str | None, ended_by: str | None, cuts: list[int]
+    choices: list[int], agent: str | None, source: str | None, ended_by: str | None, batch_starts: list[int]
 ) -> None:
     """The first events may be in the batch of an earlier end, which must ignore them."""
     records = topic(choices, agent, source, ended_by)
-    assert diagnosed(records) == diagnosed(records, cuts)
+    assert diagnose_batches(records, batch_starts) == diagnose_batches(records)
 
 
 @given(CHOICES)
 def test_revisions_increase_and_only_a_session_without_events_has_no_trust(choices: list[int]) -> None:
     """A session without evidence never scores 100, and never becomes a second run."""
-    diagnoses = diagnosed(topic(choices, "scout", None, "scout"))
-    assert list(range(len(diagnoses))) == [one.revision for one in diagnoses]
+    diagnoses = diagnose_batches(topic(choices, "scout", None, "scout"))
+    revisions = [diagnosis.revision for diagnosis in diagnoses]
+    assert revisions == list(range(len(diagnoses)))
     for diagnosis in diagnoses:
-        is_alone = diagnosis.event_count == 0
-        assert is_alone == (diagnosis.trust_score is None) == (diagnosis.readiness_level == "insufficient_evidence")
-        assert not (
-            is_alone
-            and (diagnosis.failure_causes or diagnosis.started_at or diagnosis.ended_at or diagnosis.cost_analysis.total_tokens)
-        )
+        has_no_events = diagnosis.event_count == 0
+        assert (diagnosis.trust_score is None) == has_no_events
+        assert (diagnosis.readiness_level == "insufficient_evidence") == has_no_events
+        if has_no_events:
+            assert not diagnosis.failure_causes
+            assert diagnosis.started_at is None
+            assert diagnosis.ended_at is None
+            assert not diagnosis.cost_analysis.total_tokens
 
 
 def test_a_repeated_end_gives_no_second_diagnosis_and_a_later_end_updates_it() -> None:
     """The same end may be recorded twice; a session that continues and ends again is one run with a later end."""
     ends = [build.closing("s1", number) for number in (5, 5, 4, 9)]
-    assert [(diagnosis.revision, diagnosis.closed_at) for diagnosis in diagnosed(ends)] == [
+    assert [(diagnosis.revision, diagnosis.closed_at) for diagnosis in diagnose_batches(ends)] == [
         (0, ends[0].closed_at),
         (1, ends[3].closed_at),
     ]

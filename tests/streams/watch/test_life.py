@@ -1,4 +1,4 @@
-"""The life of an incident: who has it, what ends it, and what each end leaves of the reference."""
+"""The life of an incident: what changes its status, what ends it, and which days each end removes from the reference."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def decide(store: Store, incident: Incident, decision: str, at: datetime, author
     return decision_result
 
 
-def known(store: Store) -> list[Incident]:
+def load_incidents(store: Store) -> list[Incident]:
     """Return the incidents of the project, oldest first."""
     return list(query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]}))
 
@@ -102,7 +102,7 @@ def test_a_recovered_incident_resolves_itself_and_its_days_leave_the_reference(s
     check(store, END - 10 * DAY)
     for back in range(9, -1, -1):
         check(store, END - back * DAY)
-    (incident,) = known(store)
+    (incident,) = load_incidents(store)
     assert incident.status == RESOLVED
     assert incident.resolution == "recovered"
     assert incident.resolved_by == "driftline"
@@ -117,7 +117,7 @@ def test_a_change_that_recovered_before_it_was_found_is_resolved_by_the_same_che
     """An import of last month's records is checked once, so an open incident would stay open forever."""
     put(store, "scores", history(dip(16, 11), 60))
     result = check(store)
-    (incident,) = known(store)
+    (incident,) = load_incidents(store)
     assert incident.revision == 1
     assert incident.status == RESOLVED
     assert incident.resolution == "recovered"
@@ -133,11 +133,13 @@ def test_a_spike_is_open_until_its_rate_recovers(store: Store) -> None:
     states = []
     for back in range(25, -1, -1):
         check(store, END - back * DAY)
-        states.append([(incident.status, incident.resolution) for incident in known(store) if incident.type == "anomaly_spike"])
+        states.append(
+            [(incident.status, incident.resolution) for incident in load_incidents(store) if incident.type == "anomaly_spike"]
+        )
     state_changes = [list(group) for group, _ in itertools.groupby(states)]
     assert state_changes == [[], [("open", None)], [(RESOLVED, "recovered")]]
     assert 2 + 20 <= states.count([("open", None)]) <= 2 + 22
-    (spike,) = (incident for incident in known(store) if incident.type == "anomaly_spike")
+    (spike,) = (incident for incident in load_incidents(store) if incident.type == "anomaly_spike")
     assert spike.last_day is not None
     assert spike.last_day.date() == (END - 4 * DAY).date()
 
@@ -147,7 +149,7 @@ def test_a_recovery_is_not_an_improvement(store: Store) -> None:
     put(store, "scores", history(dip(20, 9, to=0.6), 60, a_day=30))
     for back in range(12, -1, -1):
         check(store, END - back * DAY)
-    assert [(incident.direction, incident.resolution) for incident in known(store)] == [("down", "recovered")]
+    assert [(incident.direction, incident.resolution) for incident in load_incidents(store)] == [("down", "recovered")]
 
 
 @pytest.mark.parametrize("decision", [ACKNOWLEDGED, OPEN])
@@ -158,7 +160,7 @@ def test_an_ongoing_incident_stays_open_and_keeps_its_reference(store: Store, de
     decide(store, opened, decision, END - 15 * DAY)
     for back in range(14, -1, -1):
         check(store, END - back * DAY)
-    (incident,) = known(store)
+    (incident,) = load_incidents(store)
     assert is_live(incident)
     assert derive_references([incident]) == {}
     assert incident.acknowledged_by == ("ann" if decision == ACKNOWLEDGED else None)
@@ -185,7 +187,7 @@ def test_a_resolved_change_that_continues_is_found_again(store: Store) -> None:
     assert resolved.resolved_by == "ann"
     for back in range(14, -1, -1):
         check(store, END - back * DAY)
-    first, second = known(store)
+    first, second = load_incidents(store)
     assert first.status == RESOLVED
     assert second.status == OPEN
     assert second.detected_at <= END - 10 * DAY
@@ -198,7 +200,7 @@ def test_an_accepted_new_normal_is_the_reference(store: Store) -> None:
     decide(store, opened, NEW_NORMAL, END - 25 * DAY)
     for back in range(24, -1, -1):
         check(store, END - back * DAY)
-    first, second = known(store)
+    first, second = load_incidents(store)
     assert first.status == RESOLVED
     assert first.resolution == "new_normal"
     assert second.status == OPEN
@@ -217,7 +219,9 @@ def test_a_change_after_a_decided_dip_is_found_within_four_days(store: Store, de
         check(store, END - back * DAY)
     # What was said to be fixed before it was may have been found again, and have recovered since.
     later = [
-        incident for incident in known(store) if incident.incident_id != opened.incident_id and incident.resolution is None
+        incident
+        for incident in load_incidents(store)
+        if incident.incident_id != opened.incident_id and incident.resolution is None
     ]
     assert [(incident.status, incident.direction) for incident in later] == [(OPEN, "down")]
     assert later[0].detected_at > END - fell * DAY
@@ -229,14 +233,14 @@ def test_a_reopened_incident_is_not_resolved_by_earlier_days(store: Store) -> No
     check(store, END - 6 * DAY)
     for back in range(5, 0, -1):
         check(store, END - back * DAY)
-    (incident,) = known(store)
+    (incident,) = load_incidents(store)
     assert incident.resolution == "recovered"
     decide(store, incident, OPEN, END - DAY)
     check(store, END)
-    assert known(store)[0].status == OPEN
+    assert load_incidents(store)[0].status == OPEN
     put(store, "scores", history(steady, 3, end=END + 3 * DAY, name="-later"))
     check(store, END + 3 * DAY)
-    assert known(store)[0].status == RESOLVED
+    assert load_incidents(store)[0].status == RESOLVED
 
 
 def test_a_check_of_an_earlier_time_ends_no_incident(store: Store) -> None:
@@ -245,7 +249,7 @@ def test_a_check_of_an_earlier_time_ends_no_incident(store: Store) -> None:
     (opened,) = check(store, END - 7 * DAY).opened
     decide(store, opened, OPEN, END - 7 * DAY)
     check(store, END - 20 * DAY)
-    assert is_live(known(store)[0])
+    assert is_live(load_incidents(store)[0])
 
 
 @given(
@@ -312,13 +316,13 @@ def test_an_accepted_incident_is_called_the_new_normal() -> None:
 
 
 def test_a_change_after_a_dismissed_false_incident_is_found_within_four_days(store: Store) -> None:
-    """The false incident was chance, so its scores stay in the reference."""
+    """The dismissed incident was chance, so its scores stay in the reference."""
     put(store, "scores", history(lambda back: 0.75 if back < 5 else 0.85, 60))
-    (false,) = (one for one in [plain(incident_id="false", tier="tier2", direction="down", metadata=_chance(12, 12))])
-    put(store, "incidents", [apply_decision(false, DISMISSED, "ann", END - 12 * DAY)])
+    false_alarm = plain(incident_id="false", tier="tier2", direction="down", metadata=_chance(12, 12))
+    put(store, "incidents", [apply_decision(false_alarm, DISMISSED, "ann", END - 12 * DAY)])
     for back in [*range(11, 6, -1), *range(5, -1, -1)]:
         check(store, END - back * DAY)
-    incidents = [incident for incident in known(store) if incident.incident_id != "false"]
+    incidents = [incident for incident in load_incidents(store) if incident.incident_id != "false"]
     assert [(incident.status, incident.direction) for incident in incidents] == [(OPEN, "down")]
     assert incidents[0].detected_at <= END - DAY
 
@@ -342,7 +346,7 @@ def weeks(store: Store, hours: Sequence[int]) -> list[tuple[str, str | None, dat
             None if incident.last_day is None else incident.last_day.date(),
             len(evidence_of(incident).moved),
         )
-        for incident in known(store)
+        for incident in load_incidents(store)
     ]
 
 

@@ -78,9 +78,12 @@ def rescored(scores: Sequence[Score], **changes: object) -> list[Score]:
     return [msgspec.structs.replace(score, revision=score.revision + 1, **changes) for score in scores]
 
 
-def shifted(scores: Sequence[Score], by: float) -> list[Score]:
+def shifted(scores: Sequence[Score], difference: float) -> list[Score]:
     """Return the scores with another Tier 2."""
-    return [msgspec.structs.replace(score, tier2_score=max(0.0, round((score.tier2_score or 0.0) + by, 3))) for score in scores]
+    return [
+        msgspec.structs.replace(score, tier2_score=max(0.0, round((score.tier2_score or 0.0) + difference, 3)))
+        for score in scores
+    ]
 
 
 def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
@@ -101,8 +104,10 @@ def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
     assert rule_evidence["changeInterval"][0] <= rule_evidence["change"] <= rule_evidence["changeInterval"][1] < -0.3
     assert [day["count"] for day in rule_evidence["days"]] == [10] * 6
     assert len(evidence["exchanges"]) == 10
-    assert all(one["score"] < 0.45 and one["scoreId"].startswith("score ops-") for one in evidence["exchanges"])
-    assert (evidence["samplingMix"][0]) == {
+    for exchange_evidence in evidence["exchanges"]:
+        assert exchange_evidence["score"] < 0.45
+        assert exchange_evidence["scoreId"].startswith("score ops-")
+    assert evidence["samplingMix"][0] == {
         "sampling_reason": "first_turns",
         "before": 350,
         "after": 60,
@@ -118,16 +123,16 @@ def test_the_queries_of_the_evidence_reproduce_it(store: Store) -> None:
     dimensions = (DimensionScore(dimension="scope_compliance", score=0.5),)
     put(store, "scores", history(fallen(6), 40, tier1_flags=("rude",), tier2_dimensions=dimensions))
     evidence = json.loads(check_project(store).incidents[0].metadata)
-    by_name = {one["name"]: one for one in evidence["queries"]}
+    queries_by_name = {named_query["name"]: named_query for named_query in evidence["queries"]}
     query_names = {"daily_averages", "watched_hours", "incident_exchanges", "sampling_change", "slices"}
-    assert set(by_name) == {*query_names, "reason_change", "dimension_change"}
-    for name, query in by_name.items():
+    assert set(queries_by_name) == {*query_names, "reason_change", "dimension_change"}
+    for name, query in queries_by_name.items():
         values = {key: _moment(value) for key, value in query["parameters"].items()}
         assert query_rows(store.cursor(), name, values), name
-    reproduced = query_rows(
-        store.cursor(), "incident_exchanges", {k: _moment(v) for k, v in by_name["incident_exchanges"]["parameters"].items()}
-    )
-    assert [one["scoreId"] for one in evidence["exchanges"]] == [row["score_id"] for row in reproduced]
+    parameters = queries_by_name["incident_exchanges"]["parameters"]
+    reproduced = query_rows(store.cursor(), "incident_exchanges", {name: _moment(value) for name, value in parameters.items()})
+    score_ids = [exchange_evidence["scoreId"] for exchange_evidence in evidence["exchanges"]]
+    assert score_ids == [row["score_id"] for row in reproduced]
 
 
 def _moment(value: Any) -> Any:
@@ -250,28 +255,30 @@ def test_reopening_withdraws_a_decision(store: Store) -> None:
     assert store.cursor().execute("SELECT status FROM reviews ORDER BY occurred_at").fetchall() == [("dismissed",), ("open",)]
 
 
-class Late(StorePublisher):
-    """A publisher of Kafka-like delays: records of the topics in `held` never reach the tables."""
+class DelayedPublisher(StorePublisher):
+    """A publisher whose records of the `delayed_topics` never reach the tables, like a sink on Kafka that is far behind."""
 
-    held: tuple[str, ...] = ()
+    delayed_topics: tuple[str, ...] = ()
 
     async def publish(self, topic: str, records: Sequence[Record]) -> PublishResult:
-        """Take them in, to land or not."""
-        return PublishResult(0, 0, []) if topic in self.held else await super().publish(topic, records)
+        """Store the records unless their topic is delayed."""
+        if topic in self.delayed_topics:
+            return PublishResult(0, 0, [])
+        return await super().publish(topic, records)
 
 
 def test_a_stored_decision_does_not_undo_a_later_one(store: Store) -> None:
     """A person dismisses and then re-opens an incident while the check sees only the first decision."""
     put(store, "scores", history(fallen(6), 40))
-    log = Late(store, Policy(), lambda: END)
+    log = DelayedPublisher(store, Policy(), lambda: END)
     watch = Watch(log)
 
     async def run() -> tuple[CheckResult, Incident | None]:
         (first,) = await watch.check(["ops"])
         incident_id = first.opened[0].incident_id
-        log.held = ("incidents",)
+        log.delayed_topics = ("incidents",)
         await watch.decide("ops", incident_id, DISMISSED, "ann")
-        log.held = ("incidents", "reviews")
+        log.delayed_topics = ("incidents", "reviews")
         await watch.decide("ops", incident_id, "open", "ann")
         (check,) = await watch.check(["ops"])
         return check, await watch.incident("ops", incident_id)
@@ -285,20 +292,25 @@ def test_a_stored_decision_does_not_undo_a_later_one(store: Store) -> None:
 
 
 def test_an_incident_of_another_project_is_not_changed(store: Store) -> None:
-    """Its id alone opens nothing, whether it is in the tables or was just published."""
+    """The id alone gives no access, whether the incident is stored or was just published."""
     put(store, "scores", history(fallen(6), 40))
-    log = Late(store, Policy(), lambda: END)
-    log.held = ("incidents",)
+    log = DelayedPublisher(store, Policy(), lambda: END)
+    log.delayed_topics = ("incidents",)
     watch = Watch(log)
 
     async def run() -> list[Incident | None]:
         (check,) = await watch.check(["ops"])
         published = check.opened[0].incident_id
-        log.held = ()
+        log.delayed_topics = ()
         await log.publish("incidents", [msgspec.structs.replace(check.opened[0], incident_id="landed")])
-        return [await watch.incident(project, one) for project in ("ops", "other") for one in (published, "landed")]
+        return [
+            await watch.incident(project, incident_id) for project in ("ops", "other") for incident_id in (published, "landed")
+        ]
 
-    assert [one is not None for one in asyncio.run(run())] == [True, True, False, False]
+    published_in_ops, stored_in_ops, *in_other_project = asyncio.run(run())
+    assert published_in_ops is not None
+    assert stored_in_ops is not None
+    assert in_other_project == [None, None]
 
 
 def test_a_baseline_is_refreshed_once_a_day(store: Store) -> None:
@@ -322,9 +334,9 @@ def test_an_open_incident_keeps_its_baseline(store: Store) -> None:
     before = check_project(store).baseline
     assert before is not None
     for day in range(1, 21):
-        now = check_project(store, END + day * DAY)
-        assert not now.is_new_baseline
-        assert now.baseline == before
+        result = check_project(store, END + day * DAY)
+        assert not result.is_new_baseline
+        assert result.baseline == before
     decide(store, only(store), DISMISSED, END + 20 * DAY)
     assert check_project(store, END + 20 * DAY + 2 * HOUR).is_new_baseline
 
@@ -439,7 +451,7 @@ def test_an_increase_of_anomalies_is_a_spike(store: Store) -> None:
     rule_evidence = json.loads(spikes[0].metadata)["rules"]["rate_ratio"]
     assert rule_evidence["anomalies"] == 24
     assert rule_evidence["exchanges"] == 54
-    assert {one["reason"] for one in json.loads(spikes[0].metadata)["exchanges"]} == {"odd"}
+    assert {listed["reason"] for listed in json.loads(spikes[0].metadata)["exchanges"]} == {"odd"}
 
 
 @pytest.mark.parametrize("since", [1, 5, 12])
@@ -524,8 +536,10 @@ def test_a_second_fall_within_two_weeks_has_its_own_first_day(store: Store, late
         incident for back in (*range(later, 4, -3), 3, 2, 1, 0) for incident in check_project(store, END - back * DAY).opened
     ]
 
-    assert [None if number == 0 else "fell further" in incident.title for number, incident in enumerate(opened)] == [None, True]
-    assert [one.first_day.date() for one in opened if one.first_day] == [END.date() - (3 + later) * DAY, END.date() - 3 * DAY]
+    first_fall, second_fall = opened
+    assert first_fall.first_day.date() == END.date() - (3 + later) * DAY
+    assert second_fall.first_day.date() == END.date() - 3 * DAY
+    assert "fell further" in second_fall.title
 
 
 def test_history_imported_beside_live_data_is_no_fall_of_today(store: Store) -> None:
@@ -533,7 +547,7 @@ def test_history_imported_beside_live_data_is_no_fall_of_today(store: Store) -> 
     live = history(steady, 30, name="live", a_day=20)
     older = history(lambda _: 0.97, 40, end=END - 12 * DAY, name="old", a_day=20)
     for scores, delay in ((live, timedelta(minutes=1)), (older, 60 * DAY)):
-        put(store, "exchanges", [came(score, score.exchange_at + delay) for score in scores])
+        put(store, "exchanges", [ingested_exchange(score, score.exchange_at + delay) for score in scores])
         put(store, "scores", scores)
     (check,) = check_project(store).incidents
 
@@ -548,7 +562,7 @@ def test_history_that_ends_where_live_data_begins_is_no_fall(store: Store) -> No
     live = history(steady, 20, name="live", a_day=20)
     older = history(lambda _: 0.97, 30, end=END - 21 * DAY, name="old", a_day=20)
     for scores, delay in ((live, timedelta(minutes=1)), (older, 60 * DAY)):
-        put(store, "exchanges", [came(score, score.exchange_at + delay) for score in scores])
+        put(store, "exchanges", [ingested_exchange(score, score.exchange_at + delay) for score in scores])
         put(store, "scores", scores)
     (check,) = check_project(store).incidents
 
@@ -561,14 +575,12 @@ def test_history_that_ends_where_live_data_begins_is_no_fall(store: Store) -> No
 def test_a_fall_in_records_of_one_source_is_a_fall(store: Store, arrives: str) -> None:
     """If all records came the same way, or none came live before the fall, the import does not explain it."""
     scores = history(fallen(6), 40, a_day=20)
-    late = {"all live": lambda _: False, "all imported": lambda _: True, "imported up to yesterday": lambda at: at < END - DAY}[
-        arrives
-    ]
-    put(
-        store,
-        "exchanges",
-        [came(score, score.exchange_at + (50 * DAY if late(score.exchange_at) else HOUR)) for score in scores],
-    )
+    exchanges = []
+    for score in scores:
+        is_imported = arrives == "all imported" or (arrives == "imported up to yesterday" and score.exchange_at < END - DAY)
+        delay = 50 * DAY if is_imported else HOUR
+        exchanges.append(ingested_exchange(score, score.exchange_at + delay))
+    put(store, "exchanges", exchanges)
     put(store, "scores", scores)
     (check,) = check_project(store).incidents
 
@@ -576,52 +588,52 @@ def test_a_fall_in_records_of_one_source_is_a_fall(store: Store, arrives: str) -
     assert "History" not in check.title
 
 
-def came(score: Score, at: datetime) -> Exchange:
+def ingested_exchange(score: Score, at: datetime) -> Exchange:
     """Return the exchange of a score, ingested at a given time."""
     return exchange(
         score.session_id, 1, project="ops", exchange_id=score.exchange_id, occurred_at=score.exchange_at, ingested_at=at
     )
 
 
-def spots(store: Store, at: datetime = END) -> list[tuple[str, str, int]]:
+def load_blind_spots(store: Store, at: datetime = END) -> list[tuple[str, str, int]]:
     """Return the blind spots of a check: reason, subject and count."""
-    looked = check_project(store, at).project_check
-    assert looked is not None
-    return [(spot.reason, spot.subject, spot.count) for spot in looked.blind_spots]
+    project_check = check_project(store, at).project_check
+    assert project_check is not None
+    return [(spot.reason, spot.subject, spot.count) for spot in project_check.blind_spots]
 
 
 def test_a_fully_compared_project_has_no_blind_spot(store: Store) -> None:
     """Nobody reads a notice that is always there."""
     put(store, "scores", history(steady, 40, agent="scout"))
-    assert spots(store) == []
+    assert load_blind_spots(store) == []
 
 
 def test_a_new_judge_makes_the_judged_tiers_a_blind_spot(store: Store) -> None:
     """The absence of incidents for two weeks after a change of the judge is no good news."""
     put(store, "scores", history(steady, 40, end=END - 4 * DAY))
     put(store, "scores", history(steady, 3, name="new", judge_model="claude-opus-5"))
-    assert spots(store) == [("new_judge", "claude-opus-5", 4)]
+    assert load_blind_spots(store) == [("new_judge", "claude-opus-5", 4)]
 
 
 def test_scores_of_a_second_judge_are_counted(store: Store) -> None:
     """Of two concurrent judges, only the one with most scores is compared."""
     put(store, "scores", history(steady, 40, a_day=6))
     put(store, "scores", history(steady, 40, a_day=4, name="other", judge_model="claude-opus-5"))
-    assert spots(store) == [("other_judges", "claude-opus-5", 28)]
+    assert load_blind_spots(store) == [("other_judges", "claude-opus-5", 28)]
 
 
 def test_monthly_batches_are_not_compared_and_are_a_blind_spot(store: Store) -> None:
     """A change needs six earlier days with data, however long the calendar is."""
     for back in (0, 28, 56):
         put(store, "scores", history(steady, 0, a_day=50, end=END - back * DAY, name=f"batch{back}"))
-    assert spots(store) == [("few_days", "", 3)]
+    assert load_blind_spots(store) == [("few_days", "", 3)]
 
 
 def test_an_agent_that_stopped_is_named(store: Store) -> None:
     """Such an agent has no scores that could fall."""
     put(store, "scores", history(steady, 30, agent="busy"))
     put(store, "scores", history(steady, 20, a_day=3, end=END - 5 * DAY, name="gone", agent="gone"))
-    assert spots(store) == [("agent_stopped", "gone", 12)]
+    assert load_blind_spots(store) == [("agent_stopped", "gone", 12)]
 
 
 def test_agents_beyond_the_limit_are_counted_and_named(store: Store) -> None:
@@ -633,7 +645,7 @@ def test_agents_beyond_the_limit_are_counted_and_named(store: Store) -> None:
         for number in range(1 + (agent < 20))
     ]
     put(store, "diagnoses", runs)
-    assert spots(store) == [("agents_beyond_limit", "agent20, agent21", 2)]
+    assert load_blind_spots(store) == [("agents_beyond_limit", "agent20, agent21", 2)]
 
 
 def test_a_changed_mix_is_named_as_the_cause(store: Store) -> None:
@@ -660,7 +672,7 @@ def test_a_wider_spread_is_its_own_kind_of_finding(store: Store) -> None:
     """The mean is constant, but some answers are far better and others far worse."""
     put(store, "scores", history(lambda _: 0.6, 60, a_day=12, seed=3))
     for level in (0.3, 0.9):
-        put(store, "scores", history(lambda _, way=level: way, 4, a_day=12, name=f"-{level}"))
+        put(store, "scores", history(lambda _, level=level: level, 4, a_day=12, name=f"-{level}"))
     result = check_project(store)
     (wider,) = [finding for finding in result.findings if finding.key.tier == "tier2"]
     assert wider.kind == "spread"
@@ -670,11 +682,12 @@ def test_a_wider_spread_is_its_own_kind_of_finding(store: Store) -> None:
     assert wider.is_worse
     assert wider.interval is not None
     assert wider.interval[0] <= wider.since <= wider.interval[1] <= wider.interval[0] + 3 * DAY
-    (incident,) = [one for one in result.incidents if one.tier == "tier2"]
-    assert incident.title.startswith("Spread of Tier 2 grew to ")
-    assert "Tier 2 has not changed" in incident.description
-    exchanges = json.loads(incident.metadata)["exchanges"]
-    assert {one["score"] > 0.6 for one in exchanges} == {True, False}, "those on either side"
+    (spread_incident,) = [incident for incident in result.incidents if incident.tier == "tier2"]
+    assert spread_incident.title.startswith("Spread of Tier 2 grew to ")
+    assert "Tier 2 has not changed" in spread_incident.description
+    listed_scores = [listed["score"] for listed in json.loads(spread_incident.metadata)["exchanges"]]
+    assert any(score > 0.6 for score in listed_scores)
+    assert any(score <= 0.6 for score in listed_scores)
 
 
 def test_recent_hours_wait_for_pending_scores(store: Store) -> None:

@@ -52,8 +52,8 @@ def findings(store: Store, records: Sequence[Diagnosis]) -> list[tuple[str | Non
     put(store, "diagnoses", records)
     with contextlib.closing(store.cursor()) as cursor:
         measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
-    found_changes = find_run_changes(RunRuleInput(measured["ops"], {}, parameters)) if measured else ()
-    return sorted((found_change.key.agent, found_change.key.tier, found_change.key.direction) for found_change in found_changes)
+    changes = find_run_changes(RunRuleInput(measured["ops"], {}, parameters)) if measured else ()
+    return sorted((change.key.agent, change.key.tier, change.key.direction) for change in changes)
 
 
 def dip(back: int) -> float:
@@ -82,7 +82,7 @@ def test_recovered_runs_end_their_incident(store: Store) -> None:
     assert incident.resolution == RECOVERED
     assert incident.severity == "critical"
     assert recovered_since(incident) == (END - 20 * DAY).date()
-    assert [found.title for found in check_project(store).findings] == []
+    assert [finding.title for finding in check_project(store).findings] == []
 
 
 def test_runs_diagnosed_by_other_rules_are_no_recovery(store: Store) -> None:
@@ -91,11 +91,13 @@ def test_runs_diagnosed_by_other_rules_are_no_recovery(store: Store) -> None:
     (incident,) = check_project(store, at=END - 22 * DAY).incidents
     with contextlib.closing(store.cursor()) as cursor:
         measured, _ = measure_runs(cursor, ["ops"], SINCE, END)
-    moved = evidence_of(incident).moved[0]
-    assert levels_of(None, measured["ops"])(moved)
-    another = {"rule_version": "another"}
-    other = {rule: msgspec.structs.replace(seen, made_with=another) for rule, seen in moved.rules.items()}
-    assert levels_of(None, measured["ops"])(msgspec.structs.replace(moved, rules=other)) is None
+    series = evidence_of(incident).moved[0]
+    assert levels_of(None, measured["ops"])(series)
+    other_rules = {
+        rule: msgspec.structs.replace(rule_evidence, made_with={"rule_version": "another"})
+        for rule, rule_evidence in series.rules.items()
+    }
+    assert levels_of(None, measured["ops"])(msgspec.structs.replace(series, rules=other_rules)) is None
 
 
 WORSE = [("desk", "failure:cost_explosion", "up"), ("desk", "trust", "down"), ("desk", "unsafe", "up")]
@@ -108,7 +110,9 @@ def test_an_agent_with_unsafe_runs_is_found_on_every_series_that_changed(store: 
 
 def test_runs_that_improved_are_found_as_well(store: Store) -> None:
     """Users want to know which fix helped."""
-    assert {(series, way) for _, series, way in findings(store, runs(worse_since(10, share=0.0, before=0.8), a_day=3))} >= {
+    assert {
+        (series, direction) for _, series, direction in findings(store, runs(worse_since(10, share=0.0, before=0.8), a_day=3))
+    } >= {
         ("unsafe", "down"),
         ("trust", "up"),
     }
@@ -240,8 +244,8 @@ def test_the_shown_evidence_is_supported_by_the_counts(store: Store) -> None:
     put(store, "diagnoses", runs(worse_since(5, share=1.0, before=0.0), a_day=1))
     numbers = [finding.numbers for finding in check_project(store).findings if finding.key.tier == "unsafe"]
     before, after = Counts(np.array([0]), np.array([26])), Counts(np.array([5]), np.array([5]))
-    most = float(log_count_evidence(before, after)[0])
-    assert [0 < (figures.log_evidence or 0) < most + math.log(5) for figures in numbers] == [True]
+    max_log_evidence = float(log_count_evidence(before, after)[0])
+    assert [0 < (figures.log_evidence or 0) < max_log_evidence + math.log(5) for figures in numbers] == [True]
 
 
 def test_a_repeated_check_opens_no_second_incident(store: Store) -> None:
@@ -258,7 +262,7 @@ def test_a_decision_about_one_agent_does_not_apply_to_another(store: Store) -> N
     for incident in check_project(store).opened:
         decide(store, incident)
     put(store, "diagnoses", runs(worse_since(6), name="other", agent="night"))
-    assert {one.agent for one in check_project(store).opened} == {"night"}
+    assert {opened.agent for opened in check_project(store).opened} == {"night"}
 
 
 def decide(store: Store, incident: Incident) -> None:
@@ -323,7 +327,7 @@ def test_the_order_of_arrival_changes_nothing() -> None:
 def test_series_have_readable_names() -> None:
     """A failure is named by its type."""
     names = ["Trust", "Share of unsafe runs", "Share of runs with infinite tool loop"]
-    assert names == [name_series(one) for one in ("trust", "unsafe", "failure:infinite_tool_loop")]
+    assert names == [name_series(series) for series in ("trust", "unsafe", "failure:infinite_tool_loop")]
     assert failure("x").type == "x"
 
 
