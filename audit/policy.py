@@ -29,6 +29,7 @@ from pydantic.alias_generators import to_camel
 from audit.anchors import anchor_project, is_reserved, refuse_reserved_name
 from audit.cost import MODEL_NAME, ListedPrice, ModelPrice, nano_of
 from audit.detectors.thresholds import Detectors
+from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 from audit.fingerprints import canonical_json, digest
 from audit.judges import BUILT_IN, ENVIRONMENT, JUDGE_ID, JudgeSettings, ResolvedJudge, resolve_judge
 from audit.patterns import MAX_PATTERN_LENGTH, Pattern, compile_pattern, straighten
@@ -37,8 +38,6 @@ from schemas.bounds import LABEL_NAME, MAX_ID, MAX_LABELS, NAME
 from schemas.errors import PolicyError
 
 SHIPPED = ("default", "prawduct", "tilt")
-STRUCTURAL_CHECKS = ("self_identification", "silent_refusal", "constraint_disclosure")
-"""Ids of the Tier 1 checks of every methodology."""
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2000)]
@@ -158,7 +157,8 @@ def _load_methodology(path: Path, *, base: Methodology | None) -> Methodology:
     file = document.validate(MethodologyFile)
     tier2_base = base.tier2 if base else ()
     tier3_base = base.tier3 if base else ()
-    _check_ids(document, file, reserved_ids=[*STRUCTURAL_CHECKS, *(d.id for d in tier2_base), *(d.id for d in tier3_base)])
+    built_in = [*(check.id for check in STRUCTURAL_CHECKS), *(item.id for item in (*tier2_base, *tier3_base))]
+    _check_ids(document, file, reserved_ids=built_in)
     checks = tuple(_compile_check(document, check, ("tier1", index)) for index, check in enumerate(file.tier1))
     document.refuse_problems()
     effective = file.model_copy(update={"name": None, "tier2": tier2_base + file.tier2, "tier3": tier3_base + file.tier3})

@@ -14,12 +14,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, Self, get_args
 
 import msgspec
 
 from audit.patterns import compile_pattern, straighten
 from audit.policy import Sampling
+from schemas.records import Exchange
 
 SAMPLING_DISABLED: Final = "sampling_disabled"
 FIRST_TURNS: Final = "first_turns"
@@ -31,6 +32,8 @@ ROUTINE_SAMPLE = "routine_sample"
 SAMPLING_SKIP = "sampling_skip"
 CertainReason = Literal["sampling_disabled", "first_turns", "tier1_flags", "disagreement", "long_response"]
 """The reasons to sample an exchange with probability 1, in the order of `_find_certain_reason`."""
+REASONS: tuple[str, ...] = (*get_args(CertainReason), ROUTINE_SAMPLE, LAST_TURNS, SAMPLING_SKIP)
+"""Every reason of a decision, in the order of the rules."""
 
 DISAGREEMENT = compile_pattern(
     r"\bi\s+(?:disagree|don't\s+agree|respectfully|must\s+point\s+out|should\s+note|would\s+advise\s+against)\b"
@@ -101,6 +104,20 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     tier1_flags: tuple[str, ...]
     record: bytes
     """The encoded exchange, kept while it is deferred."""
+
+    @classmethod
+    def of(cls, exchange: Exchange, *, session: str, tier1_flags: tuple[str, ...], record: bytes) -> Self:
+        """Return the candidate for the first version of an exchange."""
+        return cls(
+            session=session,
+            exchange_id=exchange.exchange_id,
+            revision=0,
+            turn_number=exchange.turn_number,
+            agent_response=exchange.agent_response,
+            output_tokens=exchange.output_tokens,
+            tier1_flags=tier1_flags,
+            record=record,
+        )
 
 
 class Decision(msgspec.Struct, frozen=True):

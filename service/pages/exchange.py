@@ -23,7 +23,7 @@ from service.pages.rendering import Excerpt, excerpt, page
 from service.pages.viewing import ShownProject, Viewer
 from service.read.people import HumanScore, ScoreTimes, human_scores
 from service.text.links import Links
-from service.text.words import WORDS
+from service.text.words import CHECKS, WORDS
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 from service.web.models import Id, QueryMoment
@@ -147,7 +147,7 @@ class Call:
 
 def tiers_of(score: Score) -> list[Tier]:
     """Return the four tiers of a score, in order."""
-    flags = " ".join(WORDS["checks"].get(flag, f"The methodology's check {flag} fired.") for flag in score.tier1_flags)
+    flags = " ".join(CHECKS.get(flag, f"The methodology's check {flag} fired.") for flag in score.tier1_flags)
     structure = Tier(
         name="tier1",
         state=SCORED,

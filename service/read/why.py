@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from audit.drift.incident_evidence import EVERYWHERE, ChangedSeries, Count, SliceRow, evidence_of
+from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 from schemas.records import Incident
 from service.read.incident_actions import (
     Action,
@@ -42,11 +43,7 @@ MAX_NAMED_ITEMS = 4
 """Maximum number of reasons, failures or series in a sentence."""
 MAX_NAME_LENGTH = 120
 """Maximum length of a name chosen by a sender or a judge."""
-_FLAGS: Mapping[str, tuple[str, str]] = {
-    "constraint_disclosure": ("unexplained refusal", "unexplained refusals"),
-    "silent_refusal": ("empty answer", "empty answers"),
-    "self_identification": ("denial of being an AI", "denials of being an AI"),
-}
+_FLAG_NOUNS: Mapping[str, tuple[str, str]] = {check.id: (check.noun, check.plural) for check in STRUCTURAL_CHECKS}
 """Tier 1 flags in words, singular and plural."""
 UNEXPLAINED = "unexplained"
 """The kind of the sentence for an incident without a known reason."""
@@ -309,7 +306,7 @@ def _describe_exchanges(row: SliceRow, unit: str) -> str:
 
 
 def _describe_flagged(count: int, flag: str) -> str:
-    singular, plural = _FLAGS.get(flag, (f"flagged by {flag}", f"flagged by {flag}"))
+    singular, plural = _FLAG_NOUNS.get(flag, (f"flagged by {flag}", f"flagged by {flag}"))
     return f"{grouped(count)} {_shorten_name(singular if count == 1 else plural)}"
 
 

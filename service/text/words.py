@@ -8,6 +8,7 @@ from importlib import resources
 import msgspec
 
 from audit.detectors.detectors import DETECTORS, FINDERS
+from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 
 WORDS: Mapping[str, Mapping[str, str]] = msgspec.yaml.decode(
     resources.files("service.text").joinpath("words.yaml").read_bytes(), type=dict[str, dict[str, str]]
@@ -15,7 +16,12 @@ WORDS: Mapping[str, Mapping[str, str]] = msgspec.yaml.decode(
 """Every table by its name; the file says what each is for."""
 TERMS: Mapping[str, str] = {
     **WORDS["terms"],
+    **{check.id: check.title for check in STRUCTURAL_CHECKS},
     **{one.failure_type: one.failure.title for one in (*DETECTORS, *FINDERS)},
     **{one.failure.dimension: one.failure.dimension_title for one in DETECTORS},
 }
 """Terms of the records: pages show their words, and the term itself on hover."""
+CHECKS: Mapping[str, str] = {
+    check.id: f"{check.description[:1].upper()}{check.description[1:]}." for check in STRUCTURAL_CHECKS
+}
+"""What it means that a Tier 1 check fired; checks of a methodology are not among them."""

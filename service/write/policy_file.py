@@ -24,6 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
 from analytics.queries import query_rows
@@ -382,16 +383,9 @@ def _sample_session(session: str, rows: Iterable[Row], policy: ProjectPolicy) ->
     judged: set[str] = set()
     for row in rows:
         tier1 = check_structure(row["user_message"], row["agent_response"], policy.methodology)
-        candidate = Candidate(
-            session=session,
-            exchange_id=row["exchange_id"],
-            revision=0,
-            turn_number=row["turn_number"],
-            agent_response=row["agent_response"],
-            output_tokens=row["output_tokens"],
-            tier1_flags=tier1.flags,
-            record=NO_RECORD,
-        )
+        # The columns of `session_sample` have the names of the candidate's fields.
+        computed = {"session": session, "revision": 0, "tier1_flags": tier1.flags, "record": NO_RECORD}
+        candidate = msgspec.convert({**row, **computed}, Candidate)
         decision, state = decide(state, candidate, policy.settings.sampling)
         if decision.sampled:
             judged.add(candidate.exchange_id)

@@ -96,16 +96,8 @@ class IntakeStep:
     def _decide(self, session: IntakeState, arrival: Arrival, policy: ProjectPolicy) -> tuple[str, Record]:
         """Return the task or the score of one exchange."""
         exchange = arrival.exchange
-        candidate = Candidate(
-            session=session_key_of(exchange),
-            exchange_id=exchange.exchange_id,
-            revision=0,
-            turn_number=exchange.turn_number,
-            agent_response=exchange.agent_response,
-            output_tokens=exchange.output_tokens,
-            tier1_flags=arrival.tier1.flags,
-            record=arrival.encoded,
-        )
+        session_key = session_key_of(exchange)
+        candidate = Candidate.of(exchange, session=session_key, tier1_flags=arrival.tier1.flags, record=arrival.encoded)
         decision, session.sampling = decide(session.sampling, candidate, policy.settings.sampling)
         if decision.sampled:
             return "scoring-tasks", _scoring_task(arrival, policy, decision, revision=0)

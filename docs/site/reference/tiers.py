@@ -8,13 +8,15 @@ from typing import get_args
 from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED
 from audit.exchanges import cascade, outcomes, questions, sampling, states
 from audit.exchanges.outcomes import LOW_ALIGNMENT, LOW_DIMENSION, TierState
+from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 from reference.markdown import code, page, table, words
 from schemas.errors import SchemaError
 from schemas.registry import current_schemas
+from service.text.words import WORDS
 from streams.log.dead_letters import RETRY_SAMPLING_REASON
 
 _TIERS = {
-    "1": "Structural checks on every exchange, without a judge: the three that hold for everybody and those of the [methodology](methodology.md). 1 - flags / checks.",
+    "1": f"Structural checks on every exchange, without a judge: {', '.join(code(check.id) for check in STRUCTURAL_CHECKS)}, and those of the [methodology](methodology.md). The score is 1 - flags / checks.",
     "2": "Semantics: the judge scores each dimension from 0 to 1. Asked about every exchange that is sampled.",
     "2.5": "The agent's thinking compared with its answer, from 0 to 1, if there is thinking and the policy has it analysed.",
     "3": "Behaviour: the judge scores each dimension that applies from 1 to 5. Asked where a gate opens it.",
@@ -27,17 +29,7 @@ _STATES = {
     states.SKIPPED_SAMPLING: "The exchange was not sampled.",
     states.UNSCORED: "The judge did not answer, or not so that it can be used; the reason says why. `driftline rejudge` asks again.",
 }
-_SAMPLING = {
-    sampling.SAMPLING_DISABLED: "`sampling.enabled` is false: every exchange is judged.",
-    sampling.FIRST_TURNS: "One of the first turns of the session (`alwaysScoreFirst`).",
-    sampling.TIER1_FLAGS: "A check of Tier 1 fired.",
-    sampling.DISAGREEMENT_REASON: "The agent pushes back (`alwaysScoreDisagreement`).",
-    sampling.LONG_RESPONSE: "A long response (`alwaysScoreLongResponses`, `longResponseThreshold`).",
-    sampling.ROUTINE_SAMPLE: "Every n-th of the turns that nothing else selects (`routineInterval`), from a start that is drawn for each session; counts n times in every mean.",
-    sampling.LAST_TURNS: "One of the last turns, known when the session closes (`alwaysScoreLast`). It replaces any other reason but `first_turns` and `sampling_disabled`, in a new revision of the score.",
-    RETRY_SAMPLING_REASON: "Retried by `driftline dead-letters retry`, regardless of sampling.",
-    sampling.SAMPLING_SKIP: "Nothing selects it: it is not judged.",
-}
+_SAMPLING_REASONS = (*sampling.REASONS[:-1], RETRY_SAMPLING_REASON, sampling.SAMPLING_SKIP)
 _GATES = {
     "gate_off": "`gateCascade` is false: Tier 3 is always asked.",
     sampling.TIER1_FLAGS: "A check of Tier 1 fired.",
@@ -81,18 +73,9 @@ def tiers() -> str:
         "## States of a tier",
         *_named("state", _STATES, _states()),
         "## Why an exchange is sampled",
-        "In this order; the first that holds decides.",
-        *_named(
-            "sampling",
-            _SAMPLING,
-            [
-                *get_args(sampling.CertainReason),
-                sampling.ROUTINE_SAMPLE,
-                sampling.LAST_TURNS,
-                RETRY_SAMPLING_REASON,
-                sampling.SAMPLING_SKIP,
-            ],
-        ),
+        "In this order; the first that holds decides. The settings are those of `sampling` in the [policy](policy.md). A routine sample counts n times in every mean. "
+        "When the session closes, `last_turns` replaces any other reason except `first_turns` and `sampling_disabled`, in a new revision of the score.",
+        *_named("sampling", WORDS["sampling"], _SAMPLING_REASONS),
         "## Gates of Tier 3",
         "In this order; the first that holds is the reason of the tier's state.",
         *_named("gate", _GATES, get_args(cascade.OpeningReason)),
@@ -125,6 +108,6 @@ def _named(kind: str, said: Mapping[str, str], names: Iterable[str]) -> list[str
     if set(known) != set(said):
         raise SchemaError(
             f"{kind}: {sorted(set(known) ^ set(said))} is in the rules or in the reference, not in both",
-            hint="Give it words in tiers.py.",
+            hint="Give it words: sampling reasons in service/text/words.yaml, others in tiers.py.",
         )
     return [part for name in known for part in (f"### {kind}: {name}", said[name])]

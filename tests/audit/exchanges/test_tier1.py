@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.exchanges import tier1
-from audit.exchanges.tier1 import check_structure
-from audit.policy import STRUCTURAL_CHECKS, Methodology, load_methodology, shipped_methodologies
+from audit.exchanges.tier1 import STRUCTURAL_CHECKS, check_structure, checks_of
+from audit.policy import Methodology, load_methodology, shipped_methodologies
 
 DEFAULT = shipped_methodologies()["default"]
 FRAGMENTS = [
@@ -39,11 +38,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Methodology:
         encoding="utf-8",
     )
     return load_methodology(path)
-
-
-def test_the_table_holds_the_structural_checks_in_order() -> None:
-    """Methodologies are checked against these ids, and flags have this order."""
-    assert tuple(tier1._STRUCTURAL) == STRUCTURAL_CHECKS
 
 
 @pytest.mark.parametrize(
@@ -128,9 +122,9 @@ def test_custom_checks_look_in_both_texts(house: Methodology) -> None:
     assert check_structure("clean up", "alarm -rf", house).flags == ()
     assert check_structure("clean up", "I'm sorry", house).flags == check_structure("clean up", "I\u2019M SORRY", house).flags
     both = check_structure("rm -rf", "", house)
-    assert both.score == 0.6
     assert both.flags == ("silent_refusal", "destructive")
-    assert both.checks == 5
+    assert both.checks == len(STRUCTURAL_CHECKS) + len(house.tier1)
+    assert both.score == 1 - 2 / both.checks
 
 
 @settings(deadline=None)
@@ -143,8 +137,7 @@ def test_the_score_is_the_share_of_checks_that_did_not_fire(house: Methodology, 
     result = check_structure(question, answer, house)
     assert 1 - len(result.flags) / result.checks == result.score
     assert 0 <= result.score <= 1
-    in_order = [*STRUCTURAL_CHECKS, *(check.id for check in house.tier1)]
-    assert [check for check in in_order if check in result.flags] == list(result.flags)
+    assert [check for check in checks_of(house) if check in result.flags] == list(result.flags)
     assert result == check_structure(question.upper(), answer.upper(), house)
     assert result == check_structure(question.replace("'", "\u2019"), answer.replace("'", "\u2019"), house)
 

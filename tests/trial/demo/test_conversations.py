@@ -185,16 +185,7 @@ def test_every_reason_for_sampling_occurs(sessions: list[Session]) -> None:
         state = SamplingState()
         for said in _exchanges(session):
             flags = check_structure(said.user_message, said.agent_response, METHODOLOGY).flags
-            candidate = Candidate(
-                session=session.session_id,
-                exchange_id=said.exchange_id,
-                revision=0,
-                turn_number=said.turn_number,
-                agent_response=said.agent_response,
-                output_tokens=said.output_tokens,
-                tier1_flags=flags,
-                record=b"exchange",
-            )
+            candidate = Candidate.of(said, session=session.session_id, tier1_flags=flags, record=b"exchange")
             decision, state = decide(state, candidate, settings)
             reasons[decision.reason] += 1
         reasons["last_turns"] += len(close(state, settings)[0])
