@@ -1,6 +1,6 @@
-"""Evaluations by a server: requested over HTTP, awaited, and read back as if made in this process.
+"""Client for evaluations on a server: requests them over HTTP, waits for them, and reads the results.
 
-1. Repeating a request asks no judge twice, so a call whose answer was lost is repeated.
+1. A repeated request does not call a judge again, so a call whose answer was lost is repeated.
 2. The server does the work. A caller that stops waiting loses nothing, because a repeated request finds the result.
 3. The token is sent over http:// only to this machine, unless the caller declares the network safe.
 """
@@ -29,24 +29,26 @@ from service.write.evaluating import EvaluationEstimate, Progress, failed_evalua
 from streams.evaluations import Estimate, Prepared
 from streams.finished_sessions import SessionSelection
 
-TOKEN = "DRIFTLINE_TOKEN"  # noqa: S105 - the name of the variable
-"""The variable with the operator's token; other users could read it on a command line."""
-QUIET = 1800.0
+TOKEN_VARIABLE = "DRIFTLINE_TOKEN"  # noqa: S105 - the name of the variable
+"""The environment variable with the operator's token. On a command line other users could read it."""
+IDLE_SECONDS = 1800.0
 """Seconds without a new evaluation after which waiting ends."""
 _CALL_SECONDS = 600.0
 """Preparing hundreds of evaluations takes a while."""
 _CONNECT_SECONDS = 10.0
 _ATTEMPTS = 6
-_LATER = frozenset({408, 429, 503})
+_RETRIED_STATUSES = frozenset({408, 429, 503})
 """Statuses after which the call may be retried."""
-_LOOKS = (0.2, 2.0)
-"""Seconds between checks of an evaluation: at first, and at most."""
-_SAFE_WAYS = (
+_FIRST_POLL_SECONDS = 0.2
+"""Seconds between the first checks of an evaluation; later ones take longer."""
+_MAX_POLL_SECONDS = 2.0
+_POLL_FACTOR = 1.5
+_SAFE_SERVER_HINT = (
     "Give an https:// address, or a tunnel's end on this machine (ssh -L 8377:127.0.0.1:8377 HOST, then --server http://127.0.0.1:8377), "
-    "or use --insecure if the way is safe, as in your own network."
+    "or use --insecure if the network is safe, such as your own."
 )
 _HINTS = {
-    401: f"{TOKEN} must hold the token of an operator.",
+    401: f"{TOKEN_VARIABLE} must hold the token of an operator.",
     403: "The token must be an operator's, with the scope admin, for the requested project.",
     404: "Name the address of a Driftline server of this version, such as http://127.0.0.1:8377.",
 }
@@ -57,20 +59,20 @@ class ServerError(DriftlineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class EvaluationTerms:
     """The cases, judges and sessions of an evaluation."""
 
     cases: Sequence[Case]
     profile: LoadedProfile
     plans: Sequence[Plan]
-    wanted: SessionSelection
+    selection: SessionSelection
     retry_failed: bool
 
 
 class EvaluationClient:
-    """Calls a server; must be closed. SettingsError for an invalid address, or one to which the token may not be sent.
+    """Calls a server; must be closed. Raises SettingsError for an invalid address, or one to which the token may not be sent.
 
-    `insecure` allows sending it over http:// to another machine, readable by everybody on the network path.
+    `insecure` allows sending the token over http:// to another machine. Anyone on the network path can then read it.
     """
 
     def __init__(
@@ -81,12 +83,15 @@ class EvaluationClient:
         insecure: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
-        quiet: float = QUIET,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        url = _url(server)
+        url = _parse_url(server)
         if url.scheme == "http" and not insecure and not is_loopback(url.host):
-            raise SettingsError(f"--server: over http:// the token is readable on the way to {url.host}", hint=_SAFE_WAYS)
-        self._quiet = quiet
+            raise SettingsError(
+                f"--server: over http:// the token is readable by anyone on the network path to {url.host}",
+                hint=_SAFE_SERVER_HINT,
+            )
+        self._idle_seconds = idle_seconds
         self._sleep = sleep
         self._clock = clock
         # Do not use a proxy from the environment for a server on this machine: it would see the token.
@@ -101,97 +106,100 @@ class EvaluationClient:
         """Close the connections."""
         self._client.close()
 
-    def estimate(self, terms: Terms) -> Prepared:
-        """Estimate the cost; no judge is asked."""
+    def estimate(self, terms: EvaluationTerms) -> Prepared:
+        """Return the estimated cost. No judge is called."""
         answer = self._post(terms, dry_run=True)
         estimate = msgspec.structs.asdict(msgspec.convert(answer["estimate"], EvaluationEstimate))
         counts = {name: value or 0 for name, value in estimate.items()}
         return Prepared(estimate=Estimate(**counts), sessions=answer["sessions"])
 
-    def evaluate(self, terms: Terms, report: Callable[[Progress], None]) -> list[Evaluated]:
-        """Have the server evaluate; return the evaluations in its order. InputError for failed ones."""
+    def evaluate(self, terms: EvaluationTerms, report: Callable[[Progress], None]) -> list[Evaluated]:
+        """Have the server evaluate, and return the evaluations in its order. Raises InputError if some failed."""
         requests = self._post(terms, dry_run=False)["evaluations"]
         calls: Counter[str] = Counter()
-        made: list[Evaluated] = []
+        results: list[Evaluated] = []
         missing = []
-        spent, total = 0.0, sum(not request["reused"] for request in requests)
+        new_count = 0
+        spent = 0.0
+        total = sum(not request["reused"] for request in requests)
         for request in requests:
-            document = self._awaited(request)
+            document = self._wait_for_evaluation(request)
             if document["setAside"] is not None:
                 missing.append(f"{request['caseId']} on {request['sessionId']} ({document['setAside']})")
                 continue
-            evaluated = _evaluated(request, document)
-            made.append(evaluated)
+            evaluated = _read_evaluation(request, document)
+            results.append(evaluated)
             if not evaluated.reused:
                 iterations = document["evaluation"]["judgeResult"]["iterations"]
                 calls.update(answer["outcome"] for answer in iterations if answer["attempts"])
                 spent += evaluated.evaluation.cost_usd or 0.0
-                report(Progress(sum(not each.reused for each in made), total, dict(calls), spent))
+                new_count += 1
+                report(Progress(new_count, total, dict(calls), spent))
         if missing:
             raise failed_evaluations(missing, len(requests), "`driftline dead-letters list --stage evaluation` on the server")
-        return made
+        return results
 
-    def _awaited(self, request: Mapping[str, Any]) -> Any:
+    def _wait_for_evaluation(self, request: Mapping[str, Any]) -> Any:
         """Wait until the requested attempt is answered, and return the evaluation's document."""
         path = f"{EVALUATIONS}/{quote(request['id'], safe='')}"
-        pause, most = _LOOKS
-        ends_at = self._clock() + self._quiet
+        pause = _FIRST_POLL_SECONDS
+        ends_at = self._clock() + self._idle_seconds
         while True:
             document = self._call("GET", path)
-            if document["setAside"] is not None or _answered(document) >= request["attempt"]:
+            if document["setAside"] is not None or _newest_attempt(document) >= request["attempt"]:
                 return document
             if self._clock() >= ends_at:
                 raise ServerError(
-                    f"nothing was evaluated for {self._quiet / 60:g} minutes",
+                    f"nothing was evaluated for {self._idle_seconds / 60:g} minutes",
                     hint="Check that it has a judge (`driftline doctor`) and, over Kafka, workers (`driftline worker`). Run the same command to continue.",
                 )
             self._sleep(pause)
-            pause = min(pause * 1.5, most)
+            pause = min(pause * _POLL_FACTOR, _MAX_POLL_SECONDS)
 
-    def _post(self, terms: Terms, *, dry_run: bool) -> Any:
-        return self._call("POST", EVALUATIONS, _body(terms, dry_run=dry_run))
+    def _post(self, terms: EvaluationTerms, *, dry_run: bool) -> Any:
+        return self._call("POST", EVALUATIONS, _request_body(terms, dry_run=dry_run))
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Make a call, with retries if allowed; ServerError with the server's message."""
+        """Make a call, and retry it after temporary failures. Raises ServerError with the server's message."""
         request = f"{self._client.base_url}: {method} {path}"
-        again = Retrying(
+        retrying = Retrying(
             retry=retry_if_exception_type(httpx2.TransportError)
-            | retry_if_result(lambda response: response.status_code in _LATER),
+            | retry_if_result(lambda response: response.status_code in _RETRIED_STATUSES),
             wait=wait_exponential(multiplier=0.5),
             stop=stop_after_attempt(_ATTEMPTS),
             sleep=self._sleep,
-            retry_error_callback=lambda tried: tried.outcome and tried.outcome.result(),
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
         )
         try:
-            answer = again(self._client.request, method, path, json=body)
+            answer = retrying(self._client.request, method, path, json=body)
         except httpx2.TransportError as error:
             hint = "Is the server running, and reachable from here?"
             raise ServerError(f"{request}: {type(error).__name__}", hint=hint) from error
         if not answer.is_success:
-            raise ServerError(f"{request}: {_words(answer)}", hint=_HINTS.get(answer.status_code, ""))
-        return _json(answer)
+            raise ServerError(f"{request}: {_describe_error(answer)}", hint=_HINTS.get(answer.status_code, ""))
+        return _decode_json(answer)
 
 
 def token_of_environment() -> str:
-    """Return the token; SettingsError if there is none."""
-    token = os.environ.get(TOKEN, "").strip()
+    """Return the token. Raises SettingsError if there is none."""
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token or not token.isascii() or not token.isprintable():
         raise SettingsError(
-            f"{TOKEN}: {'is not set' if not token else 'is not a token'}",
+            f"{TOKEN_VARIABLE}: {'is not set' if not token else 'is not a token'}",
             hint="Set it to the token of an operator with the scope admin: `driftline operators add NAME` creates one.",
         )
     return token
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host is this machine."""
+    """Return whether a host is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
 
 
-def _url(server: str) -> httpx2.URL:
+def _parse_url(server: str) -> httpx2.URL:
     try:
         url = httpx2.URL(server)
     except httpx2.InvalidURL:
@@ -201,47 +209,50 @@ def _url(server: str) -> httpx2.URL:
     return url
 
 
-def _body(terms: Terms, *, dry_run: bool) -> dict[str, Any]:
-    wanted, profile = terms.wanted, terms.profile.profile
+def _request_body(terms: EvaluationTerms, *, dry_run: bool) -> dict[str, Any]:
+    selection = terms.selection
+    profile = terms.profile.profile
     body: dict[str, Any] = {
         "cases": [case.model_dump(mode="json", exclude_unset=True) for case in terms.cases],
         "profile": profile.model_dump(mode="json", exclude_unset=True, exclude={"judge_system_prompt_path"}),
         "judgeRuns": [plan.judge_run_id for plan in terms.plans],
-        "sessions": list(wanted.sessions),
-        "tags": list(wanted.tags),
-        "limit": wanted.limit,
+        "sessions": list(selection.sessions),
+        "tags": list(selection.tags),
+        "limit": selection.limit,
         "retryFailed": terms.retry_failed,
         "dryRun": dry_run,
     }
     if profile.judge_system_prompt_path is not None:
         body["systemPrompt"] = terms.profile.system_prompt
-    if wanted.project is not None:
-        body["project"] = wanted.project
-    if wanted.since is not None:
-        body["since"] = wanted.since.isoformat()
+    if selection.project is not None:
+        body["project"] = selection.project
+    if selection.since is not None:
+        body["since"] = selection.since.isoformat()
     return body
 
 
-def _answered(document: Mapping[str, Any]) -> int:
+def _newest_attempt(document: Mapping[str, Any]) -> int:
     """Return the newest answered attempt, finished or failed; -1 if there is none."""
-    evaluation, failed = document["evaluation"], document.get("failedAttempt")
-    return max(-1 if evaluation is None else evaluation["revision"], -1 if failed is None else failed)
+    evaluation = document["evaluation"]
+    finished_attempt = -1 if evaluation is None else evaluation["revision"]
+    failed_attempt = document.get("failedAttempt")
+    return finished_attempt if failed_attempt is None else max(finished_attempt, failed_attempt)
 
 
-def _evaluated(request: Mapping[str, Any], document: Mapping[str, Any]) -> Evaluated:
+def _read_evaluation(request: Mapping[str, Any], document: Mapping[str, Any]) -> Evaluated:
     """Return the evaluation, numbered as requested."""
     evaluation = numbered(evaluation_of(document["evaluation"]), request["attempt"], request["repetition"])
     return Evaluated(evaluation, document["systemPrompt"] or "", document["userPrompt"] or "", reused=request["reused"])
 
 
-def _json(answer: httpx2.Response) -> Any:
+def _decode_json(answer: httpx2.Response) -> Any:
     try:
         return msgspec.json.decode(answer.content)
     except msgspec.DecodeError:
-        raise ServerError(f"{answer.request.url}: answers no JSON", hint=_HINTS[404]) from None
+        raise ServerError(f"{answer.request.url}: the answer is not JSON", hint=_HINTS[404]) from None
 
 
-def _words(answer: httpx2.Response) -> str:
+def _describe_error(answer: httpx2.Response) -> str:
     """Return the server's message about the error, if any."""
     try:
         message = msgspec.json.decode(answer.content, type=dict[str, Any]).get("error")

@@ -19,14 +19,14 @@ UNKNOWN = "\u2013"
 SIMULATED_NOTE = "Simulated judge: it rates by simple rules, not by understanding."
 _GAP = 3
 """Columns between two columns of a table."""
-_LEAST = 14
-"""Columns that a name needs; below, the table is shown in two parts."""
-_NAMED = 5
-"""Attempts to sway the judge that are shown."""
-_REASONS = 3
-"""Reasons for invalid answers that are shown, the most frequent first."""
-_SMALLEST = 0.0001
-"""The smallest cost that is shown in figures."""
+_MIN_NAME_WIDTH = 14
+"""Minimum columns of a name. With less space, the table is shown in two parts."""
+_MAX_ATTEMPTS = 5
+"""Maximum number of attempts to sway the judge that are shown."""
+_MAX_REASONS = 3
+"""Maximum number of reasons for invalid answers that are shown, the most frequent first."""
+_MIN_COST = 0.0001
+"""The smallest cost that is shown as a number."""
 
 Cell = str | Text
 Columns = dict[str, Callable[[EvaluationRow], Cell]]
@@ -36,7 +36,7 @@ def usd(cost: float | None) -> str:
     """Format a cost, so that a small one never looks like zero."""
     if cost is None:
         return UNKNOWN
-    return f"<${_SMALLEST}" if 0 < cost < _SMALLEST else f"${cost:.4f}"
+    return f"<${_MIN_COST}" if 0 < cost < _MIN_COST else f"${cost:.4f}"
 
 
 def model_name(model: str | None) -> str:
@@ -44,11 +44,11 @@ def model_name(model: str | None) -> str:
     return plain(model) if model is not None else UNKNOWN
 
 
-def _number(value: float | None, form: str) -> str:
+def _format_number(value: float | None, form: str) -> str:
     return UNKNOWN if value is None else format(value, form)
 
 
-def _score(row: EvaluationRow) -> Cell:
+def _format_score(row: EvaluationRow) -> Cell:
     return Text("failed", style="red") if row.score is None else f"{row.score:.2f}"
 
 
@@ -57,33 +57,36 @@ _NAMES: Columns = {
     "CASE": lambda row: plain(row.case_id),
     "RUN": lambda row: plain(row.run),
 }
-_VERDICT: Columns = {"EVAL": lambda row: row.evaluation, "SCORE": _score}
-_TAKEN: Columns = {
-    "LATENCY_S": lambda row: _number(row.latency_s, ",.1f"),
-    "IN_TOK": lambda row: _number(row.input_tokens, ","),
-    "OUT_TOK": lambda row: _number(row.output_tokens, ","),
+_RESULTS: Columns = {"EVAL": lambda row: row.evaluation, "SCORE": _format_score}
+_FIGURES: Columns = {
+    "LATENCY_S": lambda row: _format_number(row.latency_s, ",.1f"),
+    "IN_TOK": lambda row: _format_number(row.input_tokens, ","),
+    "OUT_TOK": lambda row: _format_number(row.output_tokens, ","),
     "RUN_COST": lambda row: usd(row.run_cost_usd),
     "EVAL_COST": lambda row: usd(row.evaluation_cost_usd),
     "TOTAL_COST": lambda row: usd(row.total_cost_usd),
 }
 _WARNINGS: Columns = {"WARNINGS": lambda row: str(len(row.warnings))}
-_LEFT = (*_NAMES, "EVAL")
+_LEFT_ALIGNED = (*_NAMES, "EVAL")
 
 
 def evaluation_view(report: Report, width: int) -> RenderableType:
-    """Show the whole report for a terminal of that many columns."""
+    """Show the report on a terminal with this number of columns."""
     parts: list[RenderableType] = [Text(SIMULATED_NOTE, style="yellow"), ""] if report.simulated else []
     for judge_run_id, rows in groupby(report.evaluations, key=lambda row: row.judge_run_id):
-        of_run = list(rows)
-        parts += [Text(_heading(judge_run_id, of_run), style="bold"), *_rows_tables(of_run, width), ""]
-    parts += [Text("By model", style="bold"), *_summary_tables(report.models, width), ""]
+        run_rows = list(rows)
+        parts += [Text(_format_heading(judge_run_id, run_rows), style="bold"), *_tabulate_rows(run_rows, width), ""]
+    parts += [Text("By model", style="bold"), *_tabulate_models(report.models, width), ""]
     for summary in report.models:
-        parts += [Text(f"Dimensions of {_whose(summary, report)}", style="bold"), *_bars(summary), ""]
-    parts += [Text(line, style="yellow") for line in (*_excluded(report.evaluations), *_swayed(report.evaluations))]
-    return Group(*parts, Text(in_words(report)))
+        parts += [Text(f"Dimensions of {_name_model(summary, report)}", style="bold"), *_draw_bars(summary), ""]
+    parts += [
+        Text(line, style="yellow")
+        for line in (*_count_invalid_answers(report.evaluations), *_list_attempts(report.evaluations))
+    ]
+    return Group(*parts, Text(summarize(report)))
 
 
-def in_words(report: Report) -> str:
+def summarize(report: Report) -> str:
     """Describe the number of evaluations, what was paid for them now, and whether they pass."""
     parts = [f"{counted(report.executed, 'evaluation')} made", f"{report.reused} reused"]
     if report.executed:
@@ -95,39 +98,39 @@ def in_words(report: Report) -> str:
     return "; ".join(parts)
 
 
-def _heading(judge_run_id: str, rows: Sequence[EvaluationRow]) -> str:
+def _format_heading(judge_run_id: str, rows: Sequence[EvaluationRow]) -> str:
     models = ", ".join(sorted({plain(row.judge_model) for row in rows}))
     return f"Judge run {plain(judge_run_id)}, by {models}"
 
 
-def _whose(summary: ModelSummary, report: Report) -> str:
+def _name_model(summary: ModelSummary, report: Report) -> str:
     several = len({model.judge_run_id for model in report.models}) > 1
     return model_name(summary.model) + (f", judge run {summary.judge_run_id}" if several else "")
 
 
-def _rows_tables(rows: Sequence[EvaluationRow], width: int) -> Iterator[RenderableType]:
+def _tabulate_rows(rows: Sequence[EvaluationRow], width: int) -> Iterator[RenderableType]:
     """Show the evaluations of a judge run in one table, or for lack of room in two whose lines share numbers."""
-    values = _VERDICT | _TAKEN | _WARNINGS
+    values = _RESULTS | _FIGURES | _WARNINGS
     room = width - sum(_widest(name, values[name], rows) + _GAP for name in values) - _GAP * (len(_NAMES) - 1)
     natural = {name: _widest(name, make, rows) for name, make in _NAMES.items()}
-    if room >= sum(min(need, _LEAST) for need in natural.values()):
-        yield _table(_NAMES | values, rows, shared(natural, room))
+    if room >= sum(min(need, _MIN_NAME_WIDTH) for need in natural.values()):
+        yield _table(_NAMES | values, rows, share_width(natural, room))
         return
     number: Columns = {"#": lambda row: str(rows.index(row) + 1)}
-    values = _VERDICT | _WARNINGS
+    values = _RESULTS | _WARNINGS
     room = width - sum(_widest(name, make, rows) + _GAP for name, make in (number | values).items())
-    yield _table(number | _NAMES | values, rows, shared(natural, room - _GAP * (len(_NAMES) - 1)))
+    yield _table(number | _NAMES | values, rows, share_width(natural, room - _GAP * (len(_NAMES) - 1)))
     yield ""
-    yield _table(number | _TAKEN, rows, {})
+    yield _table(number | _FIGURES, rows, {})
 
 
 def _table(columns: Columns, rows: Sequence[EvaluationRow], rooms: Mapping[str, int]) -> RenderableType:
     cells = [[_cut(make(row), rooms.get(name)) for name, make in columns.items()] for row in rows]
-    return table([*columns], cells, right=[name for name in columns if name not in _LEFT])
+    return table([*columns], cells, right=[name for name in columns if name not in _LEFT_ALIGNED])
 
 
-def shared(needs: Mapping[str, int], room: int) -> dict[str, int]:
-    """Divide the room: what needs less than an equal share leaves the rest to others. None is cut below four columns."""
+def share_width(needs: Mapping[str, int], room: int) -> dict[str, int]:
+    """Divide the width among columns. A column that needs less than an equal share leaves the rest to others; each gets at least four."""
     rooms: dict[str, int] = {}
     for left, (name, need) in zip(range(len(needs), 0, -1), sorted(needs.items(), key=lambda item: item[1]), strict=True):
         rooms[name] = min(need, max(4, (room - sum(rooms.values())) // left))
@@ -135,7 +138,7 @@ def shared(needs: Mapping[str, int], room: int) -> dict[str, int]:
 
 
 def _cut(cell: Cell, room: int | None) -> Cell:
-    """Return the cell, shortened in the middle if it needs more room: names begin alike and end alike."""
+    """Return the cell, shortened in the middle if it is wider than the room."""
     if room is None or isinstance(cell, Text) or len(cell) <= room:
         return cell
     tail = (room - 1) // 2
@@ -146,22 +149,23 @@ def _widest(name: str, make: Callable[[EvaluationRow], Cell], rows: Sequence[Eva
     return max(len(name), *(len(make(row)) for row in rows))
 
 
-def _summary_tables(models: Sequence[ModelSummary], width: int) -> Iterator[RenderableType]:
+def _tabulate_models(models: Sequence[ModelSummary], width: int) -> Iterator[RenderableType]:
     """Show the results of each model, in one table or two."""
     several = len({summary.judge_run_id for summary in models}) > 1
     names = [[model_name(summary.model), *([plain(summary.judge_run_id)] if several else [])] for summary in models]
     headers = ["MODEL", *(["JUDGE_RUN"] if several else [])]
     scores = ["N", "FAILED", "MEAN", "95 % INTERVAL"]
     score_cells = [
-        [str(summary.evaluations), str(summary.failed), _number(summary.mean, ".2f"), _interval(summary)] for summary in models
+        [str(summary.evaluations), str(summary.failed), _format_number(summary.mean, ".2f"), _format_interval(summary)]
+        for summary in models
     ]
     costs = ["RUN_COST", "EVAL_COST", "TOTAL_COST"]
     cost_cells = [_cost_cells(summary) for summary in models]
     needed = sum(_GAP + max(map(len, column)) for column in zip(scores, *score_cells, strict=True))
     cost_width = sum(_GAP + max(map(len, column)) for column in zip(costs, *cost_cells, strict=True))
-    whole = width - needed - cost_width >= _LEAST * len(headers)
+    whole = width - needed - cost_width >= _MIN_NAME_WIDTH * len(headers)
     room = (width - needed - (cost_width if whole else 0)) // len(headers) - (_GAP if several else 0)
-    cut = [[_cut(name, max(room, _LEAST)) for name in of_model] for of_model in names]
+    cut = [[_cut(name, max(room, _MIN_NAME_WIDTH)) for name in of_model] for of_model in names]
     if whole:
         cells = [[*a, *b, *c] for a, b, c in zip(cut, score_cells, cost_cells, strict=True)]
         yield table([*headers, *scores, *costs], cells, right=[*scores, *costs])
@@ -171,16 +175,16 @@ def _summary_tables(models: Sequence[ModelSummary], width: int) -> Iterator[Rend
     yield table([*headers, *costs], [[*a, *c] for a, c in zip(cut, cost_cells, strict=True)], right=costs)
 
 
-def _interval(summary: ModelSummary) -> str:
+def _format_interval(summary: ModelSummary) -> str:
     return UNKNOWN if summary.low is None or summary.high is None else f"{summary.low:.2f} to {summary.high:.2f}"
 
 
 def _cost_cells(summary: ModelSummary) -> list[str]:
-    more = f" + {summary.unknown_costs} unknown" if summary.unknown_costs else ""
-    return [usd(summary.run_cost_usd), usd(summary.evaluation_cost_usd), usd(summary.total_cost_usd) + more]
+    unknown = f" + {summary.unknown_costs} unknown" if summary.unknown_costs else ""
+    return [usd(summary.run_cost_usd), usd(summary.evaluation_cost_usd), usd(summary.total_cost_usd) + unknown]
 
 
-def _bars(summary: ModelSummary) -> Iterator[Text]:
+def _draw_bars(summary: ModelSummary) -> Iterator[Text]:
     """Show a bar per dimension: the mean of its final scores, and the number of evaluations if some have none."""
     longest = max(map(len, DIMENSIONS))
     for dimension in DIMENSIONS:
@@ -189,31 +193,33 @@ def _bars(summary: ModelSummary) -> Iterator[Text]:
             # an empty bar would look like a score of 0
             yield Text(f"{dimension:<{longest}}  {'':<{len(bar(0, HIGHEST))}}    n/a", style="dim")
             continue
-        of_some = f"  ({estimate.evaluations} of {summary.evaluations})" if estimate.evaluations < summary.evaluations else ""
-        yield Text(f"{dimension:<{longest}}  {bar(estimate.mean, HIGHEST)}  {estimate.mean:5.2f}{of_some}")
+        count_note = (
+            f"  ({estimate.evaluations} of {summary.evaluations})" if estimate.evaluations < summary.evaluations else ""
+        )
+        yield Text(f"{dimension:<{longest}}  {bar(estimate.mean, HIGHEST)}  {estimate.mean:5.2f}{count_note}")
 
 
-def _excluded(rows: Sequence[EvaluationRow]) -> Iterator[str]:
+def _count_invalid_answers(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     """Count the judge's invalid answers by reason."""
     iterations = [iteration for row in rows for iteration in row.result.judge_result.iterations if iteration.scores is None]
     reasons = Counter(plain(iteration.reason or iteration.outcome, 160) for iteration in iterations)
-    for reason, count in reasons.most_common(_REASONS):
+    for reason, count in reasons.most_common(_MAX_REASONS):
         yield f"Not counted, {counted(count, 'answer')} of the judge: {reason}"
-    if len(reasons) > _REASONS:
-        yield f"… and {counted(len(reasons) - _REASONS, 'more reason')}"
+    if len(reasons) > _MAX_REASONS:
+        yield f"… and {counted(len(reasons) - _MAX_REASONS, 'more reason')}"
     if reasons:
         yield ""
 
 
-def _swayed(rows: Sequence[EvaluationRow]) -> Iterator[str]:
+def _list_attempts(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     """Name the runs that tried to sway the judge."""
     attempts = [
         f"Attempt to sway the judge in {plain(row.run, 64)}: {plain(reason, 160)}"
         for row in rows
         for reason in row.anomaly_reasons
     ]
-    yield from attempts[:_NAMED]
-    if len(attempts) > _NAMED:
-        yield f"… and {counted(len(attempts) - _NAMED, 'more attempt')}"
+    yield from attempts[:_MAX_ATTEMPTS]
+    if len(attempts) > _MAX_ATTEMPTS:
+        yield f"… and {counted(len(attempts) - _MAX_ATTEMPTS, 'more attempt')}"
     if attempts:
         yield ""

@@ -19,7 +19,7 @@ from audit.drift.consecutive_days import DAYS
 from audit.drift.series import REFERENCE_DAYS
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.cli.incident_views import check_limits, state_words
+from service.cli.incident_views import check_limits, describe_state
 from service.cli.terminal import heading
 from service.read.project import format_minute
 from service.read.runs import RunFilter, worst_runs
@@ -190,7 +190,7 @@ def _incident_line(incident: Incident) -> str:
     severity = incident.severity if incident.confidence == CONFIRMED else f"suspected {incident.severity}"
     since = "" if incident.first_day is None else f" since {incident.first_day:%Y-%m-%d}"
     until = "" if incident.last_day is None else f" until {incident.last_day:%Y-%m-%d}"
-    return f"  {severity}{since}{until}, {state_words(incident)}: {plain(incident.title, 300)}"
+    return f"  {severity}{since}{until}, {describe_state(incident)}: {plain(incident.title, 300)}"
 
 
 def _incident_json(incident: Incident) -> dict[str, Any]:

@@ -21,19 +21,19 @@ from service.text.formats import MISSING, counted, plain
 from streams.watch.checking import CheckResult
 from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED
 
-_ID = 8
-"""Characters of an id that are shown; they are enough to name it."""
+_ID_LENGTH = 8
+"""Characters of an id that are shown. Commands accept an id of this length."""
 
 
 def incidents_table(incidents: Sequence[IncidentAnswer]) -> RenderableType:
     """Show incidents, one per line."""
     cells = [
         [
-            incident.id[:_ID],
+            incident.id[:_ID_LENGTH],
             f"{incident.detected_at:%Y-%m-%d %H:%M}",
             incident.project,
             incident.severity if incident.confidence == CONFIRMED else f"{incident.severity}?",
-            state_words(incident),
+            describe_state(incident),
             plain(incident.assignee, 64) if incident.assignee else MISSING,
             incident.cause or MISSING,
             incident.rule,
@@ -47,21 +47,21 @@ def incidents_table(incidents: Sequence[IncidentAnswer]) -> RenderableType:
 def check_view(checked: Sequence[CheckResult]) -> RenderableType:
     """Show the findings of a check, project by project."""
     findings = [(check, finding) for check in checked for finding in check.findings]
-    looked = [check for check in checked if check.project_check]
-    quiet = [check for check in looked if not check.findings]
+    examined = [check for check in checked if check.project_check]
+    quiet = [check for check in examined if not check.findings]
     cells = [
         [check.project, finding.severity, finding.rule, f"{finding.since:%m-%d} to {finding.until:%m-%d}", finding.title]
         for check, finding in findings
     ]
     opened = sum(len(check.opened) for check in checked)
-    summary = f"{counted(len(looked), 'project')} checked, nothing found in {len(quiet)}; {counted(opened, 'new incident')}"
-    shown = [table(["project", "severity", "rule", "days", "what"], cells)] if cells else []
-    return Group(*shown, Text("\n".join([summary, *check_limits(checked)]), style="dim"))
+    summary = f"{counted(len(examined), 'project')} checked, nothing found in {len(quiet)}; {counted(opened, 'new incident')}"
+    findings_table = [table(["project", "severity", "rule", "days", "what"], cells)] if cells else []
+    return Group(*findings_table, Text("\n".join([summary, *check_limits(checked)]), style="dim"))
 
 
 def check_limits(checked: Sequence[CheckResult]) -> list[str]:
-    """List, one per line, what a check could not examine, or not far back enough, so that its silence means little there."""
-    unlooked = ", ".join(plain(check.project, 64) for check in checked if not check.project_check)
+    """Describe the limits of a check, one per line: projects without data, short baselines and series without a check."""
+    unchecked = ", ".join(plain(check.project, 64) for check in checked if not check.project_check)
     short = [
         check.project_check
         for check in checked
@@ -75,7 +75,7 @@ def check_limits(checked: Sequence[CheckResult]) -> list[str]:
         for spot in check.project_check.blind_spots
     ]
     lines = {
-        f"Not checked (no exchanges or runs in the {DAYS} days before): {unlooked}": unlooked,
+        f"Not checked (no exchanges or runs in the {DAYS} days before): {unchecked}": unchecked,
         f"No full baseline yet: {learning}": learning,
     }
     return [line for line, names in lines.items() if names] + blind
@@ -83,37 +83,38 @@ def check_limits(checked: Sequence[CheckResult]) -> list[str]:
 
 def incident_view(incident: Incident, history: Sequence[IncidentEvent]) -> RenderableType:
     """Show one incident with its evidence and its history of people's actions."""
-    return Group(*_parts(incident, history))
+    return Group(*_incident_parts(incident, history))
 
 
-def _parts(incident: Incident, history: Sequence[IncidentEvent]) -> Iterator[RenderableType]:
-    lines, evidence = incident_answer(incident), evidence_of(incident)
-    yield Text(plain(lines.title), style=SEVERITY_STYLES.get(lines.severity, "") or "bold")
+def _incident_parts(incident: Incident, history: Sequence[IncidentEvent]) -> Iterator[RenderableType]:
+    answer = incident_answer(incident)
+    evidence = evidence_of(incident)
+    yield Text(plain(answer.title), style=SEVERITY_STYLES.get(answer.severity, "") or "bold")
     yield Text(
-        f"{lines.id}  project {lines.project}  {lines.confidence} {lines.severity}  {state_words(lines)}"
-        f"  found {iso_time(lines.detected_at)} by {lines.rule}"
+        f"{answer.id}  project {answer.project}  {answer.confidence} {answer.severity}  {describe_state(answer)}"
+        f"  found {iso_time(answer.detected_at)} by {answer.rule}"
     )
-    yield from _why(lines.why)
-    yield Text(f"\n{plain(lines.description, 2000)}")
-    if lines.assignee:
-        yield Text(f"assigned to {plain(lines.assignee, 64)}")
+    yield from _explain(answer.why)
+    yield Text(f"\n{plain(answer.description, 2000)}")
+    if answer.assignee:
+        yield Text(f"assigned to {plain(answer.assignee, 64)}")
     for event in history:
-        why = f": {plain(event.comment, 300)}" if event.comment else ""
-        yield Text(f"{iso_time(event.at)}  {_event(event)} by {plain(event.by, 64)}{why}")
+        comment = f": {plain(event.comment, 300)}" if event.comment else ""
+        yield Text(f"{iso_time(event.at)}  {_describe_event(event)} by {plain(event.by, 64)}{comment}")
     if len(evidence.moved) > 1:
         yield Text("\nWhat moved", style="bold")
         yield _moved_table(evidence.moved)
-    for rule, seen in evidence.rules.items():
-        yield Text(f"\n{rule}: {plain(seen.title, 300)}", style="bold")
-        yield _days_table(seen.days or ())
-    if (which := evidence.slices) is not None:
+    for rule, rule_evidence in evidence.rules.items():
+        yield Text(f"\n{rule}: {plain(rule_evidence.title, 300)}", style="bold")
+        yield _days_table(rule_evidence.days or ())
+    if evidence.slices is not None:
         yield Text("\nWhich part changed", style="bold")
-        yield Text(plain(describe_slices(which), 2000))
-        if which.slices:
-            yield _slices_table(which)
-    for made in evidence.deployments:
+        yield Text(plain(describe_slices(evidence.slices), 2000))
+        if evidence.slices.slices:
+            yield _slices_table(evidence.slices)
+    for deployment in evidence.deployments:
         yield Text(
-            f"Deployed around the start of the change: {plain(made.name, 600)} at {plain(made.at, 32)} by {plain(made.by, 64)}"
+            f"Deployed around the start of the change: {plain(deployment.name, 600)} at {plain(deployment.at, 32)} by {plain(deployment.by, 64)}"
         )
     if evidence.sampling_mix:
         yield Text("\nSampling before and after", style="bold")
@@ -129,8 +130,8 @@ def _parts(incident: Incident, history: Sequence[IncidentEvent]) -> Iterator[Ren
         yield Text(f"\nReproduce with the queries {names}; --json shows their parameters.", style="dim")
 
 
-def _why(why: Why) -> Iterator[RenderableType]:
-    """Show the reasons of an incident and the recommended actions with their commands."""
+def _explain(why: Why) -> Iterator[RenderableType]:
+    """Show the reasons for an incident, and the recommended actions with their commands."""
     yield Text("\nWhy", style="bold")
     yield Text("\n".join(plain(reason.text, 2000) for reason in why.reasons))
     if why.actions:
@@ -138,7 +139,7 @@ def _why(why: Why) -> Iterator[RenderableType]:
     for number, action in enumerate(why.actions, 1):
         yield Text(f"{number}. {plain(action.title, 600)}. {plain(action.because, 2000)}")
         commands = [
-            (action.command, _does(action.id)),
+            (action.command, _command_note(action.id)),
             *((link.command, f"  # {plain(link.title)}") for link in action.links),
         ]
         for command, note in commands:
@@ -147,21 +148,21 @@ def _why(why: Why) -> Iterator[RenderableType]:
                 yield Text(note, style="dim")
 
 
-def _does(action: str) -> str:
+def _command_note(action: str) -> str:
     return f"  # {COMMAND_NOTES[action].rstrip(':')}" if action in COMMAND_NOTES else ""
 
 
-def _event(event: IncidentEvent) -> str:
+def _describe_event(event: IncidentEvent) -> str:
     if event.kind == "assignment":
         return f"assigned to {plain(event.assignee or 'nobody', 64)}"
     return event.status or "comment"
 
 
-def state_words(incident: Incident | IncidentAnswer) -> str:
+def describe_state(incident: Incident | IncidentAnswer) -> str:
     """Describe the state of an incident, with its assignee and its resolution."""
     person = incident.acknowledged_by if incident.status == ACKNOWLEDGED else incident.resolved_by
-    why = "" if incident.resolution is None else f" ({incident.resolution.replace('_', ' ')})"
-    return f"{incident.status}{why}" + (f" by {plain(person, 64)}" if person else "")
+    resolution = "" if incident.resolution is None else f" ({incident.resolution.replace('_', ' ')})"
+    return f"{incident.status}{resolution}" + (f" by {plain(person, 64)}" if person else "")
 
 
 def _moved_table(moved: Sequence[ChangedSeries]) -> RenderableType:
@@ -186,7 +187,7 @@ def _days_table(days: Sequence[Day]) -> RenderableType:
     return table(["day", *numbers], cells, right=numbers)
 
 
-def _slices_table(which: SliceFindings) -> RenderableType:
+def _slices_table(findings: SliceFindings) -> RenderableType:
     cells = [
         [
             row.name,
@@ -197,14 +198,17 @@ def _slices_table(which: SliceFindings) -> RenderableType:
             row.mix.text,
             row.within.text,
         ]
-        for row in which.listed
+        for row in findings.listed
     ]
     titles = ["slice", "explains", "share", "exchanges", "mean", "the mix moved", "inside it moved"]
     return table(titles, cells, right=["explains"])
 
 
 def _mix_table(mix: Sequence[SamplingCount]) -> RenderableType:
-    cells = [[row.sampling_reason, row.before, row.after, _share(row.share_before), _share(row.share_after)] for row in mix]
+    cells = [
+        [row.sampling_reason, row.before, row.after, _format_share(row.share_before), _format_share(row.share_after)]
+        for row in mix
+    ]
     numbers = ["before", "after", "share before", "share after"]
     return table(["sampling", *numbers], cells, right=numbers)
 
@@ -241,5 +245,5 @@ def _runs_table(runs: Sequence[Run]) -> RenderableType:
     return table(["ended at", "run", "agent", "trust", "readiness", "failures"], cells, right=["trust"])
 
 
-def _share(share: float | None) -> str:
+def _format_share(share: float | None) -> str:
     return MISSING if share is None else f"{share:.0%}"

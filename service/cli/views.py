@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from service.read.scores import JudgeCost, Score, WrapUp
     from service.read.sessions import MarkedTurn, SessionFindings
 
-EVIDENCE_SHOWN = 5
-TURNS_SHOWN, EVENTS_SHOWN = 50, 3
-"""Lines about where findings lie, and events that each names."""
-IDENTIFYING = ("event", "event_id", "timestamp", "entry_id", "exchange_id", "tool_call_id")
+MAX_EVIDENCE = 5
+"""Maximum number of events shown for a cause."""
+MAX_TURNS = 50
+"""Maximum number of lines about the turns of findings."""
+MAX_EVENTS = 3
+"""Maximum number of events named per turn."""
+IDENTIFYING_FIELDS = ("event", "event_id", "timestamp", "entry_id", "exchange_id", "tool_call_id")
 """Fields of an event that identify it but do not describe its content."""
 SIMULATED = "simulated judge"
 """Marks every result of a simulated judge."""
@@ -59,9 +62,9 @@ def runs_table(runs: Sequence[Run]) -> RenderableType:
 
 
 def scores_table(scores: Sequence[Score]) -> RenderableType:
-    """Show each score on a line: the tiers side by side; outcome and anomaly reasons at the end.
+    """Show one score per line: its tiers side by side, then its outcome and anomaly reasons.
 
-    For lack of room only names are cut, the longest first.
+    If the terminal is too narrow, only names are shortened, the longest first.
     """
     headers = [
         "exchange at",
@@ -81,22 +84,24 @@ def scores_table(scores: Sequence[Score]) -> RenderableType:
             score.session_id,
             score.turn_number,
             score.sampling_reason,
-            _tiers(score),
-            "; ".join(filter(None, [_judged(score), score.anomaly_reason])),
+            _format_tiers(score),
+            "; ".join(filter(None, [_describe_outcome(score), score.anomaly_reason])),
         ]
         for score in scores
     ]
-    shown = table(headers, cells, right=["turn"])
-    for column in shown.columns:
+    scores_view = table(headers, cells, right=["turn"])
+    for column in scores_view.columns:
         column.no_wrap = column.header not in ("project", "agent", "session", headers[-1])
-    return shown
+    return scores_view
 
 
 def costs_table(groups: Sequence[str], costs: Sequence[JudgeCost]) -> RenderableType:
     """Show the cost of judging, one group per line; `groups` are the fields that name a group."""
     counts = ("judgements", "calls", "input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens")
     headers = [name.removesuffix("_id").replace("_", " ") for name in (*groups, *counts)]
-    cells = [[*(getattr(cost, name) for name in (*groups, *counts)), _cost(cost), _judge(cost)] for cost in costs]
+    cells = [
+        [*(getattr(cost, name) for name in (*groups, *counts)), _format_cost(cost), _describe_judge(cost)] for cost in costs
+    ]
     return table([*headers, "cost", "judge"], cells, right=[*headers[len(groups) :], "cost"])
 
 
@@ -116,11 +121,11 @@ def wrap_table(sessions: Sequence[WrapUp]) -> RenderableType:
 
 
 def diagnosis_view(document: Mapping[str, Any], run: Run | None = None) -> RenderableType:
-    """Show a diagnosis, verdict first: readiness, trust, the primary cause as steps, each cause with evidence and remedy.
+    """Show a diagnosis: the verdict first, then each cause with its steps, evidence and remedy.
 
     A run without events has only the verdict.
     """
-    parts: list[RenderableType] = [_verdict(document, run)]
+    parts: list[RenderableType] = [_format_verdict(document, run)]
     if run is not None and not document["evidence_summary"]["event_count"]:
         return Group(
             *parts,
@@ -132,82 +137,82 @@ def diagnosis_view(document: Mapping[str, Any], run: Run | None = None) -> Rende
         parts += [Text(""), Text(plain(primary["causal_chain_explanation"]))]
     impacts = [cause["impact_score"] for cause in document["failure_causes"]]
     for index, cause in enumerate(document["failure_causes"]):
-        parts += [Text(""), *_cause(cause, primary=index == impacts.index(min(impacts)))]
-    parts += [Text(""), _dimensions(document), Text(""), _evidence_summary(document)]
+        parts += [Text(""), *_format_cause(cause, primary=index == impacts.index(min(impacts)))]
+    parts += [Text(""), _tabulate_dimensions(document), Text(""), _summarize_evidence(document)]
     return Group(*parts)
 
 
 def findings_view(findings: SessionFindings) -> RenderableType:
-    """Show the findings of a run in its session, one line per finding and turn, and what is not marked."""
+    """Show the findings of a run, one line per finding and turn, and the findings that are not marked in a turn."""
     cells = [
         [
             f"turn {turn}" if turn else "before turn 1",
             finding.type,
             styled(finding.severity),
             marked.event_count,
-            _named(marked),
+            _name_events(marked),
         ]
         for turn, marks in sorted(findings.by_turn.items())
         for finding, marked in marks
     ]
     notes = [f"{finding.type}: {finding.note}" for finding in findings.findings if finding.note]
-    if len(cells) > TURNS_SHOWN:
-        notes.append(f"{len(cells) - TURNS_SHOWN} more lines: --json has them.")
+    if len(cells) > MAX_TURNS:
+        notes.append(f"{len(cells) - MAX_TURNS} more lines: --json has them.")
     if findings.left_out:
         notes.append(f"{counted(findings.left_out, 'more finding')} with smaller penalties: not marked.")
-    shown = table(["where", "finding", "severity", "events", "of them"], cells[:TURNS_SHOWN], right=["events"])
-    return Group(Text(""), *([shown] if cells else []), *(Text(note, style="dim") for note in notes))
+    turns_table = table(["where", "finding", "severity", "events", "of them"], cells[:MAX_TURNS], right=["events"])
+    return Group(Text(""), *([turns_table] if cells else []), *(Text(note, style="dim") for note in notes))
 
 
-def _named(marked: MarkedTurn) -> str:
+def _name_events(marked: MarkedTurn) -> str:
     """Name the first events of a turn: type, tool and id."""
     first = [
-        plain(" ".join(filter(None, (event.event, event.tool, event.event_id))), 80) for event in marked.events[:EVENTS_SHOWN]
+        plain(" ".join(filter(None, (event.event, event.tool, event.event_id))), 80) for event in marked.events[:MAX_EVENTS]
     ]
-    return ", ".join([*first, *(["…"] if marked.event_count > EVENTS_SHOWN else [])])
+    return ", ".join([*first, *(["…"] if marked.event_count > MAX_EVENTS else [])])
 
 
-def _tiers(score: Score) -> str:
+def _format_tiers(score: Score) -> str:
     """Show the scores of the tiers, aligned across lines, or a short reason why there is none."""
     judged = (
-        _tier(score.tier2_state, score.tier2_score),
-        _tier(score.tier2_5_state, score.tier2_5_alignment),
-        _tier(score.tier3_state, score.tier3_score),
+        _format_tier(score.tier2_state, score.tier2_score),
+        _format_tier(score.tier2_5_state, score.tier2_5_alignment),
+        _format_tier(score.tier3_state, score.tier3_score),
     )
     return " ".join(f"{shown:>4}" for shown in (f"{score.tier1_score:.2f}", *judged))
 
 
-def _tier(state: str, score: float | None) -> str:
+def _format_tier(state: str, score: float | None) -> str:
     """Show the score of a tier, or a short reason why there is none."""
     return f"{score:.2f}" if state == SCORED and score is not None else TIER_STATES.get(state, state)
 
 
-def _judged(score: Score) -> str:
+def _describe_outcome(score: Score) -> str:
     """Describe the outcome of the exchange: each reason once if it is unscored, and whether a simulated judge took part."""
     states = (
         (score.tier2_state, score.tier2_reason),
         (score.tier2_5_state, score.tier2_5_reason),
         (score.tier3_state, score.tier3_reason),
     )
-    why = ", ".join(dict.fromkeys(reason or MISSING for state, reason in states if state == UNSCORED))
-    outcome = f"{score.disposition}: {why}" if score.disposition == UNSCORED and why else score.disposition
+    reasons = ", ".join(dict.fromkeys(reason or MISSING for state, reason in states if state == UNSCORED))
+    outcome = f"{score.disposition}: {reasons}" if score.disposition == UNSCORED and reasons else score.disposition
     return f"{outcome}, {SIMULATED}" if score.simulated else outcome
 
 
-def _cost(cost: JudgeCost) -> str:
+def _format_cost(cost: JudgeCost) -> str:
     """Show dollars, and the number of calls left out because their price is unknown."""
     dollars = [] if cost.cost_usd is None else [f"${cost.cost_usd:.4f}"]
     return " + ".join([*dollars, *([f"{cost.unknown_costs} unknown"] if cost.unknown_costs else [])])
 
 
-def _judge(cost: JudgeCost) -> str:
-    """Tell whether a simulated judge took part."""
+def _describe_judge(cost: JudgeCost) -> str:
+    """Describe whether a simulated judge took part."""
     if cost.simulated in (0, cost.judgements):
         return SIMULATED if cost.simulated else MISSING
     return f"{SIMULATED} ({cost.simulated} of {cost.judgements})"
 
 
-def _verdict(document: Mapping[str, Any], run: Run | None) -> Text:
+def _format_verdict(document: Mapping[str, Any], run: Run | None) -> Text:
     trust = document["trust_score"]
     line = Text.assemble(
         styled(document["readiness_level"]), "  ", ("no evidence" if trust is None else f"trust {trust}", "bold")
@@ -221,7 +226,7 @@ def _verdict(document: Mapping[str, Any], run: Run | None) -> Text:
     return line
 
 
-def _cause(cause: Mapping[str, Any], *, primary: bool) -> list[RenderableType]:
+def _format_cause(cause: Mapping[str, Any], *, primary: bool) -> list[RenderableType]:
     head = Text.assemble(styled(cause["severity"]), f"  {cause['type']}  {cause['impact_score']}")
     if primary:
         head.append("  primary", style="bold")
@@ -229,19 +234,19 @@ def _cause(cause: Mapping[str, Any], *, primary: bool) -> list[RenderableType]:
     lines += [Text(f"    {number}. {step}") for number, step in enumerate(cause["causal_chain"], start=1)]
     evidence = cause["evidence"]
     lines.append(Text(f"  evidence ({counted(len(evidence), 'event')})", style="dim"))
-    lines += [Text(f"    {plain(_event_line(event), 160)}", style="dim") for event in evidence[:EVIDENCE_SHOWN]]
-    if len(evidence) > EVIDENCE_SHOWN:
-        lines.append(Text(f"    … and {len(evidence) - EVIDENCE_SHOWN} more", style="dim"))
+    lines += [Text(f"    {plain(_format_event(event), 160)}", style="dim") for event in evidence[:MAX_EVIDENCE]]
+    if len(evidence) > MAX_EVIDENCE:
+        lines.append(Text(f"    … and {len(evidence) - MAX_EVIDENCE} more", style="dim"))
     lines.append(Padding(Text(f"→ {plain(cause['remediation'], 400)}", style="green"), (0, 0, 0, 2)))
     return lines
 
 
-def _event_line(event: Mapping[str, Any]) -> str:
-    content = canonical_json({name: value for name, value in event.items() if name not in IDENTIFYING})
+def _format_event(event: Mapping[str, Any]) -> str:
+    content = canonical_json({name: value for name, value in event.items() if name not in IDENTIFYING_FIELDS})
     return f"{event['event_id']}  {event['event']}  {event.get('timestamp', '')}  {content}"
 
 
-def _dimensions(document: Mapping[str, Any]) -> RenderableType:
+def _tabulate_dimensions(document: Mapping[str, Any]) -> RenderableType:
     rows = [
         [name, MISSING if score is None else score, Text(bar(score or 0, 100), style="green" if score == 100 else "yellow")]
         for name, score in document["scores"].items()
@@ -249,7 +254,7 @@ def _dimensions(document: Mapping[str, Any]) -> RenderableType:
     return table(["dimension", "score", ""], rows, right=["score"])
 
 
-def _evidence_summary(document: Mapping[str, Any]) -> Text:
+def _summarize_evidence(document: Mapping[str, Any]) -> Text:
     summary, cost = document["evidence_summary"], document["cost_analysis"]
     counts = ", ".join(f"{count} {plain(event, 40)}" for event, count in summary["event_counts"].items())
     return Text(

@@ -18,7 +18,7 @@ from schemas.errors import BrokerError, BusyError, SettingsError
 from service.http.routes.traces import Body, receive
 from service.setup.access import Holder
 from service.text.links import TRACES
-from service.web.authentication import Failures, bearer_token, counted_address, why_refused
+from service.web.authentication import Failures, bearer_token, counted_address, explain_refusal
 from service.web.bounds import BODY_LIMITS
 from service.web.context import ApiContext
 
@@ -110,7 +110,7 @@ class Receiver:
         wait = self._failures.count(_address(context.peer()))
         if wait:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"too many wrong tokens; wait {wait} s")
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, why_refused(credentials))
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, explain_refusal(credentials))
 
 
 def _bytes(value: Any) -> bytes:

@@ -377,7 +377,7 @@ def _read_values(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], i
 def _build_point(project: str, day: date, value: DayValue | None) -> Point:
     """Return the point of a day, with a link to its hours."""
     midnight = datetime.combine(day, datetime.min.time(), UTC)
-    link = Links(Window("24h", midnight + _DAY, is_pinned=True).asked).project(project)
+    link = Links(Window("24h", midnight + _DAY, is_pinned=True).params).project(project)
     row = value or DayValue(None)
     return Point(f"{day}", row.value, f"{day:%m-%d}", at=midnight, count=row.count, half=row.half, link=link)
 

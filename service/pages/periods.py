@@ -101,7 +101,7 @@ def range_control(
     choices = [
         Choice(
             *_name_length(length),
-            _build_address(request, shown.asked_of(length)),
+            _build_address(request, shown.params_for(length)),
             window is not None and length == window.length,
         )
         for length in LENGTHS
@@ -110,7 +110,7 @@ def range_control(
         choices.insert(0, Choice("All", "All time", _build_address(request, {"window": ALL}), window is None))
     if window is None:
         return RangeControl(choices=choices, earlier=None, later=None, compare=None, words="", is_part=False, offer=None)
-    toggled = {name: value for name, value in window.asked.items() if name != "compare"}
+    toggled = {name: value for name, value in window.params.items() if name != "compare"}
     if not window.compare:
         toggled["compare"] = BEFORE
     earlier = window.earlier()
@@ -131,7 +131,7 @@ def range_control(
         is_part=last is not None or later is not None,
         offer=None
         if last is None
-        else Choice(last.words, _name_length(last.length)[1], _build_address(request, last.asked), False),
+        else Choice(last.words, _name_length(last.length)[1], _build_address(request, last.params), False),
     )
 
 

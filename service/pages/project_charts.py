@@ -364,8 +364,8 @@ def build_chart_window(project: str, window: Window, marks: Sequence[Mark]) -> C
     return ChartWindow(
         window,
         marks,
-        lambda other: Links(other.asked).project(project),
-        lambda other, anomalous: Links(other.asked).exchanges(project, anomalies="yes" if anomalous else None),
+        lambda other: Links(other.params).project(project),
+        lambda other, anomalous: Links(other.params).exchanges(project, anomalies="yes" if anomalous else None),
     )
 
 

@@ -1,8 +1,8 @@
-"""Answers: one typed description per entity, for the API and its documentation, the pages, the command line and alerts.
+"""Answers: one type per entity, used by the API and its documentation, the pages, the command line and alerts.
 
-Lists come in pages, newest first. Each page has the cursor of the next one, which stays valid while the list grows. A cursor is the
-place of a page's last entry: its time, and the key that orders entries of the same time. It grants nothing, so it is not signed: a
-caller who makes one up starts at another place of a list that they may see anyway.
+Lists are paged, newest first. Each page has the cursor of the next one, which stays valid while the list grows. A cursor encodes the
+place of a page's last entry: its time, and the key that orders entries of the same time. Cursors are not signed, because a forged
+one only starts at another place of a list that the caller may see.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Answer(msgspec.Struct, frozen=True, rename=camel):
 
 def document(answer: Answer) -> Document:
     """Return an answer as in JSON: names in camelCase, times in ISO 8601 UTC with a Z. Numbers are not rounded."""
-    made: Document = msgspec.to_builtins(answer)
-    return made
+    fields: Document = msgspec.to_builtins(answer)
+    return fields
 
 
 def any_of(*kinds: type[Answer]) -> Document:
     """Describe a value that is one of some answers: msgspec describes no union of structs without tags."""
-    described = msgspec.json.schema_components(kinds, ref_template=f"{REFERENCE}{{name}}")[1]
-    return {"anyOf": [described[kind.__name__] for kind in kinds]}
+    schemas = msgspec.json.schema_components(kinds, ref_template=f"{REFERENCE}{{name}}")[1]
+    return {"anyOf": [schemas[kind.__name__] for kind in kinds]}
 
 
 Entry = TypeVar("Entry")
@@ -101,9 +101,10 @@ def decode_place(text: Any) -> Place:
 
 
 def page_of(entries: Sequence[Entry], limit: int, place_of: Callable[[Entry], Place]) -> tuple[list[Entry], str | None]:
-    """Return the first `limit` entries, and the next page's cursor if there are more: callers read one entry more than they show."""
-    shown = list(entries[:limit])
-    return shown, encode_place(place_of(shown[-1])) if len(entries) > limit else None
+    """Return the first `limit` entries, and the next page's cursor if there are more. Callers read one entry more than the limit."""
+    page = list(entries[:limit])
+    next_cursor = encode_place(place_of(page[-1])) if len(entries) > limit else None
+    return page, next_cursor
 
 
 def after(cursor: Place | None) -> tuple[datetime, str] | None:

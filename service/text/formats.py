@@ -78,7 +78,9 @@ def _escape_markup(text: str) -> str:
     return "".join(_TAGS.get(character, character) for character in marked)
 
 
-DECIMALS, EXACT_DECIMALS, DIGITS = 3, 9, 4
+DECIMALS = 3
+EXACT_DECIMALS = 9
+SIGNIFICANT_DIGITS = 4
 SMALL = 0.1
 """Below this, three decimals would keep too few digits."""
 WHOLE = frozenset({"parameters", "diagnosis", "finalResult", "judgeResult", "final_result", "judge_result", "result"})
@@ -91,9 +93,9 @@ def rounded(value: Any, name: str = "") -> Any:
     if isinstance(value, float):
         return _round_number(value, name)
     if isinstance(value, dict):
-        return {key: one if key in WHOLE else rounded(one, str(key)) for key, one in value.items()}
+        return {key: item if key in WHOLE else rounded(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [rounded(one, name) for one in value]
+        return [rounded(item, name) for item in value]
     return value
 
 
@@ -102,7 +104,7 @@ def _round_number(value: float, name: str) -> float:
         return value
     if _EXACT.search(name):
         return round(value, EXACT_DECIMALS)
-    return round(value, DECIMALS) if abs(value) >= SMALL else float(f"{value:.{DIGITS}g}")
+    return round(value, DECIMALS) if abs(value) >= SMALL else float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def grouped(value: float, digits: int = 0) -> str:

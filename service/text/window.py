@@ -1,9 +1,9 @@
-"""The one rule for time, on every page, in the API and on the command line: a period counts back from now, in UTC.
+"""Periods of time on pages, in the API and on the command line. They are in UTC and count back from now unless an end is given.
 
-People type an age, a date, or a time.
+An age, a date or a time can be given.
 
-1. Without an end, a period of days ends with today, and a period of hours with the current hour. It never shifts to the newest data:
-   otherwise 7 days would be different weeks on different pages, and 30 days could show less than 14.
+1. Without an end, a period of days ends with today, and a period of hours with the current hour. It never moves to the newest data.
+   Otherwise 7 days would be different weeks on different pages, and 30 days could show less than 14.
 2. A page without data in the period says so, and offers the last period of the same length with data (`last_period`).
 3. Pages of a project show `USUAL` if the address names no length; lists show all time only with `window=all`. The inbox and the lists
    of the API and the command line cover all time unless a period is named.
@@ -32,13 +32,14 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 def moment_of(
     text: str, option: str, now: datetime, start_of: Callable[[timedelta, datetime], datetime] = lambda age, now: now - age
 ) -> datetime:
-    """Return the time given with an option, UTC: an age is subtracted from `now`, a date stands for its first moment.
+    """Parse the time of an option, in UTC. An age is subtracted from `now`; a date stands for its first moment.
 
-    `start_of` can replace the subtraction of an age. SettingsError that names the option for any other text.
+    `start_of` can replace the subtraction of an age. Raises SettingsError for any other text.
     """
     text = text.strip()
     try:
-        if age := _AGE.fullmatch(text):
+        age = _AGE.fullmatch(text)
+        if age is not None:
             return max(start_of(int(age[1]) * _UNITS[age[2]], now), EARLIEST)
         if _DATE.fullmatch(text):
             text = datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC).isoformat()
@@ -72,11 +73,13 @@ ALL: Final = "all"
 NAMES = ("window", "until", "compare")
 """The parameters of an address that select the period of a page."""
 BEFORE = "before"
-_HOUR, _DAY, _LEAST = timedelta(hours=1), timedelta(days=1), timedelta(microseconds=1)
-_MOST_HOURLY = timedelta(days=3)
-_LAST = (LATEST - _DAY).date()
-_FIRST = (EARLIEST + 180 * _DAY).date()
-_DAY_TEXT = len("2026-11-26")
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
+_RESOLUTION = timedelta(microseconds=1)
+_MAX_HOURLY_LENGTH = timedelta(days=3)
+_LAST_DAY = (LATEST - _DAY).date()
+_FIRST_DAY = (EARLIEST + 180 * _DAY).date()
+_DAY_LENGTH = len("2026-11-26")
 _NO_TIME = "must be a day such as 2026-11-26, or a time such as 2026-11-26T14:00Z"
 
 
@@ -109,7 +112,7 @@ class Window:
     @property
     def is_hourly(self) -> bool:
         """Tell whether its points are hours, not days."""
-        return LENGTHS[self.length] <= _MOST_HOURLY
+        return LENGTHS[self.length] <= _MAX_HOURLY_LENGTH
 
     @property
     def step(self) -> timedelta:
@@ -129,7 +132,7 @@ class Window:
     @property
     def last(self) -> date:
         """Return the last day."""
-        return (self.end - _LEAST).date()
+        return (self.end - _RESOLUTION).date()
 
     @property
     def before(self) -> Window:
@@ -142,7 +145,7 @@ class Window:
 
     def slots(self) -> list[datetime]:
         """Return the beginning of each point, the oldest first."""
-        return [self.start + place * self.step for place in range(LENGTHS[self.length] // self.step)]
+        return [self.start + index * self.step for index in range(LENGTHS[self.length] // self.step)]
 
     def label(self, slot: datetime) -> str:
         """Return the label of a point in tables."""
@@ -161,16 +164,16 @@ class Window:
         return f"{self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M}"
 
     @property
-    def asked(self) -> dict[str, str]:
+    def params(self) -> dict[str, str]:
         """Return its parameters in an address."""
-        return self.asked_of(self.length)
+        return self.params_for(self.length)
 
     @property
     def query(self) -> str:
         """Return its parameters as a query string."""
-        return "?" + "&".join(f"{name}={value}" for name, value in self.asked.items())
+        return "?" + "&".join(f"{name}={value}" for name, value in self.params.items())
 
-    def asked_of(self, length: Length, end: datetime | None = None) -> dict[str, str]:
+    def params_for(self, length: Length, end: datetime | None = None) -> dict[str, str]:
         """Return the parameters of a window with another length, up to the same or another end."""
         until = end or (self.end if self.is_pinned else None)
         return {
@@ -181,20 +184,22 @@ class Window:
 
     def earlier(self) -> dict[str, str] | None:
         """Return the parameters of the preceding period; None if there is none."""
-        return self.asked_of(self.length, self.start) if (self.start - _DAY).date() >= _FIRST else None
+        return self.params_for(self.length, self.start) if (self.start - _DAY).date() >= _FIRST_DAY else None
 
     def later(self, now: datetime) -> dict[str, str] | None:
         """Return the parameters of the following period; None if that is in the future."""
         if self.end >= now:
             return None
-        last, current = self.end + LENGTHS[self.length], replace(self, is_pinned=False)
-        return self.asked_of(self.length, last) if last < now else current.asked
+        next_end = self.end + LENGTHS[self.length]
+        if next_end < now:
+            return self.params_for(self.length, next_end)
+        return replace(self, is_pinned=False).params
 
 
 def until_text(length: Length, end: datetime) -> str:
     """Format the end of a window for an address: the last day if it ends at midnight or consists of days, otherwise the hour."""
-    if LENGTHS[length] > _MOST_HOURLY or end.timetz() == time(tzinfo=UTC):
-        return f"{(end - _LEAST).date()}"
+    if LENGTHS[length] > _MAX_HOURLY_LENGTH or end.timetz() == time(tzinfo=UTC):
+        return f"{(end - _RESOLUTION).date()}"
     return f"{end:%Y-%m-%dT%H:%MZ}"
 
 
@@ -203,7 +208,7 @@ def window_of(requested: RangeRequest, now: datetime) -> Window:
     window = Window(requested.length, now, requested.until is not None, requested.compare)
     if isinstance(requested.until, datetime):
         # A time on the hour is itself the end.
-        return window.ending_with(requested.until - _LEAST)
+        return window.ending_with(requested.until - _RESOLUTION)
     if requested.until is not None:
         return replace(window, end=datetime.combine(requested.until + _DAY, time(), UTC))
     return window.ending_with(now)
@@ -215,12 +220,12 @@ def listed_window(requested: RangeRequest, now: datetime) -> Window | None:
 
 
 def last_period(window: Window, newest: datetime | None) -> Window | None:
-    """For a period without data, return the last period of the same length that has some; `newest` is the time of the newest data before it."""
+    """Return the last period of the window's length that has data. `newest` is the time of the newest data; None if there is none."""
     return None if newest is None else replace(window.ending_with(newest), is_pinned=True)
 
 
 def quarter_to(moment: datetime, *, is_pinned: bool = False) -> Window:
-    """Return the ninety days up to a moment's day: comparisons with the past look back this far, whatever period is shown."""
+    """Return the ninety days up to the day of a moment. Comparisons with the past always look back this far."""
     return Window("90d", moment, is_pinned).ending_with(moment)
 
 
@@ -233,7 +238,7 @@ def age_start(age: timedelta, now: datetime) -> datetime:
     """Return the start of a period of whole hours or days that counts back from now, equal to the start of a window of that length."""
     if age % _HOUR or not age:
         return now - age
-    step = _HOUR if age % _DAY or age <= _MOST_HOURLY else _DAY
+    step = _HOUR if age % _DAY or age <= _MAX_HOURLY_LENGTH else _DAY
     midnight = datetime.combine(now.astimezone(UTC).date(), time(), UTC)
     return midnight + ((now - midnight) // step + 1) * step - age
 
@@ -256,7 +261,7 @@ def kept_of(parameters: Mapping[str, str]) -> dict[str, str]:
 def range_of(parameters: Mapping[str, str]) -> RangeRequest:
     """Return the period in the valid parameters of an address; all time if they name neither a length nor an end."""
     kept = kept_of(parameters)
-    length = next((one for one in LENGTHS if one == kept.get("window")), USUAL)
+    length = next((name for name in LENGTHS if name == kept.get("window")), USUAL)
     is_all = kept.get("window") == ALL or not kept.keys() & {"window", "until"}
     return RangeRequest(length, read_until(kept.get("until")), kept.get("compare") == BEFORE, is_all)
 
@@ -269,31 +274,31 @@ def _is_until(text: str) -> bool:
 
 
 def read_until(text: object) -> date | datetime | None:
-    """Parse the end in an address; None without one. The message of a ValueError continues the field's name."""
+    """Parse the end of a period in an address; None without one. Raises ValueError with a message to follow the field's name."""
     if text is None or isinstance(text, date):
         return text
     try:
-        moment = date.fromisoformat(str(text)) if len(str(text)) == _DAY_TEXT else datetime.fromisoformat(str(text))
+        moment = date.fromisoformat(str(text)) if len(str(text)) == _DAY_LENGTH else datetime.fromisoformat(str(text))
     except ValueError:
         raise ValueError(_NO_TIME) from None
     if isinstance(moment, datetime):
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-        if not datetime.combine(_FIRST, time(), UTC) <= moment <= datetime.combine(_LAST, time(), UTC):
+        if not datetime.combine(_FIRST_DAY, time(), UTC) <= moment <= datetime.combine(_LAST_DAY, time(), UTC):
             raise ValueError(_BOUNDS)
         return moment.astimezone(UTC)
-    if not _FIRST <= moment <= _LAST:
+    if not _FIRST_DAY <= moment <= _LAST_DAY:
         raise ValueError(_BOUNDS)
     return moment
 
 
 def read_day(text: object) -> date | None:
-    """Parse a UTC day; None without one. The message of a ValueError continues the field's name."""
-    if isinstance(text, str) and len(text) != _DAY_TEXT:
+    """Parse a UTC day; None without one. Raises ValueError with a message to follow the field's name."""
+    if isinstance(text, str) and len(text) != _DAY_LENGTH:
         raise ValueError(_NO_DAY)
     day = read_until(text)
     return day.date() if isinstance(day, datetime) else day
 
 
 _NO_DAY = "must be a UTC day such as 2026-11-26"
-_BOUNDS = f"must be from {_FIRST} to {_LAST}"
+_BOUNDS = f"must be from {_FIRST_DAY} to {_LAST_DAY}"
 _VALID: Mapping[str, Callable[[str], bool]] = {"window": LENGTHS.__contains__, "until": _is_until, "compare": BEFORE.__eq__}

@@ -1,14 +1,14 @@
-"""Authentication of requests by token or cookie, before the body is read. No path under /api is answered without one.
+"""Authentication of requests by token or cookie, before the body is read. Every path under /api requires one.
 
 1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
-2. A browser sends its cookie with requests of foreign pages as well. So an unsafe request with a cookie must come from one of our
+2. A browser also sends its cookie with requests that other sites make. So an unsafe request with a cookie must come from one of our
    pages: it carries the page's mark, and the browser names no other origin. A form that works without a script has the mark in its
-   body, where the form's reader checks it (`service.pages.viewing`).
+   body, which is checked when the form is read (`service.pages.viewing`).
 3. Failures per address and minute are limited; beyond the limit the address has to wait (429). A valid token is always accepted, so
    that failures of others behind the same proxy do not lock it out. A token has 256 random bits, so it cannot be guessed.
 4. Browsers share the cookies of a host among its ports. The cookie's name contains the port, so that two servers on one machine do
    not sign out each other's users.
-5. A TLS proxy forwards plain HTTP, so the server recognises an encrypted call by its public address. The cookie in the answer to
+5. A TLS proxy forwards plain HTTP, so the server recognizes an encrypted call by its public address. The cookie in the answer to
    an encrypted call is limited to encrypted calls to this host (`__Host-`: https://httpwg.org/specs/rfc6265.html).
 """
 
@@ -131,7 +131,7 @@ class Authentication:
         wait = self._failures.count(_client_address(scope))
         if wait:
             return ApiError(429, "too_many_failures", f"too many wrong tokens; wait {wait} s", {"Retry-After": str(wait)})
-        return ApiError(401, "unauthorized", why_refused(credentials), CHALLENGE)
+        return ApiError(401, "unauthorized", explain_refusal(credentials), CHALLENGE)
 
 
 def _client_address(scope: Scope) -> str:
@@ -179,7 +179,7 @@ def _is_from_page(scope: Scope, cookie: bytes) -> bool:
     return len(marks) == 1 and is_mark(marks[0], cookie) and is_same_origin(scope)
 
 
-def why_refused(values: list[bytes]) -> str:
+def explain_refusal(values: list[bytes]) -> str:
     """Explain why these Authorization headers are refused."""
     if not values:
         return TOKEN_REQUIRED

@@ -1,4 +1,4 @@
-"""Context of the endpoints, built once per application: what they read and write with, and figures for a monitoring system."""
+"""The shared context of the endpoints, built once per application, and its metrics for a monitoring system."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from service.web.errors import ApiError
 from streams.engine.record_intake import EngineState, RecordIntake
 from streams.watch.watching import Watch
 
-Found = TypeVar("Found")
-_STRIPES = 64
+Result = TypeVar("Result")
+_LOCK_COUNT = 64
 log = logging.getLogger(__name__)
 
 
-class Stripes:
+class StripedLocks:
     """A fixed number of locks, on one event loop, for any number of names.
 
     Names can share a lock, so a call may wait for an unrelated one.
@@ -49,16 +49,16 @@ class Stripes:
     @contextlib.asynccontextmanager
     async def held(self, names: Iterable[Hashable]) -> AsyncIterator[None]:
         """Hold the locks of these names."""
-        async with contextlib.AsyncExitStack() as held:
+        async with contextlib.AsyncExitStack() as stack:
             # Acquire in a fixed order, so that two calls never deadlock.
             for index in sorted({hash(name) % len(self._locks) for name in names}):
-                await held.enter_async_context(self._locks[index])
+                await stack.enter_async_context(self._locks[index])
             yield
 
 
 @dataclass
 class ApiContext:
-    """Engine, tokens, metrics, and the limits of their use."""
+    """The engine, tokens, metrics and limits of an application."""
 
     engine: RecordIntake
     access: AccessStore
@@ -71,22 +71,22 @@ class ApiContext:
     score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
     """The times of the exchanges that people have scored or looked for."""
     _readers: anyio.CapacityLimiter = field(init=False)
-    turns: Stripes = field(init=False, default_factory=lambda: Stripes(_STRIPES))
+    turns: StripedLocks = field(init=False, default_factory=lambda: StripedLocks(_LOCK_COUNT))
     """Locks of sessions by connection and session id: a session's batches of events are processed one after another."""
     restart: Callable[[], None] | None = field(init=False, default=None)
     """Restarts the server in its process, with the policy from the file; None if that is not possible."""
 
-    _of_incidents: tuple[int, dict[tuple[Any, str | None], Any]] = field(init=False, default=(-1, {}))
+    _incident_cache: tuple[int, dict[tuple[Any, str | None], Any]] = field(init=False, default=(-1, {}))
     """Cached results about incidents, by function and project, and the topic's end when they were read."""
 
-    _of_judges: tuple[int, dict[str | None, tuple[UnreadableJudge, ...]]] = field(init=False, default=(-1, {}))
+    _judge_cache: tuple[int, dict[str | None, tuple[UnreadableJudge, ...]]] = field(init=False, default=(-1, {}))
     """Cached unreadable judges by project, and the topic's end when they were read."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.engine)
         self._readers = anyio.CapacityLimiter(self.settings.max_readers)
 
-    async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
+    async def ask(self, read: Callable[[duckdb.DuckDBPyConnection], Result]) -> Result:
         """Run a reading function in a thread, with its own cursor; the number of concurrent ones is bounded.
 
         Raises StoredRecordError if stored data cannot be read, which is not the caller's fault.
@@ -95,10 +95,10 @@ class ApiContext:
         with contextlib.suppress(DriftlineError, duckdb.Error):
             await self.engine.flush()
 
-        def run() -> Found:
+        def run() -> Result:
             with contextlib.closing(self.engine.store.cursor()) as cursor:
                 try:
-                    return question(cursor)
+                    return read(cursor)
                 except RecordError as error:
                     raise StoredRecordError(f"a stored record cannot be read: {error}", hint=error.hint) from error
 
@@ -106,40 +106,40 @@ class ApiContext:
 
     async def open_incidents(self, project: str | None) -> OpenIncidents:
         """Return the number of open or acknowledged incidents of a project (None: all), counted again only if incidents have changed."""
-        return await self._read_of_incidents(open_incidents, project)
+        return await self._read_incident_figure(open_incidents, project)
 
     async def unreadable_judges(self, project: str | None) -> tuple[UnreadableJudge, ...]:
         """Return the judges whose last answers about a project (None: all) cannot be read; read again only after new judgements."""
         end = self.engine.store.end_of("judgements")
-        if self._of_judges[0] != end:
-            self._of_judges = (end, {})
-        cached = self._of_judges[1]
+        if self._judge_cache[0] != end:
+            self._judge_cache = (end, {})
+        cached = self._judge_cache[1]
         if project not in cached:
             cached[project] = await self.ask(lambda cursor: unreadable_judges(cursor, project, self.engine.now()))
         return cached[project]
 
     async def worst_incidents(self, project: str | None) -> Mapping[str, Mapping[str, Any]]:
         """Return the worst incident of each project (None: all), read again only if incidents have changed."""
-        return await self._read_of_incidents(worst_incidents, project)
+        return await self._read_incident_figure(worst_incidents, project)
 
-    async def _read_of_incidents(
-        self, read: Callable[[duckdb.DuckDBPyConnection, str | None], Found], project: str | None
-    ) -> Found:
+    async def _read_incident_figure(
+        self, read: Callable[[duckdb.DuckDBPyConnection, str | None], Result], project: str | None
+    ) -> Result:
         end = self.engine.store.end_of("incidents")
-        if self._of_incidents[0] != end:
-            self._of_incidents = (end, {})
-        cached = self._of_incidents[1]
+        if self._incident_cache[0] != end:
+            self._incident_cache = (end, {})
+        cached = self._incident_cache[1]
         if (read, project) not in cached:
             cached[read, project] = await self.ask(lambda cursor: read(cursor, project))
-        answer: Found = cached[read, project]
-        return answer
+        result: Result = cached[read, project]
+        return result
 
     async def require_project(self, project: str) -> None:
         """Raise ApiError (404) for an unknown project, with the nearest known name."""
-        named = named_projects(self.engine.policy, self.access)
-        if project in named or await self.ask(lambda cursor: is_known(cursor, project, named)):
+        configured = named_projects(self.engine.policy, self.access)
+        if project in configured or await self.ask(lambda cursor: is_known(cursor, project, configured)):
             return
-        projects = await self.ask(lambda cursor: known_projects(cursor, named))
+        projects = await self.ask(lambda cursor: known_projects(cursor, configured))
         suggestion = nearest(project, projects) or "there are no projects yet"
         raise ApiError(404, "not_found", f"there is no project {project}; {suggestion}")
 
@@ -163,27 +163,31 @@ Services = Annotated[ApiContext, Depends(_get_services)]
 """The context of the application."""
 
 
-async def projects_of(services: ApiContext, own: str | None, until: date | None = None) -> list[Project]:
-    """Return every project, or only `own`, by name, including projects that only have a connection.
+async def projects_of(services: ApiContext, visible_project: str | None, until: date | None = None) -> list[Project]:
+    """Return every project, or only the visible one, by name, including projects that only have a connection.
 
-    `until` is the last of the days of their figures, today by default.
+    `until` is the last day of their figures, today by default.
     """
     engine = services.engine
-    connected = {project for project in services.access.connected_projects() if own in (None, project)}
+    connected = {project for project in services.access.connected_projects() if visible_project in (None, project)}
     return await services.ask(
-        lambda cursor: read_projects(cursor, engine.policy, engine.now(), project=own, until=until, connected=connected)
+        lambda cursor: read_projects(
+            cursor, engine.policy, engine.now(), project=visible_project, until=until, connected=connected
+        )
     )
 
 
-async def worst_of(services: ApiContext, projects: Sequence[Project], own: str | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return the worst incident of each project, worst first; `own` is the only visible project."""
-    return await services.worst_incidents(own) if any(project.open_incidents for project in projects) else {}
+async def worst_of(
+    services: ApiContext, projects: Sequence[Project], visible_project: str | None
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the worst incident of each project, worst first. None as the visible project stands for all."""
+    return await services.worst_incidents(visible_project) if any(project.open_incidents for project in projects) else {}
 
 
-async def with_their_changes(services: ApiContext, projects: Sequence[Project], own: str | None) -> list[Project]:
+async def with_their_changes(services: ApiContext, projects: Sequence[Project], visible_project: str | None) -> list[Project]:
     """Return projects with their changes and daily levels; a change is None without data."""
-    changed = with_changes(projects, await worst_of(services, projects, own))
-    return await services.ask(lambda cursor: with_levels(cursor, changed, own))
+    changed = with_changes(projects, await worst_of(services, projects, visible_project))
+    return await services.ask(lambda cursor: with_levels(cursor, changed, visible_project))
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -228,22 +232,22 @@ class Metrics:
             registry=self._registry,
         )
         # Keep the children: looking up a metric by its labels takes longer than counting.
-        self._of_call = cache(self._figures_of)
-        self._of_outcome = cache(self._ingested.labels)
+        self._call_metrics = cache(self._find_call_metrics)
+        self._ingest_counter = cache(self._ingested.labels)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a call."""
-        counted, timed = self._of_call(method, route, status)
-        counted.inc()
-        timed.observe(seconds)
+        requests, durations = self._call_metrics(method, route, status)
+        requests.inc()
+        durations.observe(seconds)
 
-    def _figures_of(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+    def _find_call_metrics(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
         return self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)
 
     def ingested(self, outcomes: Iterable[str]) -> None:
         """Count exchanges by outcome."""
         for outcome in outcomes:
-            self._of_outcome(outcome).inc()
+            self._ingest_counter(outcome).inc()
 
     def events(self, counts: Mapping[str, int]) -> None:
         """Count the events of a batch by outcome."""
@@ -256,14 +260,14 @@ class Metrics:
             self._spans.labels(outcome).inc(count)
 
     def refused_metrics(self, count: int) -> None:
-        """Count metrics sent by exporters, which are refused."""
+        """Count the metrics that exporters have sent, which are refused."""
         self._refused_metrics.inc(count)
 
     def text(self, state: EngineState, unused_spans: Mapping[str, int] | None = None) -> bytes:
         """Return all metrics, including the engine's state, and `unused_spans` by state if they could be read."""
-        now = CollectorRegistry()
-        now.register(_Snapshot((*_measure_engine(state), *_count_unused_spans(unused_spans))))
-        return generate_latest(self._registry) + generate_latest(now)
+        current = CollectorRegistry()
+        current.register(_Snapshot((*_measure_engine(state), *_count_unused_spans(unused_spans))))
+        return generate_latest(self._registry) + generate_latest(current)
 
 
 class _Snapshot(Collector):

@@ -350,7 +350,7 @@ def compress(body: bytes) -> bytes:
 
 
 def _prepare_compression(headers: MutableHeaders, body: bytes, *, accepts_gzip: bool) -> bool:
-    """Return whether to compress a body, and set the headers for it. Only pages are compressed, if the caller accepts it."""
+    """Set the headers for compression, and return whether to compress the body. Only pages are compressed, if the caller accepts it."""
     if not headers.get("content-type", "").startswith(_PAGE):
         return False
     headers.add_vary_header(ENCODING_VARIES)
@@ -382,7 +382,7 @@ class Etags:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith(_PATHS_WITHOUT_ETAG):
             await self._app(scope, receive, send)
             return
-        client_tags = [tag for value in header_values(scope, b"if-none-match") for tag in _parse_tags(value)]
+        client_tags = [tag for value in header_values(scope, b"if-none-match") for tag in _parse_entity_tags(value)]
         await self._app(scope, receive, _AnswerBuffer(send, client_tags, accepts_gzip=accepts_gzip(scope)))
 
 
@@ -403,11 +403,11 @@ class _AnswerBuffer:
             await self._send(message)
         else:
             self._body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if not more:
+            has_more = message.get("more_body", False)
+            if not has_more:
                 await self._send_complete(self._start)
             elif len(self._body) > MAX_BUFFERED_BYTES:
-                await self._flush(self._start, bytes(self._body), more=True)
+                await self._flush(self._start, bytes(self._body), has_more=True)
 
     async def _send_complete(self, start: Message) -> None:
         tag = b'"%s"' % hashlib.sha256(self._body).hexdigest()[:32].encode()
@@ -416,7 +416,7 @@ class _AnswerBuffer:
         headers.setdefault("Cache-Control", CACHE_CONTROL)
         headers.setdefault("Vary", "Authorization, Cookie")
         body = bytes(self._body)
-        compresses = _prepare_compression(headers, body, accepts_gzip=self._accepts_gzip)
+        is_compressed = _prepare_compression(headers, body, accepts_gzip=self._accepts_gzip)
         status = HTTPStatus.OK
         if tag in self._client_tags or b"*" in self._client_tags:
             status = HTTPStatus.NOT_MODIFIED
@@ -424,24 +424,24 @@ class _AnswerBuffer:
             for name in ("content-length", "content-type", "content-encoding"):
                 if name in headers:
                     del headers[name]
-        elif compresses:
+        elif is_compressed:
             body = await anyio.to_thread.run_sync(compress, body)
             headers["Content-Length"] = str(len(body))
-        await self._flush({**start, "status": int(status), "headers": headers.raw}, body, more=False)
+        await self._flush({**start, "status": int(status), "headers": headers.raw}, body, has_more=False)
 
-    async def _flush(self, start: Message, body: bytes, *, more: bool) -> None:
+    async def _flush(self, start: Message, body: bytes, *, has_more: bool) -> None:
         """Send the buffered answer. Later messages are passed on."""
         self._start = None
         await self._send(start)
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        await self._send({"type": "http.response.body", "body": body, "more_body": has_more})
 
 
-def _parse_tags(value: bytes) -> list[bytes]:
+def _parse_entity_tags(value: bytes) -> list[bytes]:
     """Return the tags of an If-None-Match header. Weak tags count as equal to strong ones, as RFC 9110 requires here."""
     return [b"*"] if value.strip() == b"*" else _ETAG.findall(value)
 
 
-MAX_SUBJECT = 256
+MAX_SUBJECT_LENGTH = 256
 """Maximum length of a stored id."""
 
 
@@ -464,7 +464,7 @@ async def begin_audit_line(request: Request) -> None:
         method=request.method,
         route=request.scope["route"].path,
         project=request.path_params.get("project", caller.project),
-        subject="/".join(subjects)[:MAX_SUBJECT] or None,
+        subject="/".join(subjects)[:MAX_SUBJECT_LENGTH] or None,
         request_id=request.state.request_id,
     )
     with durable_or_refused():
@@ -473,7 +473,7 @@ async def begin_audit_line(request: Request) -> None:
 
 def set_subject(request: Request, subject: str) -> None:
     """Set the subject of a change in the audit log, if the address does not name it."""
-    request.state.subject = subject[:MAX_SUBJECT]
+    request.state.subject = subject[:MAX_SUBJECT_LENGTH]
 
 
 class AuditTrail:

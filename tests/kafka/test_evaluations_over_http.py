@@ -19,7 +19,7 @@ from support.servers import PATIENCE, Home, nursery, until
 from audit.evaluation.cases import Case, LoadedProfile, Profile, plans, shipped_system_prompt
 from driftline_trial.simulator import running
 from schemas.registry import topics
-from service.cli.evaluation_client import EvaluationClient, Terms
+from service.cli.evaluation_client import EvaluationClient, EvaluationTerms
 from service.write.evaluating import Progress
 from streams.finished_sessions import SessionSelection
 from streams.judging.judged_stages import EVALUATION
@@ -29,12 +29,12 @@ UNSUPERVISED = "import os; os.dup2(os.pipe()[0], 0)"
 """Run before a worker: it ends with its supervisor, whose pipe is its input, and has none here."""
 
 
-def terms() -> Terms:
+def terms() -> EvaluationTerms:
     """Return the body for one case, one judge run and one session."""
     profile = Profile.model_validate_json(json.dumps(PROFILE))
     case = Case.model_validate_json(json.dumps(REFUND))
     loaded = LoadedProfile(profile, shipped_system_prompt())
-    return Terms([case], loaded, plans(profile), SessionSelection(sessions=["north/s1"]), retry_failed=False)
+    return EvaluationTerms([case], loaded, plans(profile), SessionSelection(sessions=["north/s1"]), retry_failed=False)
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_a_server_on_kafka_returns_the_evaluations_of_its_workers(
             assert not worker.ended, worker.logged[-4000:]
             time.sleep(min(seconds, 0.1))
 
-        with closing(EvaluationClient(url, operator, sleep=while_it_works, quiet=PATIENCE)) as client:
+        with closing(EvaluationClient(url, operator, sleep=while_it_works, idle_seconds=PATIENCE)) as client:
             estimate = client.estimate(terms())
             (evaluation,) = client.evaluate(terms(), progress_reports.append)
             (repeated,) = client.evaluate(terms(), progress_reports.append)

@@ -176,7 +176,7 @@ def test_incidents_are_listed_by_assignee(database: Path, capsys: pytest.Capture
     assert run(["incidents", "assign", incident_id, "nobody", "--json", *db_option]) == ExitCode.DONE
     assert json.loads(capsys.readouterr().out)["assignee"] is None
     assert run(["incidents", "list", "--assignee", "bob", *db_option]) == ExitCode.DONE
-    assert "no incident that matches." in capsys.readouterr().err
+    assert "no incident matches" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("operators")

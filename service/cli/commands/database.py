@@ -33,7 +33,7 @@ from streams.topology import derived_tables
 from streams.upkeep.deletion import COPIES, erasure, purge
 from streams.upkeep.deletion import erase as erase_all
 
-NO_COPY = (
+NO_DATABASE_HINT = (
     "Name the database with --db. If it is lost: with Kafka, give --kafka host:port to rebuild the tables from the topics; "
     "without Kafka it was the only copy: restore a backup or import the records again."
 )
@@ -53,19 +53,19 @@ def rebuild(
     settings = settings_of(database, policy, kafka=kafka)
     if settings.kafka is not None:
         counts = _rebuild_from_topics(settings)
-        _say_counts("landed again", counts, "nothing: the topics are empty", as_json=as_json)
+        _print_counts("landed again", counts, "nothing: the topics are empty", as_json=as_json)
         return
     if not settings.database.exists():
-        raise SettingsError(f"no database at {settings.database}: there is nothing to rebuild from", hint=NO_COPY)
+        raise SettingsError(f"no database at {settings.database}: there is nothing to rebuild from", hint=NO_DATABASE_HINT)
     with open_workspace(settings, writes=True, exclusive_hint=STOP_SERVER_HINT) as workspace:
         with working("recomputing derived records") as tell:
             runner = embedded_runner(settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
             runner.rebuild(lambda progress: tell(f"stage {progress.stage}: {progress.position} of {progress.end} records"))
         counts = {table: workspace.store.count(table) for table in derived_tables()}
-    _say_counts("rebuilt", counts, "nothing", as_json=as_json)
+    _print_counts("rebuilt", counts, "nothing", as_json=as_json)
 
 
-def _say_counts(done: str, counts: Mapping[str, int], nothing: str, *, as_json: bool) -> None:
+def _print_counts(done: str, counts: Mapping[str, int], nothing: str, *, as_json: bool) -> None:
     """Print the number of rows per table."""
     if as_json:
         print_json({"rows": counts})
@@ -103,7 +103,7 @@ def _rebuild_from_topics(settings: Settings) -> dict[str, int]:
 
 retention_app = typer.Typer(no_args_is_help=True, help="Delete records that are past their retention.")
 MEGABYTE = 1_000_000
-ERASE_THERE = "A server holds the database: erase through it (POST /api/audit/erasures, see /docs), or stop it, erase, and start it again."
+ERASE_THROUGH_SERVER_HINT = "A server holds the database: erase through it (POST /api/audit/erasures, see /docs), or stop it, erase, and start it again."
 """The advice if a server has the database: erase there, because the file is compacted after an erasure."""
 
 
@@ -156,9 +156,9 @@ def erase(
     if not connection or session == "":
         raise InputError(f"{'--session' if connection else '--connection'} is empty", hint="Name the records to erase.")
     settings = settings_of(database, policy)
-    with open_workspace(settings, writes=True, exclusive_hint=ERASE_THERE) as workspace:
-        whose = f"connection {connection}" if session is None else f"session {session} of connection {connection}"
-        agree(f"Erase all records of {plain(whose)}? This cannot be undone.", yes=yes)
+    with open_workspace(settings, writes=True, exclusive_hint=ERASE_THROUGH_SERVER_HINT) as workspace:
+        scope = f"connection {connection}" if session is None else f"session {session} of connection {connection}"
+        agree(f"Erase all records of {plain(scope)}? This cannot be undone.", yes=yes)
         redacted_comment = workspace.redactor.redact(comment)[0] if comment else None
         record = erasure(connection, session, getpass.getuser(), redacted_comment, workspace.now())
         accepted = EncodedRecords()
@@ -168,12 +168,12 @@ def erase(
             workspace.runner.run()
             erase_all(workspace.store, workspace.now(), again=[record.erasure_id])
         progress = progress_of(workspace.store, record)
-    before, after = _compacted(settings.database)
+    before, after = _compact_file(settings.database)
     if as_json:
         print_json(document(RequestedErasure(erasure=progress, remains=[COPIES])))
         return
     rows = ", ".join(f"{count} {table}" for table, count in progress.deleted.items() if count)
-    out.print(f"erased: {rows or 'no records'}; {_sizes(before, after)}")
+    out.print(f"erased: {rows or 'no records'}; {_format_sizes(before, after)}")
     for label in progress.replays:
         out.print(f"deleted the replay {plain(label)}: it held some of these records")
     err.say(f"note: {COPIES}", style="yellow")
@@ -183,18 +183,18 @@ def compact(database: Database = None, as_json: AsJson = False) -> None:
     """Shrink a closed database: write a copy without free space, and replace the file in one step."""
     path: Path = settings_of(database).database
     require_database(path)
-    before, after = _compacted(path)
+    before, after = _compact_file(path)
     if as_json:
         print_json({"before": before, "after": after})
         return
-    out.print(_sizes(before, after))
+    out.print(_format_sizes(before, after))
 
 
-def _compacted(path: Path) -> tuple[int, int]:
+def _compact_file(path: Path) -> tuple[int, int]:
     """Compact a closed file; return its bytes before and after."""
     with growing("compacting", measure_space(path).used, lambda: bytes_written(path)):
         return compact_file(path)
 
 
-def _sizes(before: int, after: int) -> str:
+def _format_sizes(before: int, after: int) -> str:
     return f"file size: {before / MEGABYTE:.1f} MB, now {after / MEGABYTE:.1f} MB"

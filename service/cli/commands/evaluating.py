@@ -35,7 +35,7 @@ from service.cli.commands.options import (
     wants_json,
 )
 from service.cli.commands.rejudging import report_judge
-from service.cli.evaluation_client import EvaluationClient, Terms, token_of_environment
+from service.cli.evaluation_client import EvaluationClient, EvaluationTerms, token_of_environment
 from service.cli.evaluation_files import make_folder, readable_json, write_files
 from service.cli.evaluation_tables import evaluation_view
 from service.cli.exit_codes import agree, fails_when, leave, leave_interrupted
@@ -147,7 +147,7 @@ def evaluate(
     warn(warnings_of(cases))
     session_filter = _session_filter(session, connection, tag, project, since, limit)
     plans = select_plans(loaded_profile, judge_run, profile)
-    terms = Terms(cases, loaded_profile, plans, session_filter, retry_failed)
+    terms = EvaluationTerms(cases, loaded_profile, plans, session_filter, retry_failed)
     if folder is not None and not dry_run:
         make_folder(folder)  # a wrong folder is reported before anything is paid
     consent = CostConsent(dry_run, yes, as_json, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
@@ -188,10 +188,10 @@ def _session_filter(
     )
 
 
-def _evaluate_locally(settings: Settings, terms: Terms, consent: CostConsent) -> Sequence[Evaluated] | None:
+def _evaluate_locally(settings: Settings, terms: EvaluationTerms, consent: CostConsent) -> Sequence[Evaluated] | None:
     """Evaluate in this process, over the database in the settings. Return None if the cost was not accepted."""
     with open_workspace(settings, writes=True, exclusive_hint=USE_SERVER_HINT) as workspace:
-        require_known(workspace, terms.wanted.project)
+        require_known(workspace, terms.selection.project)
         catch_up(workspace)
         names = [plan.judge.model for plan in terms.plans if plan.judge.type != "recorded"]
         judge = describe_judge(settings, workspace.policy, names)
@@ -201,7 +201,7 @@ def _evaluate_locally(settings: Settings, terms: Terms, consent: CostConsent) ->
             terms.cases,
             terms.plans,
             terms.profile.system_prompt,
-            terms.wanted,
+            terms.selection,
             workspace.now(),
             retry_failed=terms.retry_failed,
             takes_simulated=judge.name != LIVE,
@@ -222,7 +222,9 @@ def _evaluate_locally(settings: Settings, terms: Terms, consent: CostConsent) ->
             leave_interrupted()
 
 
-def _evaluate_on_server(terms: Terms, consent: CostConsent, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
+def _evaluate_on_server(
+    terms: EvaluationTerms, consent: CostConsent, server: str, *, insecure: bool
+) -> Sequence[Evaluated] | None:
     """Have a server evaluate over its own database. Return None if the cost was not accepted."""
     with closing(EvaluationClient(server, token_of_environment(), insecure=insecure)) as client:
         if not consent.obtain(client.estimate(terms)):

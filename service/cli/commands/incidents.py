@@ -40,7 +40,7 @@ from service.cli.commands.options import (
 )
 from service.cli.completion import completed
 from service.cli.exit_codes import fails_when, leave
-from service.cli.incident_views import check_view, incident_view, incidents_table, state_words
+from service.cli.incident_views import check_view, describe_state, incident_view, incidents_table
 from service.cli.progress import counting, working
 from service.cli.terminal import err, out
 from service.read.incidents import (
@@ -205,7 +205,7 @@ def _add_decision(name: str, decision: str, summary: str, *, hidden: bool = Fals
         as_json: AsJson = False,
     ) -> None:
         changed = _decide(incident, decision, by, reason, database, as_of)
-        _print_change(changed, f"is {state_words(changed)}", as_json=as_json)
+        _print_change(changed, f"is {describe_state(changed)}", as_json=as_json)
 
 
 _add_decision(

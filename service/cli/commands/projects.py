@@ -64,7 +64,7 @@ def projects(
         shown = [project for project in read_fleet(workspace, last) if health in (None, project.health)]
     none = f"no projects yet. {IMPORT_FIRST}" if health is None else f"no project is {health}"
     show_rows(shown, projects_table, as_json=as_json, none=none, limit=limit, document=document)
-    if not as_json and (silent_note := silent_words(shown[:limit])):
+    if not as_json and (silent_note := describe_silent(shown[:limit])):
         err.say(silent_note, style="yellow")
 
 
@@ -85,8 +85,8 @@ def connected_projects(workspace: Workspace) -> set[str]:
         return access.connected_projects()
 
 
-SILENT_NAMED = 5
-"""Silent projects that are named."""
+MAX_SILENT_NAMES = 5
+"""Maximum number of silent projects that are named."""
 
 
 def projects_table(projects: Sequence[Project]) -> RenderableType:
@@ -109,14 +109,14 @@ def projects_table(projects: Sequence[Project]) -> RenderableType:
     return table(headers, cells, right=["open", "exchanges", "anomalies", "unsafe"])
 
 
-def silent_words(projects: Sequence[Project]) -> str:
-    """Name the projects without recent scores that had some before, and how to show their newest days; empty without any."""
-    silent = {project.project: last for project in projects if (last := project.recent.last_until) is not None}
+def describe_silent(projects: Sequence[Project]) -> str:
+    """Name the projects that had scores before but have none lately, with the command that shows their last days; empty without any."""
+    silent = {project.project: project.recent.last_until for project in projects if project.recent.last_until is not None}
     if not silent:
         return ""
-    names = ", ".join(list(silent)[:SILENT_NAMED]) + (
-        f" and {len(silent) - SILENT_NAMED} more" if len(silent) > SILENT_NAMED else ""
-    )
+    names = ", ".join(list(silent)[:MAX_SILENT_NAMES])
+    if len(silent) > MAX_SILENT_NAMES:
+        names += f" and {len(silent) - MAX_SILENT_NAMES} more"
     return (
         f"No exchanges in the {RECENT_DAYS} days to {projects[0].recent.until}: {names}. "
         f"The last {RECENT_DAYS} days with data: driftline projects --until {max(silent.values())}"
@@ -155,7 +155,7 @@ def banner(
 
 
 def warn_if_unknown(workspace: Workspace, project: str) -> None:
-    """Warn that an unknown project is new or misspelt; a banner is shown even before the first record."""
+    """Warn if a project is unknown, which may be a typing error. Its banner is shown anyway, because it may have no records yet."""
     try:
         require_known(workspace, project, place="PROJECT")
     except InputError as error:

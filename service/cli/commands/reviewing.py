@@ -23,7 +23,8 @@ from streams.upkeep.annotations import REVIEWS, human_score, require_human_score
 
 review_app = typer.Typer(no_args_is_help=True, help="Show the next exchange to review, and record your score.")
 Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Name of the reviewer; your account by default.")]
-_SHOWN = 4000
+_MAX_TEXT = 4000
+"""Maximum characters of a text that are shown."""
 
 
 @review_app.command("next")
@@ -41,13 +42,13 @@ def review_next(
         require_known(workspace, project)
         require_human_scores(workspace.policy, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
-            item = next_to_review(cursor, project, _who(rater), skip or [], blind=blind)
+            item = next_to_review(cursor, project, _name_reviewer(rater), skip or [], blind=blind)
     if as_json:
         print_json(None if item is None else document(item))
     elif item is None:
         err.print(f"nothing is left to review in project {plain(project, 64)}", markup=False)
     else:
-        for line in _lines(item):
+        for line in _format_item(item):
             out.say(line)
 
 
@@ -70,8 +71,8 @@ def review_score(
             score = score_by_id(cursor, project, score_id)
         if score is None:
             raise InputError(f"no score {plain(score_id)!r} in project {project}", hint="`driftline review next` shows ids.")
-        who, now = _who(rater), workspace.now()
-        review = human_score(project, score_id, who, value, comment, redactor=workspace.redactor, now=now)
+        reviewer = _name_reviewer(rater)
+        review = human_score(project, score_id, reviewer, value, comment, redactor=workspace.redactor, now=workspace.now())
         asyncio.run(workspace.publisher.publish(REVIEWS, [review]))
     if as_json:
         print_json(document(with_human_score(score, review)))
@@ -107,24 +108,25 @@ def agreement(
         out.print(f"{answer.unjudged} more labels are on exchanges that Tier 3 has not judged.")
 
 
-def _who(rater: str | None) -> str:
-    who = getpass.getuser() if rater is None else rater.strip()
-    if not who:
+def _name_reviewer(rater: str | None) -> str:
+    reviewer = getpass.getuser() if rater is None else rater.strip()
+    if not reviewer:
         raise InputError("--rater must not be blank", hint="Give the name of the reviewer.")
-    return who
+    return reviewer
 
 
-def _lines(item: ReviewItem) -> list[str]:
-    why = item.pick if item.stratum is None else f"{item.pick}, {item.stratum}"
-    seen = f"reviewed by {item.seen_by}" if item.seen_by else "not reviewed yet"
+def _format_item(item: ReviewItem) -> list[str]:
+    reason = item.pick if item.stratum is None else f"{item.pick}, {item.stratum}"
+    reviewed = f"reviewed by {item.seen_by}" if item.seen_by else "not reviewed yet"
     lines = [
-        f"score {item.score_id} ({why}; {seen})",
+        f"score {item.score_id} ({reason}; {reviewed})",
         f"exchange {plain(item.exchange_id)}, session {plain(item.session_id)}, turn {item.turn_number}",
     ]
     texts = {"user": item.user_message, "agent": item.agent_response, "thinking": item.agent_thinking}
-    lines += [f"{name}: {plain(text, _SHOWN)}" for name, text in texts.items() if text is not None]
+    lines += [f"{name}: {plain(text, _MAX_TEXT)}" for name, text in texts.items() if text is not None]
     if item.score is not None:
         tiers = (item.score.tier2_score, item.score.tier2_5_alignment, item.score.tier3_score)
         lines.append(f"judge: tiers 2, 2.5, 3: {', '.join(MISSING if tier is None else f'{tier:.2f}' for tier in tiers)}")
-        lines += [f"anomaly: {plain(item.score.anomaly_reason, _SHOWN)}"] if item.score.anomaly_reason else []
+        if item.score.anomaly_reason:
+            lines.append(f"anomaly: {plain(item.score.anomaly_reason, _MAX_TEXT)}")
     return lines

@@ -33,7 +33,7 @@ Partitions = Annotated[
         help=f"Partitions of the topics keyed by session [the present number, or {DEFAULT_PARTITIONS}].",
     ),
 ]
-_SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes", "message.timestamp.type", "min.insync.replicas")
+_SHOWN_SETTINGS = ("cleanup.policy", "retention.ms", "max.message.bytes", "message.timestamp.type", "min.insync.replicas")
 
 
 @topics_app.command("create")
@@ -55,15 +55,15 @@ def create(
 ) -> None:
     """Create missing topics. Existing topics are not changed. An OpenTelemetry Collector creates its own topics."""
     with administration_of(settings_of(kafka=kafka)) as administration:
-        made = administration.create(partitions, replication)
+        created = administration.create(partitions, replication)
         mismatches = administration.check(partitions)
     if as_json:
-        print_json({"created": made, "mismatches": [mismatch._asdict() for mismatch in mismatches]})
+        print_json({"created": created, "mismatches": [mismatch._asdict() for mismatch in mismatches]})
     else:
-        for name in made:
+        for name in created:
             out.print(f"created {name}", markup=False)
-        out.print(f"{counted(len(made), 'topic')} created, {len(TOPICS) - len(made)} existed already")
-    _report(mismatches, as_json=as_json)
+        out.print(f"{counted(len(created), 'topic')} created, {len(TOPICS) - len(created)} existed already")
+    _report_mismatches(mismatches, as_json=as_json)
 
 
 @topics_app.command("describe")
@@ -71,17 +71,18 @@ def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
     """Show Driftline's topics, and the topics of an OpenTelemetry Collector that workers read."""
     settings = settings_of(kafka=kafka)
     with administration_of(settings) as administration:
-        states, collected = administration.describe(), topics_of_collector(settings, administration)
+        states = administration.describe()
+        collector_rows = topics_of_collector(settings, administration)
     rows = [
         {
             "topic": name,
             "holds": TOPICS[name].holds,
             "partitions": state.partitions,
             "replication": state.replication,
-            "config": {key: state.config.get(key) for key in sorted({*_SHOWN, *TOPICS[name].config})},
+            "config": {key: state.config.get(key) for key in sorted({*_SHOWN_SETTINGS, *TOPICS[name].config})},
         }
         for name, state in states.items()
-    ] + [topic_row._asdict() for topic_row in collected]
+    ] + [topic_row._asdict() for topic_row in collector_rows]
     if as_json:
         for row in rows:
             print_json(row)
@@ -90,8 +91,8 @@ def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
         out.print(_table(rows[: len(states)]))
     else:
         err.say("no topics yet (driftline topics create)")
-    for topic in collected:
-        out.say(f"Collector, {topic.signal}: {topic.in_words()}")
+    for topic in collector_rows:
+        out.say(f"Collector, {topic.signal}: {topic.describe()}")
 
 
 @topics_app.command("check")
@@ -100,16 +101,17 @@ def check(kafka: Kafka = None, partitions: Partitions = None, as_json: AsJson = 
     """Check for missing or misconfigured topics, and show the topics of an OpenTelemetry Collector. Nothing is changed."""
     settings = settings_of(kafka=kafka)
     with administration_of(settings) as administration:
-        mismatches, collected = administration.check(partitions), topics_of_collector(settings, administration)
+        mismatches = administration.check(partitions)
+        collector_rows = topics_of_collector(settings, administration)
     if as_json:
         for mismatch in mismatches:
             print_json(mismatch._asdict())
     elif not mismatches:
         out.print(f"{counted(len(TOPICS), 'topic')}: all are configured correctly")
-    for topic in collected:
+    for topic in collector_rows:
         if not as_json and topic.partitions:
-            out.say(f"Collector, {topic.signal}: {topic.in_words()}")
-    _report(mismatches, as_json=as_json)
+            out.say(f"Collector, {topic.signal}: {topic.describe()}")
+    _report_mismatches(mismatches, as_json=as_json)
 
 
 class CollectorTopic(NamedTuple):
@@ -118,14 +120,14 @@ class CollectorTopic(NamedTuple):
     topic: str
     signal: str
     partitions: int
-    """0 if the topic does not exist; the Collector creates it."""
+    """Number of partitions; 0 if the Collector has not created the topic yet."""
     unread: int | None
-    """Messages that no worker has read yet; None if none ever read it."""
+    """Messages that no worker has read yet; None if no worker has ever read the topic."""
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Describe whether the topic exists and is read."""
         if not self.partitions:
-            return f"there is no topic {self.topic}; it is read as soon as the Collector has made it"
+            return f"there is no topic {self.topic}; workers read it once the Collector has created it"
         partitions = counted(self.partitions, "partition")
         if self.unread is None:
             return f"{self.topic}, {partitions}: nothing has been read yet (driftline worker --stages {COLLECTOR})"
@@ -134,10 +136,10 @@ class CollectorTopic(NamedTuple):
 
 def topics_of_collector(settings: Settings, administration: TopicAdministration) -> list[CollectorTopic]:
     """Return the topics of an OpenTelemetry Collector, existing or not. BrokerError if the cluster does not answer."""
-    wanted = collector_topics(settings)
-    partitions = administration.foreign(wanted)
+    topics = collector_topics(settings)
+    partitions = administration.foreign(topics)
     unread = administration.unread(partitions)
-    return [CollectorTopic(name, signal, partitions.get(name, 0), unread.get(name)) for name, signal in wanted.items()]
+    return [CollectorTopic(name, signal, partitions.get(name, 0), unread.get(name)) for name, signal in topics.items()]
 
 
 def administration_of(settings: Settings) -> TopicAdministration:
@@ -150,10 +152,10 @@ def administration_of(settings: Settings) -> TopicAdministration:
     return TopicAdministration(connection_of(settings))
 
 
-def _report(mismatches: Sequence[Mismatch], *, as_json: bool) -> None:
-    """Print the faults, unless they were printed as JSON, and exit with the matching code."""
-    for advice, alike in itertools.groupby(() if as_json else mismatches, key=lambda mismatch: mismatch.advice):
-        for mismatch in alike:
+def _report_mismatches(mismatches: Sequence[Mismatch], *, as_json: bool) -> None:
+    """Print the mismatches, unless they were printed as JSON, and exit with the matching code."""
+    for advice, group in itertools.groupby(() if as_json else mismatches, key=lambda mismatch: mismatch.advice):
+        for mismatch in group:
             err.say(plain(f"{mismatch.topic} {mismatch.what}", 400), style="red")
         err.say(f"    → {advice}")
     leave(failed=bool(mismatches))
@@ -162,19 +164,26 @@ def _report(mismatches: Sequence[Mismatch], *, as_json: bool) -> None:
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     headers = ("topic", "holds", "partitions", "copies", "kept", "largest")
     cells = (
-        (row["topic"], row["holds"], row["partitions"], row["replication"], _kept(row["config"]), _mebibytes(row["config"]))
+        (
+            row["topic"],
+            row["holds"],
+            row["partitions"],
+            row["replication"],
+            _format_retention(row["config"]),
+            _format_max_size(row["config"]),
+        )
         for row in rows
     )
     return table(headers, cells, right=("partitions", "copies", "largest"))
 
 
-def _kept(config: dict[str, str | None]) -> str:
-    """Say how long records are kept."""
+def _format_retention(config: dict[str, str | None]) -> str:
+    """Describe how long records are kept."""
     if "compact" in (config["cleanup.policy"] or ""):
-        return "the last of a key"
+        return "the last of each key"
     milliseconds = int(config["retention.ms"] or -1)
-    return "for ever" if milliseconds < 0 else f"{milliseconds / 86_400_000:g} days"
+    return "forever" if milliseconds < 0 else f"{milliseconds / 86_400_000:g} days"
 
 
-def _mebibytes(config: dict[str, str | None]) -> str:
+def _format_max_size(config: dict[str, str | None]) -> str:
     return f"{int(config['max.message.bytes'] or 0) / 1024**2:g} MiB"

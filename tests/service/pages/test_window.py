@@ -77,10 +77,10 @@ def test_an_age_counts_back_in_whole_hours_or_days(age: timedelta, start: str) -
 def test_an_address_survives_a_round_trip(length: str) -> None:
     """Earlier and later periods are adjacent, and the links are inverse."""
     window = window_of(RangeRequest(length, date(2026, 9, 20), compare=True), LATE)  # type: ignore[arg-type]
-    assert window.asked == kept_of(window.asked)
+    assert window.params == kept_of(window.params)
     assert window.before.end == window.start
-    assert window.before.asked == window.earlier()
-    assert window.asked == window.before.later(LATE + timedelta(days=200))
+    assert window.before.params == window.earlier()
+    assert window.params == window.before.later(LATE + timedelta(days=200))
     assert window.later(window.end - timedelta(hours=1)) is None
 
 

@@ -19,7 +19,7 @@ from analytics.store.store import Store
 from audit.evaluation.cases import Case, LoadedProfile, Profile, plans
 from driftline_trial.simulator import RunningJudge, running
 from schemas.errors import InputError, SettingsError
-from service.cli.evaluation_client import EvaluationClient, ServerError, Terms, _answered, is_loopback
+from service.cli.evaluation_client import EvaluationClient, EvaluationTerms, ServerError, _newest_attempt, is_loopback
 from streams.finished_sessions import SessionSelection
 
 Command = Callable[..., tuple[int, str, str]]
@@ -181,11 +181,11 @@ def answering(*prepared: tuple[int, Any]) -> Iterator[tuple[str, list[tuple[str,
         server.server_close()
 
 
-def terms() -> Terms:
+def terms() -> EvaluationTerms:
     """Return one case with one judge run, over every session."""
     profile = Profile.model_validate_json(json.dumps(PROFILE))
     case = Case.model_validate_json(json.dumps(REFUND))
-    return Terms([case], LoadedProfile(profile, "p"), plans(profile), SessionSelection(), retry_failed=False)
+    return EvaluationTerms([case], LoadedProfile(profile, "p"), plans(profile), SessionSelection(), retry_failed=False)
 
 
 def asked(client_of: str, clock: Callable[[], float] = lambda: 0.0) -> Any:
@@ -229,7 +229,7 @@ def test_a_dead_letter_is_not_waited_for() -> None:
 def test_a_failed_attempt_after_a_finished_one_is_not_waited_for() -> None:
     """The server shows the finished evaluation, although the requested attempt has ended."""
     assert [
-        _answered({"evaluation": evaluation, "failedAttempt": failed})
+        _newest_attempt({"evaluation": evaluation, "failedAttempt": failed})
         for evaluation, failed in ((None, None), ({"revision": 0}, None), ({"revision": 0}, 2))
     ] == [-1, 0, 2]
 

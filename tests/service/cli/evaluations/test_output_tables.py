@@ -21,7 +21,7 @@ from support.sample_evaluations import HOSTILE, MINIMAX, REFUND, SET, Made, eval
 
 from audit.evaluation.report import Report, mean_interval, report_of
 from service.cli.evaluation_files import readable_json
-from service.cli.evaluation_tables import SIMULATED_NOTE, UNKNOWN, evaluation_view, shared, usd
+from service.cli.evaluation_tables import SIMULATED_NOTE, UNKNOWN, evaluation_view, share_width, usd
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "evaluation"
 HEADERS = [
@@ -151,7 +151,7 @@ def test_the_interval_uses_students_t() -> None:
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(1, 60), min_size=1, max_size=4), st.integers(0, 150))
 def test_width_is_shared_among_columns(needs: dict[str, int], room: int) -> None:
     """No column gets more than it needs, and all get what they need if there is room for four characters each."""
-    rooms = shared(needs, room)
+    rooms = share_width(needs, room)
     assert all(rooms[name] <= max(4, need) for name, need in needs.items())
     if sum(needs.values()) <= room:
         assert all(rooms[name] >= need for name, need in needs.items())
