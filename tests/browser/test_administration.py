@@ -25,7 +25,7 @@ def signed_in(window: Window, token: str) -> None:
     expect(page.locator("h1")).to_have_text("Fleet")
 
 
-def test_a_new_colleague_has_read_access_within_a_minute(window: Window, stranger: Window, site: Site) -> None:
+def test_a_new_colleague_has_read_access_within_a_minute(window: Window, signed_out_window: Window, site: Site) -> None:
     """By what is written on the page alone: four clicks and a name. What was given is enough to read, and no more."""
     began = time.monotonic()
     page = window.open(LINKS.fleet)
@@ -42,21 +42,21 @@ def test_a_new_colleague_has_read_access_within_a_minute(window: Window, strange
     assert time.monotonic() - began < MINUTE
     expect(page.locator("main")).to_contain_text(site.url)
     expect(page.locator("[data-issue]")).to_be_hidden()
-    signed_in(stranger, token)
-    expect(stranger.page.get_by_role("link", name="Administration")).to_have_count(0)
-    closed = stranger.open(LINKS.admin)
+    signed_in(signed_out_window, token)
+    expect(signed_out_window.page.get_by_role("link", name="Administration")).to_have_count(0)
+    closed = signed_out_window.open(LINKS.admin)
     expect(closed.locator("main")).to_contain_text("Administration needs the scope admin for every project")
     expect(closed.locator("main")).to_contain_text("Ask ada")
-    assert [one.split()[1] for one in stranger.troubles if one.startswith("refused")] == ["403"]
+    assert [one.split()[1] for one in signed_out_window.problems if one.startswith("refused")] == ["403"]
     page.get_by_role("link", name="Everyone with access").click()
     expect(page.locator("#people")).to_contain_text("new-colleague")
     assert token not in page.content()
     page.get_by_role("link", name="new-colleague").click()
     page.get_by_role("button", name="Revoke").click()
     expect(page.locator("#tokens")).to_contain_text("revoked")
-    stranger.open(LINKS.fleet)
-    expect(stranger.page.locator("h1")).to_have_text("Sign in")
-    assert window.troubles == []
+    signed_out_window.open(LINKS.fleet)
+    expect(signed_out_window.page.locator("h1")).to_have_text("Sign in")
+    assert window.problems == []
 
 
 def test_a_project_is_found_among_many_by_a_part_of_its_name(window: Window) -> None:
@@ -77,7 +77,7 @@ def test_a_project_is_found_among_many_by_a_part_of_its_name(window: Window) -> 
     assert field.evaluate("field => field.validationMessage") == ""
 
 
-def test_access_to_one_project_is_chosen_and_what_makes_no_sense_is_said(window: Window, stranger: Window) -> None:
+def test_access_to_one_project_is_chosen_and_what_makes_no_sense_is_said(window: Window, signed_out_window: Window) -> None:
     """SQL sees every project, so it is not given for one: the form says so and keeps what was typed."""
     page = window.open(LINKS.give)
     page.get_by_label("Name").fill("narrow")
@@ -85,16 +85,16 @@ def test_access_to_one_project_is_chosen_and_what_makes_no_sense_is_said(window:
     page.get_by_role("combobox", name="Where").fill(QUIET)
     page.get_by_role("button", name="Give access").click()
     expect(page.get_by_role("alert")).to_contain_text("query is only for operators of every project")
-    window.troubles.clear()  # a refusal is an answer of 400, which browsers write into the console
+    window.problems.clear()  # a refusal is an answer of 400, which browsers write into the console
     page.get_by_label("Admin Everything").check()
     page.get_by_role("combobox", name="Access ends").select_option(label="In a week")
     page.get_by_role("button", name="Give access").click()
     token = page.locator("#made")
     expect(token).to_contain_text("dl_")
     expect(page.locator("#made-title")).to_contain_text(f"project {QUIET} until")
-    signed_in(stranger, token.inner_text())
-    expect(stranger.page.get_by_role("link", name="Administration")).to_have_count(0)
-    expect(stranger.open(LINKS.admin).locator("main")).to_contain_text(
+    signed_in(signed_out_window, token.inner_text())
+    expect(signed_out_window.page.get_by_role("link", name="Administration")).to_have_count(0)
+    expect(signed_out_window.open(LINKS.admin).locator("main")).to_contain_text(
         f"narrow has read, review, admin for the project {QUIET}"
     )
     page = window.open(LINKS.person("narrow"))
@@ -104,14 +104,14 @@ def test_access_to_one_project_is_chosen_and_what_makes_no_sense_is_said(window:
     page.get_by_role("button", name="Create a new token").click()
     expect(page.locator("#made")).to_contain_text("dl_")
     expect(page.locator("#tokens tbody tr")).to_have_count(2)
-    stranger.open(LINKS.fleet)
-    expect(stranger.page.locator("h1")).to_have_text("Sign in")
-    assert window.troubles == []
+    signed_out_window.open(LINKS.fleet)
+    expect(signed_out_window.page.locator("h1")).to_have_text("Sign in")
+    assert window.problems == []
 
 
-def test_the_policy_is_checked_saved_and_taken_back(window: Window, another: Callable[[], Window], tmp_path: Path) -> None:
+def test_the_policy_is_checked_saved_and_taken_back(window: Window, open_window: Callable[[], Window], tmp_path: Path) -> None:
     """A wrong line is led to, what would change is seen before it is saved, a save that comes too late changes nothing."""
-    page, late = window.open(LINKS.policy()), another()
+    page, late = window.open(LINKS.policy()), open_window()
     late.open(LINKS.policy())
     text = page.locator("#text")
     before = text.input_value()
@@ -136,14 +136,14 @@ def test_the_policy_is_checked_saved_and_taken_back(window: Window, another: Cal
     expect(page.get_by_role("heading", name="Saved, not yet in force")).to_be_visible()
     late.page.get_by_role("button", name="Save").click()
     expect(late.page.get_by_role("alert")).to_contain_text("changed meanwhile")
-    late.troubles.clear()
+    late.problems.clear()
     expect(page.locator("#text")).to_have_value(after)
     page.get_by_label("Upload a file").set_input_files(file)
     expect(page.locator("#text")).to_have_value(after)
     page.get_by_role("button", name="Undo the last save").click()
     expect(page.locator("#text")).to_have_value(before)
     expect(page.get_by_role("heading", name="Saved, not yet in force")).to_have_count(0)
-    assert window.troubles + late.troubles == []
+    assert window.problems + late.problems == []
 
 
 def test_a_session_is_erased_after_its_name_was_typed(window: Window, site: Site) -> None:
@@ -167,4 +167,4 @@ def test_a_session_is_erased_after_its_name_was_typed(window: Window, site: Site
     expect(page.locator("#plan")).to_be_visible()
     page = window.open(LINKS.audit_log(name="ada"))
     expect(page.locator("#lines")).to_contain_text("night/to-erase")
-    assert window.troubles == []
+    assert window.problems == []

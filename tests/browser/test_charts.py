@@ -6,7 +6,7 @@ import json
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
-from support.browser_windows import PHONE, Window, windows
+from support.browser_windows import PHONE, Window, open_context
 from support.sites import DRIFTED, LINKS, Site
 
 TIER = "#trend-tier2-chart"
@@ -85,7 +85,7 @@ def test_arrow_keys_go_from_point_to_point_and_are_read_out(project: Page) -> No
 
 def test_a_finger_sees_the_numbers_first_and_then_a_link(chromium: Browser, site: Site, cookie: str) -> None:
     """A tap that left the page at once would never show a number."""
-    with windows(chromium, site, cookie, has_touch=True) as context:
+    with open_context(chromium, site, cookie, has_touch=True) as context:
         page = Window(context, site).open(LINKS.project(DRIFTED))
         page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
         expect(page.locator(f"{TIER} canvas")).to_be_visible()
@@ -112,7 +112,7 @@ def test_a_chart_follows_the_size_and_the_colours_of_the_page(project: Page) -> 
 
 def test_without_a_script_a_chart_is_its_table(chromium: Browser, site: Site, cookie: str) -> None:
     """What is told does not depend on what a browser may run."""
-    with windows(chromium, site, cookie, has_scripts=False) as context:
+    with open_context(chromium, site, cookie, has_scripts=False) as context:
         page = context.new_page()
         page.goto(f"{site.url}{LINKS.project(DRIFTED)}")
         expect(page.locator(f"{TIER} tbody tr").last).to_be_visible()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Route, expect
-from support.browser_windows import PHONE, Window, windows
+from support.browser_windows import PHONE, Window, open_context
 from support.clocks import NOW
 from support.pages import SENTENCES
 from support.sites import DRIFTED, LINKS, QUIET, WORKING, Site, iso
@@ -20,16 +20,16 @@ A_FEW_LINES = 100
 _WHERE = "[document.activeElement.getAttribute('href'), document.activeElement.getBoundingClientRect().top]"
 
 
-def test_a_deep_link_leads_through_the_sign_in_to_its_page(stranger: Window, site: Site) -> None:
+def test_a_deep_link_leads_through_the_sign_in_to_its_page(signed_out_window: Window, site: Site) -> None:
     """Alerts carry links, and whoever follows one at night has to land there: with a wrong token told why, with the right one there."""
     there = LINKS.incident(DRIFTED, site.incident)
-    page = stranger.open(there)
+    page = signed_out_window.open(there)
     expect(page.locator("h1")).to_have_text("Sign in")
     expect(page.get_by_label("Token")).to_be_focused()
     page.keyboard.type("dl_wrong")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("token")
-    assert [words.split()[1] for words in stranger.troubles if words.startswith("refused")] == ["401"]
+    assert [words.split()[1] for words in signed_out_window.problems if words.startswith("refused")] == ["401"]
     page.get_by_label("Token").fill(f" {site.operator}\n")
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(site.url + there)
@@ -43,14 +43,14 @@ def test_a_deep_link_leads_through_the_sign_in_to_its_page(stranger: Window, sit
 
 
 def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
-    window: Window, another: Callable[[], Window], site: Site
+    window: Window, open_window: Callable[[], Window], site: Site
 ) -> None:
     """Two people on call must not both look into the same incident: who decided what, and why, appears without a reload, and is taken back."""
-    here, elsewhere = window, another()
+    here, elsewhere = window, open_window()
     for one in (here, elsewhere):
         one.open(LINKS.incident(DRIFTED, site.incident))
         one.page.evaluate("window.stayed = true")
-    fleet = another()
+    fleet = open_window()
     fleet.open(LINKS.fleet)
     expect(fleet.page.locator("main")).to_contain_text("1 open incident")
     keys, main = here.page.keyboard, here.page.locator("main")
@@ -68,20 +68,20 @@ def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
     reason = "A new prompt went live; it is being <b>rolled back</b>."
     decide(reason, "New normal")
     expect(main).to_contain_text("Resolved: new normal")
-    elsewhere.refreshed()
+    elsewhere.refresh()
     expect(elsewhere.page.locator("main")).to_contain_text(reason)
     expect(elsewhere.page.locator("main")).to_contain_text("ada")
-    fleet.refreshed()
+    fleet.refresh()
     expect(fleet.page.locator("main")).not_to_contain_text("1 open incident")
     decide("Not so.", "Dismiss")
     expect(main).to_contain_text("Dismissed")
     decide("It came back.", "Reopen")
     expect(here.page.get_by_role("button", name="Acknowledge")).to_be_visible()
-    elsewhere.refreshed()
+    elsewhere.refresh()
     expect(elsewhere.page.locator("#decisions")).to_contain_text("It came back.")
     expect(elsewhere.page.get_by_role("button", name="Acknowledge")).to_be_visible()
     assert [one.page.evaluate("window.stayed") for one in (here, elsewhere)] == [True, True]
-    assert here.troubles + elsewhere.troubles + fleet.troubles == []
+    assert here.problems + elsewhere.problems + fleet.problems == []
 
 
 def test_an_error_that_comes_after_the_page_is_a_sentence_like_one_that_comes_with_it(window: Window) -> None:
@@ -115,7 +115,7 @@ def test_many_incidents_are_changed_at_once_and_news_leave_the_selection(window:
     page = window.open(LINKS.inbox(project=DRIFTED))
     page.get_by_label("Select all on this page").check()
     site.post(f"{DRIFTED}/incidents/{site.incident}", site.operator, {"assignee": "me"}, method="PUT")
-    window.refreshed()
+    window.refresh()
     picks = page.locator('input[name="incident"]')
     assert picks.count() == page.locator('input[name="incident"]:checked').count()
     page.get_by_text(re.compile(r"Change \d+ selected")).click()
@@ -131,7 +131,7 @@ def test_many_incidents_are_changed_at_once_and_news_leave_the_selection(window:
     page.get_by_role("textbox", name="Reason").fill("Not ours.")
     page.get_by_role("button", name="Reopen").click()
     expect(page.locator("#result")).to_contain_text("open again.")
-    assert window.troubles == []
+    assert window.problems == []
 
 
 def test_a_comment_decides_nothing(window: Window, site: Site) -> None:
@@ -143,7 +143,7 @@ def test_a_comment_decides_nothing(window: Window, site: Site) -> None:
     expect(page.locator("#decisions")).to_contain_text("Looks like the prompt.")
     assert page.locator("#verdict").inner_text() == before
     expect(page.get_by_role("button", name="Acknowledge")).to_be_visible()
-    assert window.troubles == []
+    assert window.problems == []
 
 
 def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
@@ -177,17 +177,19 @@ def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
     page.keyboard.press("b")
     expect(page).to_have_url(re.compile("blind=true"))
     expect(page.locator("main")).to_contain_text("verdict is hidden")
-    assert window.troubles == []
+    assert window.problems == []
 
 
-def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another: Callable[[], Window], tmp_path: Path) -> None:
+def test_sql_runs_is_refused_drawn_shared_and_downloaded(
+    window: Window, open_window: Callable[[], Window], tmp_path: Path
+) -> None:
     """A question is asked until it is right, then sent to somebody, then taken elsewhere."""
     page = window.open(LINKS.sql)
     page.locator("#statement").fill("SELECT project,\n  count(*) AS exchanges\nFROM nowhere\nGROUP BY project")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("alert")).to_contain_text("LINE 3")
     assert page.evaluate("getSelection().toString()") == "FROM nowhere"
-    window.troubles.clear()  # a refusal is an answer of 400, which browsers write into the console
+    window.problems.clear()  # a refusal is an answer of 400, which browsers write into the console
     statement = (
         "SELECT exchange_at::DATE AS day, count(*) AS scored FROM scores WHERE project = 'support' GROUP BY day ORDER BY day"
     )
@@ -201,12 +203,12 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another
     caught.value.save_as(file)
     assert ((lines := file.read_text("utf-8").splitlines())[0], len(lines)) == ("day,scored", 26)
     page.get_by_label("as", exact=True).select_option("bar")
-    shared = another()
+    shared = open_window()
     shared.page.goto(page.url)
     expect(shared.page.locator("#statement")).to_have_value(statement)
     shared.page.get_by_role("button", name="Run").click()
     expect(shared.page.get_by_label("as", exact=True)).to_have_value("bar")
-    assert window.troubles + shared.troubles == []
+    assert window.problems + shared.problems == []
 
 
 def test_a_session_in_an_answer_leads_to_its_page(window: Window) -> None:
@@ -220,7 +222,7 @@ def test_a_session_in_an_answer_leads_to_its_page(window: Window) -> None:
     session = page.locator("[data-table] tbody a").text_content()
     page.locator("[data-table] tbody a").click()
     expect(page.locator("h1")).to_have_text(f"Session {session}")
-    assert window.troubles == []
+    assert window.problems == []
 
 
 def test_the_phone_shows_what_a_page_is_about_at_once(window: Window, site: Site) -> None:
@@ -264,7 +266,7 @@ def test_what_is_typed_to_find_a_project_shows_that_it_is_being_looked_for(windo
     expect(list_of).not_to_have_attribute("aria-busy", "true")
     expect(page.locator("#cards > *")).to_have_count(1)
     page.unroute("**/?q=*")
-    assert window.troubles == []
+    assert window.problems == []
 
 
 @pytest.mark.parametrize("path", [LINKS.fleet, LINKS.project(DRIFTED), LINKS.runs(WORKING), LINKS.sql])
@@ -282,10 +284,10 @@ def test_the_sql_page_says_how_old_its_snapshot_is(window: Window) -> None:
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#result")).to_be_visible()
     expect(page.locator("#snapshot")).to_contain_text(re.compile(r"Snapshot of [-\d]+ [:\d]+, .+ old\."))
-    assert window.troubles == []
+    assert window.problems == []
 
 
-def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window, another: Callable[[], Window]) -> None:
+def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window, open_window: Callable[[], Window]) -> None:
     """A worked example is tried with one's own values; what only looks like a parameter is none."""
     page = window.open(LINKS.sql)
     expect(page.get_by_role("group", name="Parameters")).to_be_hidden()
@@ -304,16 +306,16 @@ def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window,
     )
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-table] tbody td")).to_have_text(["0", "true"])
-    assert window.troubles == []
+    assert window.problems == []
     page.locator("#statement").fill("SELECT $C + 1 AS sum")
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-table] tbody td")).to_have_text(["5"])
-    window.troubles.clear()  # a sum takes no text, which a browser notes as a 400 before the number is sent
+    window.problems.clear()  # a sum takes no text, which a browser notes as a 400 before the number is sent
     page.locator("#statement").fill(texts)
-    shared = another()
+    shared = open_window()
     shared.page.goto(page.url)
     expect(shared.page.get_by_label("$C", exact=True)).to_have_value("4")
-    assert window.troubles + shared.troubles == []
+    assert window.problems + shared.problems == []
 
 
 def test_what_is_copied_is_said(window: Window) -> None:
@@ -323,7 +325,7 @@ def test_what_is_copied_is_said(window: Window) -> None:
     button.click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     expect(button).to_be_visible()
-    assert window.troubles == []
+    assert window.problems == []
 
 
 def test_how_the_fleet_is_narrowed_is_in_the_address(window: Window) -> None:
@@ -348,7 +350,7 @@ def test_how_the_fleet_is_narrowed_is_in_the_address(window: Window) -> None:
     page.go_back()
     expect(cards).to_have_count(1)
     expect(page.get_by_label("Find")).to_have_value("sup")
-    assert window.troubles == []
+    assert window.problems == []
 
 
 def test_the_fleet_is_narrowed_while_one_types(window: Window, site: Site) -> None:
@@ -367,7 +369,7 @@ def test_the_fleet_is_narrowed_while_one_types(window: Window, site: Site) -> No
     assert "changed" not in (page.locator("#projects").get_attribute("class") or ""), "what was asked for is no news"
     before = page.locator("#totals").inner_text()
     site.say(QUIET, "while-typing", 1, "Are you there?", "I am.")
-    window.refreshed()
+    window.refresh()
     expect(page.locator("#totals")).not_to_have_text(before)
     expect(page.locator("#cards > *")).to_have_count(1)
     expect(find).to_have_value("night")
@@ -375,7 +377,7 @@ def test_the_fleet_is_narrowed_while_one_types(window: Window, site: Site) -> No
     expect(count).to_have_text(whole)
     expect(page).to_have_url(site.url + LINKS.fleet)
     assert page.evaluate("window.stayed")
-    assert window.troubles == []
+    assert window.problems == []
 
 
 def test_an_order_is_turned_round_by_its_heading(window: Window) -> None:
@@ -393,7 +395,7 @@ def test_an_order_is_turned_round_by_its_heading(window: Window) -> None:
     expect(page).to_have_url(re.compile("sort=exchanges"))
     assert "down" not in page.url
     assert "q=s" in page.url
-    assert window.troubles == []
+    assert window.problems == []
 
 
 def test_on_a_phone_every_page_of_the_navigation_is_in_sight(window: Window) -> None:
@@ -443,12 +445,12 @@ def test_what_is_typed_while_the_page_still_loads_narrows_the_fleet(window: Wind
         held.pop().continue_()
         page.unroute("**/lists.*")
         expect(page).to_have_url(re.compile("q=|health=|sort="))
-    assert window.troubles == []
+    assert window.problems == []
 
 
 def test_the_fleet_is_narrowed_without_a_script(chromium: Browser, site: Site, cookie: str) -> None:
     """The form asks the same address by itself."""
-    with windows(chromium, site, cookie, has_scripts=False) as context:
+    with open_context(chromium, site, cookie, has_scripts=False) as context:
         page = context.new_page()
         page.goto(site.url + LINKS.fleet_of(view="table"))
         page.get_by_label("Find").fill("sup")
@@ -470,14 +472,14 @@ def test_what_an_agent_says_appears_without_a_reload(window: Window, site: Site,
     link.focus()
     place = page.evaluate(_WHERE)
     site.say(QUIET, f"live-{len(path)}", 1, "Are you there?", "I am.")
-    window.refreshed()
+    window.refresh()
     expect(page.locator("main")).not_to_have_text(before)
     # Lines may have come above it; it stays in sight.
     address, top = page.evaluate(_WHERE)
     assert place[0] == address
     assert abs(place[1] - top) < A_FEW_LINES
     assert page.evaluate("window.stayed")
-    assert window.troubles == []
+    assert window.problems == []
 
 
 def test_an_agent_is_connected_on_one_page(window: Window, site: Site) -> None:
@@ -507,7 +509,7 @@ def test_an_agent_is_connected_on_one_page(window: Window, site: Site) -> None:
     page.reload()
     expect(page.locator("#install")).to_contain_text("dl_…")
     expect(page.locator("#came")).to_contain_text("Connected.")
-    assert window.troubles == []
+    assert window.problems == []
 
 
 def test_news_take_nothing_out_of_ones_hands(window: Window, site: Site) -> None:
@@ -518,7 +520,7 @@ def test_news_take_nothing_out_of_ones_hands(window: Window, site: Site) -> None
     page.locator("#sure summary").first.press("Enter")
     page.locator("#reason").focus()
     site.post(f"{DRIFTED}/incidents/{site.incident}", site.operator, {"status": "accepted", "comment": "Mine."}, method="PUT")
-    window.refreshed()
+    window.refresh()
     expect(page.locator("#decisions")).to_contain_text("Mine.")
     page.keyboard.type("d ")
     expect(page.locator("#reason")).to_have_value("Becausd e")
@@ -529,9 +531,9 @@ def test_news_take_nothing_out_of_ones_hands(window: Window, site: Site) -> None
     expect(page).to_have_url(re.compile("q=nig$"))
     before = page.locator("#totals").inner_text()
     site.say(QUIET, "while-narrowed", 1, "Are you there?", "I am.")
-    window.refreshed()
+    window.refresh()
     expect(page.locator("#totals")).not_to_have_text(before)
     page.keyboard.type("ht")
     expect(page.get_by_label("Find")).to_have_value("night")
     expect(page.locator("#cards > *")).to_have_count(1)
-    assert window.troubles == []
+    assert window.problems == []

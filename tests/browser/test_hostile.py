@@ -132,9 +132,9 @@ def read(window: Window, places: Places) -> None:
     assert page.evaluate(_INJECTED) == []
     for size in (DESKTOP, PHONE):
         window.resize(size)
-        assert (window.too_wide(), window.spilt()) == ([], []), before
-    assert window.ran() == []
-    assert window.troubles == []
+        assert (window.find_too_wide(), window.find_overflowing()) == ([], []), before
+    assert window.list_script_effects() == []
+    assert window.problems == []
     assert page.url == before
     window.resize(DESKTOP)
 
@@ -172,8 +172,8 @@ def test_the_queue_goes_through_all_of_them(window: Window) -> None:
     for _ in BUNDLES:
         seen.append(page.locator("#queue").inner_text())
         assert page.evaluate(_INJECTED) == []
-        assert window.ran() == []
-        assert window.troubles == []
+        assert window.list_script_effects() == []
+        assert window.problems == []
         now = str(item.get_attribute("data-item"))
         page.keyboard.press("s")
         expect(page.locator(f'[data-item="{now}"]')).to_have_count(0)
@@ -202,7 +202,7 @@ def test_answers_to_questions_are_texts(window: Window) -> None:
     page.locator("#statement").fill(f"SELECT {_quoted(BUNDLES[0].named, chr(34))}")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("alert")).to_contain_text(BUNDLES[0].seen[0])
-    window.troubles.clear()  # a refusal is an answer of 400, which browsers write into the console
+    window.problems.clear()  # a refusal is an answer of 400, which browsers write into the console
     read(window, {})
 
 
@@ -211,7 +211,7 @@ def test_answers_to_questions_are_texts(window: Window) -> None:
 def test_addresses_of_them_lead_nowhere(window: Window, path: str) -> None:
     """Links are sent by anybody: what stands in one is said back as a text, if at all, and leads to no other site."""
     window.open(path)
-    window.troubles[:] = [one for one in window.troubles if not re.search(r"refused: 4\d\d |status of 4\d\d", one)]
+    window.problems[:] = [one for one in window.problems if not re.search(r"refused: 4\d\d |status of 4\d\d", one)]
     read(window, {})
 
 
@@ -226,7 +226,7 @@ def test_what_comes_while_one_looks_is_a_text(window: Window, site: Site) -> Non
     page = window.open(LINKS.telemetry)
     one = BUNDLES[0]
     site.say(QUIET, f"new {one.named}", 1, one.text, one.text, agent=one.named, thinking=one.text)
-    window.refreshed()
+    window.refresh()
     expect(page.locator("#sessions")).to_contain_text("new <script>")
     read(window, {"#sessions": one.seen})
     page = window.open(LINKS.incident(WILD, "open-0"))
