@@ -1,4 +1,4 @@
-"""The guides' blocks of `sh`: each is run in a shell, beside real servers, and comes to what the guide says."""
+"""The `sh` blocks of the guides, run in a shell with real servers: each must give the result that the guide describes."""
 
 from __future__ import annotations
 
@@ -23,138 +23,145 @@ from service.pages.connect import stacks
 
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 POLICY = "version: 1\nprojects:\n  shop: {costCapPerSession: 1.0}\n"
-READ = ("scores", "anomalies", "runs", "summary", "incidents", "costs")
-"""What is asked of a project to see whether two servers have the same."""
-RUN = {
-    *(
-        "http",
-        "sql",
-        "methodology",
-        "tune",
-        "sampling-and-cost",
-        "replay",
-        "ci",
-        "openclaw",
-        "api",
-        "import-exchanges",
-        "alerts",
-        "back-up",
-        "opentelemetry",
-        "upgrade",
-        "shell",
-        "administer",
-        "grafana",
-        "anchors",
-        "find",
-        "on-call",
-    ),
+PROJECT_ENDPOINTS = ("scores", "anomalies", "runs", "summary", "incidents", "costs")
+"""Endpoints of a project whose answers show whether two servers have the same data."""
+TESTED_HERE = {
+    "http",
+    "sql",
+    "methodology",
+    "tune",
+    "sampling-and-cost",
+    "replay",
+    "ci",
+    "openclaw",
+    "api",
+    "import-exchanges",
+    "alerts",
+    "back-up",
+    "opentelemetry",
+    "upgrade",
+    "shell",
+    "administer",
+    "grafana",
+    "anchors",
+    "find",
+    "on-call",
 }
-"""Documents whose blocks are run here."""
-ELSEWHERE = {
+"""Documents whose blocks this module runs."""
+NOT_TESTED_HERE = {
     "agents": "tests/service/test_import_agents.py, on folders of these programs",
     "collector": "tests/kafka/test_otel_collector.py, with a real Collector",
-    "deploying": "Docker is not everywhere; the rest runs in tests/kafka/test_guides.py",
+    "deploying": "needs Docker; tests/kafka/test_guides.py runs the blocks without it",
     "extend": "tests/test_extending.py, in a copy of the repository",
     "detector": "tests/test_detector_guide.py, in a copy of the repository",
-    "evaluation": "tests/test_evaluation_examples.py; the rest are patterns with names to be filled in",
+    "evaluation": "tests/test_evaluation_examples.py; the other blocks are templates",
     "kubernetes": "needs a cluster; tests/test_operating_examples.py checks the manifests and the commands in them",
     "producing": "tests/kafka/test_guides.py",
-    "simulation": "tests/simulation/test_simulation.py lives through the histories",
+    "simulation": "tests/simulation/test_simulation.py runs the histories",
     "tutorial": "tests/trial/demo/test_demo.py",
-    "handbook": "one of each command, with names to be filled in; tests/test_docs_site.py looks at their options",
-    "commands": "what is typed for each command, without values",
+    "handbook": "a template of each command; tests/test_docs_site.py checks their options",
+    "commands": "the syntax of each command, without values",
 }
-"""Documents whose blocks are not run here, and why."""
+"""Documents whose blocks this module does not run, with the test that covers them or the reason."""
 
 
 @dataclass(frozen=True)
 class Shop:
-    """A folder in which an agent was connected over HTTP, by its guide, and judged."""
+    """A folder with the database of an agent that was connected and judged by the guide to HTTP."""
 
     folder: Path
     token: str
     operator: str
     answers: dict[str, Any]
+    """The answers of the server about the project, by endpoint."""
 
 
 def guide(name: str) -> Path:
-    """A document by name."""
-    (found,) = [path for path in DOCS.rglob(f"{name}.md") if not {"decisions", "reference"} & {*path.parts}]
-    return found
+    """Return the path of a document by its name."""
+    (document,) = [path for path in DOCS.rglob(f"{name}.md") if not {"decisions", "reference"} & {*path.parts}]
+    return document
 
 
-def asked(url: str, operator: str) -> dict[str, Any]:
-    """What a server says of the project."""
+def project_answers(url: str, operator: str) -> dict[str, Any]:
+    """Return the answers of a server about the project, by endpoint."""
     headers = {"Authorization": f"Bearer {operator}"}
     with httpx2.Client(base_url=f"{url}/api/audit", headers=headers, timeout=300) as client:
-        return {name: client.get(f"shop/{name}").raise_for_status().json() for name in READ}
+        return {name: client.get(f"shop/{name}").raise_for_status().json() for name in PROJECT_ENDPOINTS}
 
 
 def is_judged(url: str, operator: str) -> bool:
-    """Whether the judge has said what it was asked."""
-    found = asked(url, operator)
-    return bool(found["scores"]["scores"]) and found["summary"]["exchanges"]["pending"] == 0 and bool(found["runs"]["runs"])
+    """Return whether the project has scores and runs, and no pending exchange."""
+    answers = project_answers(url, operator)
+    has_scores = bool(answers["scores"]["scores"])
+    has_runs = bool(answers["runs"]["runs"])
+    return has_scores and has_runs and answers["summary"]["exchanges"]["pending"] == 0
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """The guide to HTTP, and the examples of SQL's way over HTTP, in a real shell with a real server and a simulated judge."""
+    """Follow the guide to HTTP and the first example of the guide to SQL, with a real server and a simulated judge."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "policy.yaml").write_text(POLICY)
-    add, token, *calls = blocks_in(guide("http"))
-    with shell(folder) as here:
-        here.run("driftline simulate-judge")
-        here.run("export ANTHROPIC_BASE_URL=http://127.0.0.1:8788 ANTHROPIC_API_KEY=simulated DRIFTLINE_POLICY=policy.yaml")
-        operator = here.run("driftline operators add me").split()[0]
-        given = here.run(add).split()[0]
-        here.run(token, {"dl_…": given})
-        answers = "".join(here.run(call) for call in calls)
-        assert '"reason":"first_turns"' in answers, answers
-        until(lambda: is_judged(here.url, operator), "the judge to answer")
-        (query,) = blocks_in(guide("sql"))[:1]
-        here.run(f"export DRIFTLINE_TOKEN={operator}")
-        until(
-            lambda: '"rows"' in here.run(query, {'"project": "ops"': '"project": "shop"'}),
-            "the first snapshot, which a query asks for",
+    add_connection, export_token, *calls = blocks_in(guide("http"))
+    with shell(folder) as guide_shell:
+        guide_shell.run("driftline simulate-judge")
+        guide_shell.run(
+            "export ANTHROPIC_BASE_URL=http://127.0.0.1:8788 ANTHROPIC_API_KEY=simulated DRIFTLINE_POLICY=policy.yaml"
         )
-        found = asked(here.url, operator)
-        here.stop()
-    return Shop(folder, given, operator, found)
+        operator = guide_shell.run("driftline operators add me").split()[0]
+        token = guide_shell.run(add_connection).split()[0]
+        guide_shell.run(export_token, {"dl_…": token})
+        output = "".join(guide_shell.run(call) for call in calls)
+        assert '"reason":"first_turns"' in output, output
+        until(lambda: is_judged(guide_shell.url, operator), "the judge to answer")
+        query = blocks_in(guide("sql"))[0]
+        guide_shell.run(f"export DRIFTLINE_TOKEN={operator}")
+        until(
+            lambda: '"rows"' in guide_shell.run(query, {'"project": "ops"': '"project": "shop"'}),
+            "the first snapshot, which the query requests",
+        )
+        answers_before_stop = project_answers(guide_shell.url, operator)
+        guide_shell.stop()
+    return Shop(folder, token, operator, answers_before_stop)
 
 
 @pytest.fixture
-def copied(shop: Shop, tmp_path: Path) -> Iterator[Shell]:
-    """A shell in a copy of the shop's folder, without a server."""
-    folder = tmp_path / "here"
+def shop_shell(shop: Shop, tmp_path: Path) -> Iterator[Shell]:
+    """Yield a shell in a copy of the shop's folder, without a server."""
+    folder = tmp_path / "copy"
     shutil.copytree(shop.folder, folder, ignore=shutil.ignore_patterns("bin", "*.log"))
-    with shell(folder, DRIFTLINE_POLICY="policy.yaml") as here:
-        yield here
+    with shell(folder, DRIFTLINE_POLICY="policy.yaml") as guide_shell:
+        yield guide_shell
 
 
-def with_a_judge(here: Shell) -> None:
-    """Start one."""
-    here.run("driftline simulate-judge\nexport ANTHROPIC_BASE_URL=http://127.0.0.1:8788 ANTHROPIC_API_KEY=simulated")
+def start_judge(guide_shell: Shell) -> None:
+    """Start a simulated judge, and point the shell to it."""
+    guide_shell.run("driftline simulate-judge\nexport ANTHROPIC_BASE_URL=http://127.0.0.1:8788 ANTHROPIC_API_KEY=simulated")
 
 
-def test_the_first_exchange_is_answered_as_the_documents_print(tmp_path: Path) -> None:
-    """It is the first answer of a server that anybody sees, and the first that is held against what was promised."""
-    judge, server, agent, anomalies = (block for block in blocks_in(README) if "driftline" in block or "curl" in block)
-    activated = {". .venv/bin/activate\n": ""}
-    with shell(tmp_path) as here:
-        here.run(judge, activated)
-        here.run(
-            server, activated | {"ANTHROPIC_BASE_URL": "export ANTHROPIC_BASE_URL", " driftline serve": "\ndriftline serve"}
+def test_the_first_answer_matches_the_documents(tmp_path: Path) -> None:
+    """New users compare the first answer of their server with the one in the documents."""
+    blocks = [block for block in blocks_in(README) if "driftline" in block or "curl" in block]
+    start_judge_block, start_server, send_exchange, read_anomalies = blocks
+    without_activation = {". .venv/bin/activate\n": ""}
+    with shell(tmp_path) as guide_shell:
+        guide_shell.run(start_judge_block, without_activation)
+        guide_shell.run(
+            start_server,
+            without_activation | {"ANTHROPIC_BASE_URL": "export ANTHROPIC_BASE_URL", " driftline serve": "\ndriftline serve"},
         )
-        answer = here.run(agent, activated | {"TOKEN=": "export TOKEN=", "OPERATOR=": "export OPERATOR="})
-        until(lambda: '"judgeModel":"' in here.run(anomalies), "the judge to complete the score")
-        here.stop()
+        answer = guide_shell.run(
+            send_exchange, without_activation | {"TOKEN=": "export TOKEN=", "OPERATOR=": "export OPERATOR="}
+        )
+        until(lambda: '"judgeModel":"' in guide_shell.run(read_anomalies), "the judge to complete the score")
+        guide_shell.stop()
     for document in (README, DOCS / "handbook.md"):
-        ((_, printed),) = re.findall(r'(```json\n|`)(\{"exchangeId".*?\})\n?`', document.read_text("utf-8"))
-        assert is_shown(f"{GAP}{printed}{GAP}", answer)
+        ((_, printed_answer),) = re.findall(r'(```json\n|`)(\{"exchangeId".*?\})\n?`', document.read_text("utf-8"))
+        assert is_shown(f"{GAP}{printed_answer}{GAP}", answer)
 
 
-def test_an_agent_that_was_connected_by_the_guide_is_a_run_with_scores(shop: Shop) -> None:
-    """It is the first thing that anybody does with a server."""
+def test_the_guide_to_http_ends_with_a_scored_run(shop: Shop) -> None:
+    """Connecting an agent is the first thing that users do with a server."""
     (run,) = shop.answers["runs"]["runs"]
     (score,) = shop.answers["scores"]["scores"]
 
@@ -163,210 +170,213 @@ def test_an_agent_that_was_connected_by_the_guide_is_a_run_with_scores(shop: Sho
 
 
 @pytest.mark.parametrize("name", ["methodology", "tune", "sampling-and-cost", "replay", "shell"])
-def test_what_a_guide_has_typed_without_a_server_works(name: str, copied: Shell) -> None:
-    """A replay that nobody has made cannot be compared, and a label that was renamed is not found."""
+def test_commands_of_guides_without_a_server_succeed(name: str, shop_shell: Shell) -> None:
+    """The blocks of a guide build on each other, for example on a replay that an earlier block made."""
     for file, content in files_in(guide(name).read_text("utf-8")).items():
-        (copied.folder / file).write_text(content, "utf-8")
-    (copied.folder / "strict.yaml").write_text(POLICY + "defaults: {sampling: {routineInterval: 2}}\n")
-    with_a_judge(copied)
+        (shop_shell.folder / file).write_text(content, "utf-8")
+    (shop_shell.folder / "strict.yaml").write_text(POLICY + "defaults: {sampling: {routineInterval: 2}}\n")
+    start_judge(shop_shell)
 
     for block in blocks_in(guide(name)):
-        copied.run(block)
+        shop_shell.run(block)
 
 
-def test_a_table_is_looked_at_mapped_imported_and_judged(tmp_path: Path) -> None:
-    """It is how anybody begins who has a file and no server."""
+def test_a_table_is_inspected_mapped_imported_and_judged(tmp_path: Path) -> None:
+    """Users with a file and no server start this way."""
     text = guide("import-exchanges").read_text("utf-8")
-    with shell(tmp_path) as here:
+    with shell(tmp_path) as guide_shell:
         for file, content in files_in(text).items():
             (tmp_path / file).write_text(content, "utf-8")
-        with_a_judge(here)
-        look, mapped, judged = blocks_in(guide("import-exchanges"))
-        assert "no column gives occurred_at" in here.run(look)
-        assert "3 exchanges and 0 events imported" in here.run(mapped)
-        assert "3 exchanges judged again" in here.run(judged)
+        start_judge(guide_shell)
+        inspect, import_mapped, judge_imported = blocks_in(guide("import-exchanges"))
+        assert "no column gives occurred_at" in guide_shell.run(inspect)
+        assert "3 exchanges and 0 events imported" in guide_shell.run(import_mapped)
+        assert "3 exchanges judged again" in guide_shell.run(judge_imported)
 
 
-def test_the_gates_of_builds_open_and_close(copied: Shell) -> None:
-    """A gate that never closes is worse than none."""
+def test_the_gates_of_the_guide_to_ci_fail_and_pass(shop_shell: Shell) -> None:
+    """A gate that never fails would give false confidence."""
     examples = ROOT / "examples" / "evaluation"
-    shutil.copytree(examples / "cases", copied.folder / "cases")
-    shutil.copy(examples / "profile.yaml", copied.folder / "nightly.yaml")
-    with_a_judge(copied)
-    copied.run(f"export BUILD=7 DRIFTLINE_PROJECT=shop\ndriftline import events {examples}/events.jsonl")
-    worth, drifts = blocks_in(guide("ci"))
+    shutil.copytree(examples / "cases", shop_shell.folder / "cases")
+    shutil.copy(examples / "profile.yaml", shop_shell.folder / "nightly.yaml")
+    start_judge(shop_shell)
+    shop_shell.run(f"export BUILD=7 DRIFTLINE_PROJECT=shop\ndriftline import events {examples}/events.jsonl")
+    evaluation_gate, drift_gate = blocks_in(guide("ci"))
 
-    assert "evaluations made" in copied.run(worth, {'"build-$BUILD"': "refunds"}, codes={1})
-    copied.run(drifts)
-    assert {path.name: path for path in (copied.folder / "results").iterdir()} != {}
+    assert "evaluations made" in shop_shell.run(evaluation_gate, {'"build-$BUILD"': "refunds"}, codes={1})
+    shop_shell.run(drift_gate)
+    assert list((shop_shell.folder / "results").iterdir()) != []
 
 
-def test_openclaw_is_connected_as_the_guide_says(tmp_path: Path) -> None:
-    """What was imported and what the plugin sends must be one connection's."""
-    with shell(tmp_path) as here:
+def test_openclaw_imports_under_its_connection(tmp_path: Path) -> None:
+    """Imported sessions and those that the plugin sends must belong to the same connection."""
+    with shell(tmp_path) as guide_shell:
         shutil.copytree(ROOT / "examples" / "evaluation", tmp_path / ".openclaw")
         (block,) = blocks_in(guide("openclaw"))
 
-        assert "12 exchanges" in here.run(block)
-        assert "gateway" in here.run('driftline sql "SELECT DISTINCT connection, project FROM exchanges" --csv')
+        assert "12 exchanges" in guide_shell.run(block)
+        assert "gateway" in guide_shell.run('driftline sql "SELECT DISTINCT connection, project FROM exchanges" --csv')
 
 
 def test_a_trace_of_the_guide_becomes_an_exchange(tmp_path: Path) -> None:
-    """Whoever sets two variables must see a session, without a line of code of ours."""
-    with shell(tmp_path) as here:
-        added, token, variables, sent, scored = blocks_in(guide("opentelemetry"))
+    """Two environment variables are enough to see a session, without code of Driftline."""
+    with shell(tmp_path) as guide_shell:
+        add_connection, export_token, export_variables, send_trace, read_scores = blocks_in(guide("opentelemetry"))
         (tmp_path / "policy.yaml").write_text("version: 1\ndefaults: {traces: {settleSeconds: 0}}\n", encoding="utf-8")
-        here.run("export DRIFTLINE_POLICY=policy.yaml")
-        made = here.run(added).split()
-        here.run(token, {"dl_…": next(word for word in made if word.startswith("dl_"))})
-        here.run(variables)
+        guide_shell.run("export DRIFTLINE_POLICY=policy.yaml")
+        output = guide_shell.run(add_connection).split()
+        token = next(word for word in output if word.startswith("dl_"))
+        guide_shell.run(export_token, {"dl_…": token})
+        guide_shell.run(export_variables)
 
-        assert "{}" in here.run(sent)
-        until(lambda: "checkout" in here.run(scored, codes={0, 1}), "the trace to be assembled and scored")
-        here.stop()
+        assert "{}" in guide_shell.run(send_trace)
+        until(lambda: "checkout" in guide_shell.run(read_scores, codes={0, 1}), "the trace to be assembled and scored")
+        guide_shell.stop()
 
 
-def test_the_guide_to_opentelemetry_has_the_variables_of_the_page() -> None:
-    """Its sections of stacks are made from the page's file; these lines stand in a sentence."""
+def test_the_guide_to_opentelemetry_names_the_variables_of_the_page() -> None:
+    """Most of the guide is generated from the file of the page, but these variables are in a hand-written sentence."""
     text = guide("opentelemetry").read_text(encoding="utf-8")
-    assert [line for line in stacks().content.splitlines() if f"`{line.removeprefix('export ')}`" not in text] == []
+    variables = [line.removeprefix("export ") for line in stacks().content.splitlines()]
+    assert [variable for variable in variables if f"`{variable}`" not in text] == []
 
 
 def test_an_operator_of_the_guide_to_the_api_may_read(tmp_path: Path) -> None:
-    """Its scopes are those that were named."""
-    with shell(tmp_path) as here:
+    """The operator must have the scope that the requests of the guide need."""
+    with shell(tmp_path) as guide_shell:
         (block,) = blocks_in(guide("api"))
-        here.run(block)
+        guide_shell.run(block)
 
-        assert "read" in here.run("driftline operators list")
-
-
-def test_people_and_programs_of_the_guides_have_the_scopes_that_they_were_given(tmp_path: Path) -> None:
-    """A guide that hands out more than it says is found out by whoever abuses it."""
-    with shell(tmp_path) as here:
-        me, ada = blocks_in(guide("administer"))
-        (prometheus,) = blocks_in(guide("grafana"))
-        for block in (me, ada, prometheus):
-            here.run(block)
-        listed = [json.loads(line) for line in here.run("driftline operators list --json").splitlines()]
-    people = {one["name"]: one for one in listed}
-
-    assert "admin" in people["me"]["scopes"]
-    assert people["me"]["project"] is None
-    assert people["ada"]["scopes"] == ["read"]
-    assert people["ada"]["project"] == "shop"
-    assert people["prometheus"]["scopes"] == ["read"]
-    assert people["prometheus"]["project"] is None
-    assert [people[name]["tokens"][0]["expiresAt"] is not None for name in ("ada", "me")] == [True, False]
+        assert "read" in guide_shell.run("driftline operators list")
 
 
-def test_anchors_of_the_guide_are_chosen_and_judged_again(copied: Shell) -> None:
-    """Whoever has none learns in the next incident that its cause is not known."""
-    block, judges = blocks_in(guide("anchors"))
-    with_a_judge(copied)
-    default, more, named = block.strip().splitlines()
+def test_the_guides_grant_no_extra_scopes(tmp_path: Path) -> None:
+    """A guide that grants more than it says would be a security hole in every deployment that follows it."""
+    with shell(tmp_path) as guide_shell:
+        for block in [*blocks_in(guide("administer")), *blocks_in(guide("grafana"))]:
+            guide_shell.run(block)
+        lines = guide_shell.run("driftline operators list --json").splitlines()
+    operators = {operator["name"]: operator for operator in map(json.loads, lines)}
 
-    assert "1 anchor chosen" in copied.run(default)
-    assert "no exchange can become an anchor" in copied.run(more)
-    copied.run(named, {"EXCHANGE EXCHANGE": "s-1:1"})
-    assert "1 anchor judged again" in copied.run("driftline anchors run --project shop")
-    assert [line.partition(" --")[0] for line in judges.strip().splitlines()][:1] == ["driftline simulate-judge"]
+    assert "admin" in operators["me"]["scopes"]
+    assert operators["me"]["project"] is None
+    assert operators["ada"]["scopes"] == ["read"]
+    assert operators["ada"]["project"] == "shop"
+    assert operators["prometheus"]["scopes"] == ["read"]
+    assert operators["prometheus"]["project"] is None
+    assert operators["ada"]["tokens"][0]["expiresAt"] is not None
+    assert operators["me"]["tokens"][0]["expiresAt"] is None
 
 
-def test_questions_over_http_of_the_guides_for_readers_are_answered(copied: Shell, shop: Shop) -> None:
-    """A session by its id, the inbox, and a decision on many incidents: what has gone by then is named, not passed over."""
-    copied.run("driftline serve")
-    copied.run(f"export TOKEN={shop.operator} DRIFTLINE={copied.url} SERVER={copied.url}")
-    (session,) = blocks_in(guide("find"))
+def test_anchors_of_the_guide_are_chosen_and_judged_again(shop_shell: Shell) -> None:
+    """Without anchors, the next incident could not tell a change of the agent from a change of the judge."""
+    choose_anchors, run_anchors = blocks_in(guide("anchors"))
+    start_judge(shop_shell)
+    choose_default, choose_more, choose_by_id = choose_anchors.strip().splitlines()
+
+    assert "1 anchor chosen" in shop_shell.run(choose_default)
+    assert "no exchange can become an anchor" in shop_shell.run(choose_more)
+    shop_shell.run(choose_by_id, {"EXCHANGE EXCHANGE": "s-1:1"})
+    assert "1 anchor judged again" in shop_shell.run("driftline anchors run --project shop")
+    assert run_anchors.strip().startswith("driftline simulate-judge")
+
+
+def test_the_requests_of_the_guides_for_readers_are_answered(shop_shell: Shell, shop: Shop) -> None:
+    """Readers look up a session, list the inbox and decide on several incidents; unknown incidents are named in the answer."""
+    shop_shell.run("driftline serve")
+    shop_shell.run(f"export TOKEN={shop.operator} DRIFTLINE={shop_shell.url} SERVER={shop_shell.url}")
+    (find_session,) = blocks_in(guide("find"))
     (inbox,) = blocks_in(guide("on-call"))
-    listed, bulk = inbox.split("\ncurl ")
+    list_inbox, decide_on_many = inbox.split("\ncurl ")
 
-    assert "s-1:1" in copied.run(session, {"NAME": "shop", "sessions/ID": "sessions/s-1"})
-    assert '"incidents":[]' in copied.run(listed)
-    assert "the project has no incident with this id" in copied.run(f"curl {bulk}", {'"ops"': '"shop"'})
-    copied.stop()
+    assert "s-1:1" in shop_shell.run(find_session, {"NAME": "shop", "sessions/ID": "sessions/s-1"})
+    assert '"incidents":[]' in shop_shell.run(list_inbox)
+    assert "the project has no incident with this id" in shop_shell.run(f"curl {decide_on_many}", {'"ops"': '"shop"'})
+    shop_shell.stop()
 
 
-def test_a_channel_of_the_guide_is_told(copied: Shell) -> None:
-    """Whoever set it up by night wants to know now."""
-    channel, night = blocks_in(guide("alerts"))
+def test_the_channel_of_the_guide_receives_alerts(shop_shell: Shell) -> None:
+    """A test alert arrives at once, even if quiet hours hold back other alerts."""
+    send_test_and_serve, export_quiet_hours = blocks_in(guide("alerts"))
     with receiving() as receiver:
-        copied.run(channel, {"https://hooks.slack.com/services/…": receiver.url})
-        copied.run(night)
-        copied.run("driftline alerts test")
+        shop_shell.run(send_test_and_serve, {"https://hooks.slack.com/services/…": receiver.url})
+        shop_shell.run(export_quiet_hours)
+        shop_shell.run("driftline alerts test")
 
         assert ["blocks" in post.document for post in receiver.posts] == [True, True]
-    copied.stop()
-    copied.run("driftline alerts list")
+    shop_shell.stop()
+    shop_shell.run("driftline alerts list")
 
 
-def test_a_backup_that_was_taken_while_it_ran_answers_the_same(copied: Shell, shop: Shop) -> None:
-    """It is looked at for the first time on the day when nothing else is left."""
+def test_a_backup_of_a_running_server_has_all_records(shop_shell: Shell, shop: Shop) -> None:
+    """A backup is often restored for the first time after the original is lost."""
     if shutil.which("sqlite3") is None:
         skip_or_fail("the guide copies the tokens with sqlite3: install it")
-    command, held, tokens, restored, tried = blocks_in(guide("back-up"))
-    copied.run("driftline serve")
-    (server,) = copied.beside
-    copied.run(blocks_in(guide("http"))[2].replace("$TOKEN", shop.token).replace("s-1", "s-2"))
-    until(lambda: len(asked(copied.url, shop.operator)["scores"]["scores"]) == 2, "the exchange to have its score")
-    before = asked(copied.url, shop.operator)
+    back_up, back_up_paused, back_up_tokens, restore, try_backup = blocks_in(guide("back-up"))
+    shop_shell.run("driftline serve")
+    (server,) = shop_shell.processes
+    shop_shell.run(blocks_in(guide("http"))[2].replace("$TOKEN", shop.token).replace("s-1", "s-2"))
+    until(
+        lambda: len(project_answers(shop_shell.url, shop.operator)["scores"]["scores"]) == 2, "the exchange to have its score"
+    )
+    before = project_answers(shop_shell.url, shop.operator)
 
-    copied.run(command)
-    copied.run(held, {"PID": str(server.pid)})
-    taken = asked(copied.url, shop.operator)
-    copied.run(tokens)
-    copied.run(tried)
-    copied.stop()
-    for path in copied.folder.glob("driftline.*"):
+    shop_shell.run(back_up)
+    shop_shell.run(back_up_paused, {"PID": str(server.pid)})
+    after_backup = project_answers(shop_shell.url, shop.operator)
+    shop_shell.run(back_up_tokens)
+    shop_shell.run(try_backup)
+    shop_shell.stop()
+    for path in shop_shell.folder.glob("driftline.*"):
         path.unlink()
-    copied.run(restored)
-    copied.run("driftline serve")
+    shop_shell.run(restore)
+    shop_shell.run("driftline serve")
 
-    assert taken == asked(copied.url, shop.operator) == before
-    copied.stop()
-    (made,) = copied.folder.glob("backups/*")
-    for path in copied.folder.glob("driftline.*"):
+    assert after_backup == before
+    assert project_answers(shop_shell.url, shop.operator) == before
+    shop_shell.stop()
+    (backup,) = shop_shell.folder.glob("backups/*")
+    for path in shop_shell.folder.glob("driftline.*"):
         path.unlink()
-    copied.run(f"cp {made}/driftline.* .")
-    copied.run("driftline serve")
+    shop_shell.run(f"cp {backup}/driftline.* .")
+    shop_shell.run("driftline serve")
 
-    assert asked(copied.url, shop.operator) == before
-    copied.stop()
+    assert project_answers(shop_shell.url, shop.operator) == before
+    shop_shell.stop()
 
 
-def test_a_database_of_the_first_version_is_upgraded_as_the_guide_says(copied: Shell, shop: Shop) -> None:
-    """Everything that was recorded stays, and the fields that are new have their defaults."""
-    older(copied.folder / "driftline.duckdb")
-    with_a_judge(copied)
-    copied.run("driftline doctor")
+def test_a_database_of_the_first_version_is_upgraded(shop_shell: Shell, shop: Shop) -> None:
+    """An upgrade keeps all records, and gives new fields their defaults."""
+    downgrade(shop_shell.folder / "driftline.duckdb")
+    start_judge(shop_shell)
+    shop_shell.run("driftline doctor")
     for block in blocks_in(guide("upgrade")):
-        copied.run(block)
-    copied.run("driftline serve")
-    found = asked(copied.url, shop.operator)
+        shop_shell.run(block)
+    shop_shell.run("driftline serve")
+    answers = project_answers(shop_shell.url, shop.operator)
 
-    assert [one["exchangeId"] for one in shop.answers["scores"]["scores"]] == [
-        one["exchangeId"] for one in found["scores"]["scores"]
-    ]
-    assert len(shop.answers["runs"]["runs"]) == len(found["runs"]["runs"])
-    copied.stop()
+    exchange_ids = [score["exchangeId"] for score in answers["scores"]["scores"]]
+    assert exchange_ids == [score["exchangeId"] for score in shop.answers["scores"]["scores"]]
+    assert len(answers["runs"]["runs"]) == len(shop.answers["runs"]["runs"])
+    shop_shell.stop()
 
 
-def older(database: Path) -> None:
-    """Take away what came after the first published version of each record: no table has a field that was added since."""
-    with duckdb.connect(str(database)) as raw:
-        views = raw.execute("SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+def downgrade(database: Path) -> None:
+    """Drop the columns and views that the first published version of the database did not have."""
+    with duckdb.connect(str(database)) as connection:
+        views = connection.execute("SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal").fetchall()
         for schema, view in views:
-            raw.execute(f'DROP VIEW "{schema}"."{view}"')
+            connection.execute(f'DROP VIEW "{schema}"."{view}"')
         for record in current_schemas().values():
-            first = {field["name"] for field in published_schemas()[record.name][0].fields}
+            first_fields = {field["name"] for field in published_schemas()[record.name][0].fields}
             for field in record.fields:
-                if field["name"] not in first:
-                    raw.execute(f'ALTER TABLE log."{record.table}" DROP COLUMN "{field["name"]}"')
+                if field["name"] not in first_fields:
+                    connection.execute(f'ALTER TABLE log."{record.table}" DROP COLUMN "{field["name"]}"')
 
 
-def test_every_document_with_commands_is_run_somewhere() -> None:
-    """A guide that nobody runs is wrong after the next change."""
-    typed = {path.stem for path in DOCS.rglob("*.md") if blocks_in(path)}
+def test_every_document_with_commands_is_listed() -> None:
+    """A guide that no test runs becomes wrong after the next change."""
+    with_commands = {path.stem for path in DOCS.rglob("*.md") if blocks_in(path)}
 
-    assert typed - RUN - {*ELSEWHERE} == set()
-    assert RUN - typed == set()
+    assert with_commands - TESTED_HERE - set(NOT_TESTED_HERE) == set()
+    assert TESTED_HERE - with_commands == set()

@@ -1,4 +1,4 @@
-"""What people do on the pages, done as they do it: signing in, deciding, scoring, asking, narrowing, and waiting for news."""
+"""Users at work on the pages: signing in, deciding, scoring, querying, filtering, and watching updates."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from support.clocks import NOW
 from support.pages import SENTENCES
 from support.sites import DRIFTED, LINKS, QUIET, WORKING, Site, iso
 
-A_FEW_LINES = 100
-"""Pixels."""
-_WHERE = "[document.activeElement.getAttribute('href'), document.activeElement.getBoundingClientRect().top]"
+MAX_SCROLL_SHIFT = 100
+"""Pixels that the focused element may move on an update; a few lines of text."""
+MAX_LAYOUT_SHIFT = 0.03
+_FOCUS_POSITION = "[document.activeElement.getAttribute('href'), document.activeElement.getBoundingClientRect().top]"
 
 
 def test_a_deep_link_leads_through_the_sign_in_to_its_page(signed_out_window: Window, site: Site) -> None:
-    """Alerts carry links, and whoever follows one at night has to land there: with a wrong token told why, with the right one there."""
-    there = LINKS.incident(DRIFTED, site.incident)
-    page = signed_out_window.open(there)
+    """Alerts contain links, and a user who follows one must reach the incident after the sign-in."""
+    incident_path = LINKS.incident(DRIFTED, site.incident)
+    page = signed_out_window.open(incident_path)
     expect(page.locator("h1")).to_have_text("Sign in")
     expect(page.get_by_label("Token")).to_be_focused()
     page.keyboard.type("dl_wrong")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("token")
-    assert [words.split()[1] for words in signed_out_window.problems if words.startswith("refused")] == ["401"]
+    assert [problem.split()[1] for problem in signed_out_window.problems if problem.startswith("refused")] == ["401"]
     page.get_by_label("Token").fill(f" {site.operator}\n")
     page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url(site.url + there)
+    page.wait_for_url(site.url + incident_path)
     expect(page.locator("h1")).to_contain_text("Tier 2")
     assert site.operator not in page.content()
     page.get_by_role("button", name="Sign out").click()
@@ -42,56 +43,58 @@ def test_a_deep_link_leads_through_the_sign_in_to_its_page(signed_out_window: Wi
     assert page.context.cookies() == []
 
 
-def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
+def test_a_decision_made_by_keyboard_appears_in_other_windows(
     window: Window, open_window: Callable[[], Window], site: Site
 ) -> None:
-    """Two people on call must not both look into the same incident: who decided what, and why, appears without a reload, and is taken back."""
-    here, elsewhere = window, open_window()
-    for one in (here, elsewhere):
-        one.open(LINKS.incident(DRIFTED, site.incident))
-        one.page.evaluate("window.stayed = true")
+    """Two people on call must not investigate the same incident, so decisions appear without a reload."""
+    colleague = open_window()
+    for incident_window in (window, colleague):
+        incident_window.open(LINKS.incident(DRIFTED, site.incident))
+        incident_window.page.evaluate("window.stayed = true")
     fleet = open_window()
     fleet.open(LINKS.fleet)
     expect(fleet.page.locator("main")).to_contain_text("1 open incident")
-    keys, main = here.page.keyboard, here.page.locator("main")
+    keyboard = window.page.keyboard
+    main = window.page.locator("main")
 
-    def decide(words: str, button: str) -> None:
-        here.tab_to(here.page.locator("#reason"))
-        keys.insert_text(words)
-        here.tab_to(here.page.get_by_role("button", name=button))
-        keys.press("Enter")
+    def decide(reason: str, button: str) -> None:
+        window.tab_to(window.page.locator("#reason"))
+        keyboard.insert_text(reason)
+        window.tab_to(window.page.get_by_role("button", name=button))
+        keyboard.press("Enter")
 
-    here.tab_to(here.page.get_by_role("button", name="New normal"))
-    keys.press("Enter")
-    expect(here.page.locator("#reason")).to_be_focused()
+    window.tab_to(window.page.get_by_role("button", name="New normal"))
+    keyboard.press("Enter")
+    expect(window.page.locator("#reason")).to_be_focused()
     expect(main).to_contain_text("No decision yet.")
     reason = "A new prompt went live; it is being <b>rolled back</b>."
     decide(reason, "New normal")
     expect(main).to_contain_text("Resolved: new normal")
-    elsewhere.refresh()
-    expect(elsewhere.page.locator("main")).to_contain_text(reason)
-    expect(elsewhere.page.locator("main")).to_contain_text("ada")
+    colleague.refresh()
+    expect(colleague.page.locator("main")).to_contain_text(reason)
+    expect(colleague.page.locator("main")).to_contain_text("ada")
     fleet.refresh()
     expect(fleet.page.locator("main")).not_to_contain_text("1 open incident")
     decide("Not so.", "Dismiss")
     expect(main).to_contain_text("Dismissed")
     decide("It came back.", "Reopen")
-    expect(here.page.get_by_role("button", name="Acknowledge")).to_be_visible()
-    elsewhere.refresh()
-    expect(elsewhere.page.locator("#decisions")).to_contain_text("It came back.")
-    expect(elsewhere.page.get_by_role("button", name="Acknowledge")).to_be_visible()
-    assert [one.page.evaluate("window.stayed") for one in (here, elsewhere)] == [True, True]
-    assert here.problems + elsewhere.problems + fleet.problems == []
+    expect(window.page.get_by_role("button", name="Acknowledge")).to_be_visible()
+    colleague.refresh()
+    expect(colleague.page.locator("#decisions")).to_contain_text("It came back.")
+    expect(colleague.page.get_by_role("button", name="Acknowledge")).to_be_visible()
+    assert window.page.evaluate("window.stayed")
+    assert colleague.page.evaluate("window.stayed")
+    assert window.problems + colleague.problems + fleet.problems == []
 
 
-def test_an_error_that_comes_after_the_page_is_a_sentence_like_one_that_comes_with_it(window: Window) -> None:
-    """The script and the templates write the same error in the same way."""
+def test_script_and_templates_format_errors_alike(window: Window) -> None:
+    """An error is the same sentence whether it comes with the page or later."""
     page = window.open(LINKS.fleet)
     assert {error: page.evaluate("(error) => toSentence(error)", error) for error in SENTENCES} == SENTENCES
 
 
-def test_a_card_that_is_filled_from_another_page_is_never_emptied(window: Window) -> None:
-    """A wide comparison, a page that breaks, one without the part: the card says what there is, or the way there."""
+def test_a_card_filled_from_another_page_keeps_its_rows_on_failure(window: Window) -> None:
+    """If the other page fails or lacks the part, the card keeps its content and links to the page."""
     page = window.open(f"{LINKS.project(DRIFTED)}?window=7d&until={(NOW - timedelta(days=300)).date()}&compare=before")
     card = page.locator('[data-take="sessions"]')
     expect(card).to_contain_text("No sessions")
@@ -110,14 +113,14 @@ def test_a_card_that_is_filled_from_another_page_is_never_emptied(window: Window
         expect(card.locator("[data-unloaded]")).to_have_count(0)
 
 
-def test_many_incidents_are_changed_at_once_and_news_leave_the_selection(window: Window, site: Site) -> None:
-    """Who is on call selects, says why once, and sees what became of it; a reload sends nothing again."""
+def test_updates_keep_the_selection_for_a_bulk_change(window: Window, site: Site) -> None:
+    """A user selects incidents, gives one reason and sees the result. A reload does not repeat the change."""
     page = window.open(LINKS.inbox(project=DRIFTED))
     page.get_by_label("Select all on this page").check()
     site.post(f"{DRIFTED}/incidents/{site.incident}", site.operator, {"assignee": "me"}, method="PUT")
     window.refresh()
-    picks = page.locator('input[name="incident"]')
-    assert picks.count() == page.locator('input[name="incident"]:checked').count()
+    checkboxes = page.locator('input[name="incident"]')
+    assert checkboxes.count() == page.locator('input[name="incident"]:checked').count()
     page.get_by_text(re.compile(r"Change \d+ selected")).click()
     page.get_by_role("textbox", name="Reason").fill("We are looking into it.")
     page.get_by_role("button", name="Acknowledge").click()
@@ -134,8 +137,8 @@ def test_many_incidents_are_changed_at_once_and_news_leave_the_selection(window:
     assert window.problems == []
 
 
-def test_a_comment_decides_nothing(window: Window, site: Site) -> None:
-    """The button beside the decisions sends the words alone, and the incident stays as it is."""
+def test_a_comment_keeps_the_status(window: Window, site: Site) -> None:
+    """The button beside the decisions only stores the text."""
     page = window.open(LINKS.incident(DRIFTED, site.incident))
     before = page.locator("#verdict").inner_text()
     page.locator("#reason").fill("Looks like the prompt.")
@@ -146,16 +149,16 @@ def test_a_comment_decides_nothing(window: Window, site: Site) -> None:
     assert window.problems == []
 
 
-def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
-    """Who scores fifty exchanges does not want to reach for the mouse: a key scores, or Tab and Enter; the next one comes, the counts move."""
+def test_the_review_queue_works_by_keyboard(window: Window, site: Site) -> None:
+    """A rater who scores fifty exchanges keeps the hands on the keyboard: a digit scores, and so do Tab and Enter."""
     page = window.open(LINKS.review(DRIFTED))
     item = page.locator("[data-item]")
     agreement = page.locator("[data-load]")
-    seen = []
+    score_ids: list[str] = []
     for key in "12345":
-        now = str(item.get_attribute("data-item"))
-        assert now not in seen
-        seen.append(now)
+        score_id = str(item.get_attribute("data-item"))
+        assert score_id not in score_ids
+        score_ids.append(score_id)
         if key == "2":
             page.keyboard.press("c")
             expect(page.get_by_label("Comment")).to_be_focused()
@@ -166,30 +169,30 @@ def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
             page.keyboard.press("Enter")
         else:
             page.keyboard.press(key)
-        expect(item).not_to_have_attribute("data-item", now)
+        expect(item).not_to_have_attribute("data-item", score_id)
     page.keyboard.press("s")
     expect(page).to_have_url(re.compile("skip="))
     expect(page.locator("tfoot")).to_contain_text("5")
     expect(agreement).to_contain_text("5")
-    given = [site.get(f"{DRIFTED}/scores/{one}/human")["humanScores"][-1] for one in seen]
-    assert [one["score"] for one in given] == [1, 2, 3, 4, 5]
-    assert given[1]["comment"] == "It 1 does not answer 5."
+    human_scores = [site.get(f"{DRIFTED}/scores/{score_id}/human")["humanScores"][-1] for score_id in score_ids]
+    assert [human_score["score"] for human_score in human_scores] == [1, 2, 3, 4, 5]
+    assert human_scores[1]["comment"] == "It 1 does not answer 5."
     page.keyboard.press("b")
     expect(page).to_have_url(re.compile("blind=true"))
     expect(page.locator("main")).to_contain_text("verdict is hidden")
     assert window.problems == []
 
 
-def test_sql_runs_is_refused_drawn_shared_and_downloaded(
+def test_a_statement_is_corrected_charted_downloaded_and_shared(
     window: Window, open_window: Callable[[], Window], tmp_path: Path
 ) -> None:
-    """A question is asked until it is right, then sent to somebody, then taken elsewhere."""
+    """An analyst fixes a statement with the marked error, then downloads the rows and sends the address to a colleague."""
     page = window.open(LINKS.sql)
     page.locator("#statement").fill("SELECT project,\n  count(*) AS exchanges\nFROM nowhere\nGROUP BY project")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("alert")).to_contain_text("LINE 3")
     assert page.evaluate("getSelection().toString()") == "FROM nowhere"
-    window.problems.clear()  # a refusal is an answer of 400, which browsers write into the console
+    window.problems.clear()  # browsers log the status 400 of a refused statement
     statement = (
         "SELECT exchange_at::DATE AS day, count(*) AS scored FROM scores WHERE project = 'support' GROUP BY day ORDER BY day"
     )
@@ -197,11 +200,13 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-table] tbody tr")).to_have_count(25)
     expect(page.locator("[data-chart] canvas")).to_be_visible()
-    with page.expect_download() as caught:
+    with page.expect_download() as download:
         page.get_by_role("button", name="CSV").click()
     file = tmp_path / "rows.csv"
-    caught.value.save_as(file)
-    assert ((lines := file.read_text("utf-8").splitlines())[0], len(lines)) == ("day,scored", 26)
+    download.value.save_as(file)
+    header, *rows = file.read_text("utf-8").splitlines()
+    assert header == "day,scored"
+    assert len(rows) == 25
     page.get_by_label("as", exact=True).select_option("bar")
     shared = open_window()
     shared.page.goto(page.url)
@@ -211,8 +216,8 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(
     assert window.problems + shared.problems == []
 
 
-def test_a_session_in_an_answer_leads_to_its_page(window: Window) -> None:
-    """Whoever found a session by SQL reads it next; other columns stay text."""
+def test_session_ids_in_a_result_are_links(window: Window) -> None:
+    """An analyst who found a session by SQL reads it next; other columns stay text."""
     page = window.open(LINKS.sql)
     page.locator("#statement").fill(
         "SELECT session_id, agent FROM scores WHERE project = 'support' ORDER BY exchange_at LIMIT 1"
@@ -225,10 +230,10 @@ def test_a_session_in_an_answer_leads_to_its_page(window: Window) -> None:
     assert window.problems == []
 
 
-def test_the_phone_shows_what_a_page_is_about_at_once(window: Window, site: Site) -> None:
-    """Whoever is called at night looks at a phone: the first project, incident or run is in its first screen."""
+def test_the_first_screen_on_a_phone_has_the_main_content(window: Window, site: Site) -> None:
+    """Somebody on call looks at a phone, and must see the first project, incident or run without scrolling."""
     window.resize(PHONE)
-    for path, first in (
+    for path, main_element in (
         (LINKS.fleet, "#cards > li"),
         (LINKS.inbox(), "tbody tr"),
         (LINKS.project(DRIFTED), "#incidents"),
@@ -236,50 +241,51 @@ def test_the_phone_shows_what_a_page_is_about_at_once(window: Window, site: Site
         (LINKS.runs(WORKING), "tbody tr"),
         (LINKS.incident(DRIFTED, site.incident), "#why"),
     ):
-        box = window.open(path).locator(first).first.bounding_box()
+        box = window.open(path).locator(main_element).first.bounding_box()
         assert box is not None, path
         assert box["y"] < PHONE[1] * 0.75, path
 
 
-def test_what_is_typed_to_find_a_project_shows_that_it_is_being_looked_for(window: Window) -> None:
-    """A list that stays as it was while one waits looks like one without what one looks for."""
+def test_the_list_is_marked_busy_during_a_search(window: Window) -> None:
+    """Until the answer arrives, an unmarked list would look as if the project did not exist."""
     page = window.open(LINKS.fleet)
-    held: list[Route] = []
+    held_requests: list[Route] = []
 
     def hold(route: Route) -> None:
-        held.append(route)
+        held_requests.append(route)
 
     page.route("**/?q=*", hold)
     with page.expect_request(lambda request: "q=" in request.url):
         page.get_by_label("Find a project").fill(DRIFTED)
-    form, list_of = page.locator("form[data-filters]"), page.locator("#projects")
+    form = page.locator("form[data-filters]")
+    projects = page.locator("#projects")
     expect(form).to_have_attribute("aria-busy", "true")
-    expect(list_of).to_have_attribute("aria-busy", "true")
-    ring = "getComputedStyle(document.querySelector('.find'), '::after')"
-    assert page.evaluate(f"{ring}.animationName") == "turning"
+    expect(projects).to_have_attribute("aria-busy", "true")
+    spinner_style = "getComputedStyle(document.querySelector('.find'), '::after')"
+    assert page.evaluate(f"{spinner_style}.animationName") == "turning"
     page.emulate_media(reduced_motion="reduce")
-    assert page.evaluate(f"[{ring}.animationName, {ring}.borderTopLeftRadius]") == ["none", "50%"]
+    assert page.evaluate(f"[{spinner_style}.animationName, {spinner_style}.borderTopLeftRadius]") == ["none", "50%"]
     page.emulate_media(reduced_motion="no-preference")
-    with page.expect_response(lambda answer: "q=" in answer.url):
-        held[-1].continue_()
+    with page.expect_response(lambda response: "q=" in response.url):
+        held_requests[-1].continue_()
     expect(form).not_to_have_attribute("aria-busy", "true")
-    expect(list_of).not_to_have_attribute("aria-busy", "true")
+    expect(projects).not_to_have_attribute("aria-busy", "true")
     expect(page.locator("#cards > *")).to_have_count(1)
     page.unroute("**/?q=*")
     assert window.problems == []
 
 
 @pytest.mark.parametrize("path", [LINKS.fleet, LINKS.project(DRIFTED), LINKS.runs(WORKING), LINKS.sql])
-def test_nothing_jumps_while_a_page_loads(window: Window, path: str) -> None:
-    """Whoever aims at a tile that moves away hits another one: 0.1 is what the Core Web Vitals call good, and pages stay far below."""
+def test_the_layout_is_stable_while_a_page_loads(window: Window, path: str) -> None:
+    """A user who aims at a moving tile hits another one. The Core Web Vitals rate a layout shift of up to 0.1 as good."""
     page = window.open(path)
-    seen = """() => new Promise((done) => new PerformanceObserver((list) => done(list.getEntries().reduce((sum, one) => sum + one.value, 0)))
+    layout_shift = """() => new Promise((done) => new PerformanceObserver((list) => done(list.getEntries().reduce((sum, entry) => sum + entry.value, 0)))
         .observe({ type: "layout-shift", buffered: true }) || setTimeout(() => done(0), 500))"""
-    assert page.evaluate(seen) < 0.03
+    assert page.evaluate(layout_shift) < MAX_LAYOUT_SHIFT
 
 
 def test_the_sql_page_says_how_old_its_snapshot_is(window: Window) -> None:
-    """Who waits for an answer sees what for, and of what time the answer will be."""
+    """A result is only as current as the snapshot it was read from."""
     page = window.open(LINKS.sql)
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#result")).to_be_visible()
@@ -288,16 +294,16 @@ def test_the_sql_page_says_how_old_its_snapshot_is(window: Window) -> None:
 
 
 def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window, open_window: Callable[[], Window]) -> None:
-    """A worked example is tried with one's own values; what only looks like a parameter is none."""
+    """Users try an example with their own values. Text and comments that look like parameters get no field."""
     page = window.open(LINKS.sql)
     expect(page.get_by_role("group", name="Parameters")).to_be_hidden()
     page.get_by_text("What does judging a drifting agent cost?").click()
     page.locator("details[open] [data-use]").click()
     expect(page.get_by_label("$agent", exact=True)).to_have_value("%")
-    texts = "SELECT '$a' AS a, $$ $b $$ AS b, $C::INT + $c::INT AS sum, $name AS name -- $d\n/* $e */"
-    page.locator("#statement").fill(texts)
+    statement = "SELECT '$a' AS a, $$ $b $$ AS b, $C::INT + $c::INT AS sum, $name AS name -- $d\n/* $e */"
+    page.locator("#statement").fill(statement)
     fields = page.locator("[data-parameters] input")
-    assert [one.get_attribute("name") for one in fields.all()] == ["p.C", "p.name"]
+    assert [field.get_attribute("name") for field in fields.all()] == ["p.C", "p.name"]
     fields.first.fill("4")
     page.keyboard.press("Enter")
     expect(page.locator("[data-table] tbody td")).to_have_text(["$a", " $b ", "8", "NULL"])
@@ -310,16 +316,16 @@ def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window,
     page.locator("#statement").fill("SELECT $C + 1 AS sum")
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-table] tbody td")).to_have_text(["5"])
-    window.problems.clear()  # a sum takes no text, which a browser notes as a 400 before the number is sent
-    page.locator("#statement").fill(texts)
+    window.problems.clear()  # browsers log the status 400 of the sum with a text, sent before the number
+    page.locator("#statement").fill(statement)
     shared = open_window()
     shared.page.goto(page.url)
     expect(shared.page.get_by_label("$C", exact=True)).to_have_value("4")
     assert window.problems + shared.problems == []
 
 
-def test_what_is_copied_is_said(window: Window) -> None:
-    """A button that does nothing to see is pressed again and again."""
+def test_a_copy_button_confirms_the_copy(window: Window) -> None:
+    """A button without visible effect is pressed again and again."""
     page = window.open(LINKS.run(WORKING, "run_002"))
     button = page.get_by_role("button", name="Copy the fix")
     button.click()
@@ -328,8 +334,8 @@ def test_what_is_copied_is_said(window: Window) -> None:
     assert window.problems == []
 
 
-def test_how_the_fleet_is_narrowed_is_in_the_address(window: Window) -> None:
-    """What one looks at can be sent to somebody, and is still there after going on and back."""
+def test_the_filters_of_the_fleet_are_in_the_address(window: Window) -> None:
+    """A filtered list can be sent to a colleague, and the back button restores it."""
     page = window.open(LINKS.fleet)
     page.keyboard.press("/")
     page.keyboard.type("sup")
@@ -353,20 +359,21 @@ def test_how_the_fleet_is_narrowed_is_in_the_address(window: Window) -> None:
     assert window.problems == []
 
 
-def test_the_fleet_is_narrowed_while_one_types(window: Window, site: Site) -> None:
-    """Nobody waits for a page: the list follows the keys, the caret stays, and what is shown is what is kept fresh."""
+def test_the_fleet_is_filtered_during_typing(window: Window, site: Site) -> None:
+    """The list follows each key without a page load, keeps the caret, and updates only the filtered projects."""
     page = window.open(LINKS.fleet)
     page.evaluate("window.stayed = true")
-    find, count = page.get_by_label("Find"), page.locator("#count")
-    whole = count.inner_text()
+    find = page.get_by_label("Find")
+    count = page.locator("#count")
+    unfiltered_count = count.inner_text()
     find.press_sequentially("nigt")
     expect(page.get_by_role("heading", name="No projects match")).to_be_visible()
     expect(count).to_contain_text("0 of")
     find.press("ArrowLeft")
     page.keyboard.type("h")
     expect(page.locator("#cards > *")).to_have_count(1)
-    assert find.evaluate("(one) => [one.selectionStart, one.selectionEnd]") == [4, 4]
-    assert "changed" not in (page.locator("#projects").get_attribute("class") or ""), "what was asked for is no news"
+    assert find.evaluate("(input) => [input.selectionStart, input.selectionEnd]") == [4, 4]
+    assert "changed" not in (page.locator("#projects").get_attribute("class") or ""), "a filtered list is not marked as changed"
     before = page.locator("#totals").inner_text()
     site.say(QUIET, "while-typing", 1, "Are you there?", "I am.")
     window.refresh()
@@ -374,14 +381,14 @@ def test_the_fleet_is_narrowed_while_one_types(window: Window, site: Site) -> No
     expect(page.locator("#cards > *")).to_have_count(1)
     expect(find).to_have_value("night")
     find.fill("")
-    expect(count).to_have_text(whole)
+    expect(count).to_have_text(unfiltered_count)
     expect(page).to_have_url(site.url + LINKS.fleet)
     assert page.evaluate("window.stayed")
     assert window.problems == []
 
 
-def test_an_order_is_turned_round_by_its_heading(window: Window) -> None:
-    """A field that says another order than the one that is shown would be believed."""
+def test_a_heading_reverses_the_order(window: Window) -> None:
+    """The field for the order must agree with the list, because users believe it."""
     page = window.open(LINKS.fleet_of(view="table", sort="name"))
     names = page.locator("tbody th").all_inner_texts()
     page.locator("thead a", has_text="Project").click()
@@ -398,19 +405,19 @@ def test_an_order_is_turned_round_by_its_heading(window: Window) -> None:
     assert window.problems == []
 
 
-def test_on_a_phone_every_page_of_the_navigation_is_in_sight(window: Window) -> None:
-    """A link beyond the edge is not found: nothing shows that the row goes on there."""
+def test_a_phone_shows_every_navigation_link(window: Window) -> None:
+    """Users do not find links beyond the edge, because nothing shows that the row continues."""
     page = window.open(LINKS.project(DRIFTED))
     window.resize(PHONE)
     for name in ("Pages", f"Pages of {DRIFTED}"):
         links = page.get_by_role("navigation", name=name, exact=True).get_by_role("link").all()
-        boxes = [one.bounding_box() for one in links]
+        boxes = [link.bounding_box() for link in links]
         assert len(boxes) > 5
         assert all(box is not None and box["x"] >= 0 and box["x"] + box["width"] <= PHONE[0] for box in boxes), name
 
 
 @pytest.mark.parametrize(
-    ("rows", "limit", "told"),
+    ("rows", "limit", "summary"),
     [
         (1, 100, "1 row ·"),
         (100, 100, "all 100 rows ·"),
@@ -418,20 +425,20 @@ def test_on_a_phone_every_page_of_the_navigation_is_in_sight(window: Window) -> 
         (1001, 10_000, "all 1\u202f001 rows, first 1\u202f000 shown ·"),
     ],
 )
-def test_a_result_says_whether_it_is_all_of_it(window: Window, rows: int, limit: int, told: str) -> None:
-    """Whoever adds up a thousand rows has to know that there were more."""
+def test_a_result_says_whether_it_is_complete(window: Window, rows: int, limit: int, summary: str) -> None:
+    """An analyst who adds up a thousand rows must know that there were more."""
     page = window.open(f"/sql?q=SELECT+i+FROM+range({rows})+AS+r(i)&rows={limit}")
     page.get_by_role("button", name="Run").click()
-    expect(page.locator("[data-summary]")).to_contain_text(re.compile(f"^{re.escape(told)}"))
+    expect(page.locator("[data-summary]")).to_contain_text(re.compile(f"^{re.escape(summary)}"))
 
 
-def test_what_is_typed_while_the_page_still_loads_narrows_the_fleet(window: Window, site: Site) -> None:
-    """On a slow line the fields are there before the script that reads them."""
+def test_input_during_loading_filters_the_fleet(window: Window, site: Site) -> None:
+    """On a slow connection the fields appear before the script that reads them."""
     page = window.page
-    held: list[Route] = []
+    held_requests: list[Route] = []
 
     def hold(route: Route) -> None:
-        held.append(route)
+        held_requests.append(route)
 
     for fill in (
         lambda: page.get_by_label("Find").fill(QUIET),
@@ -442,14 +449,14 @@ def test_what_is_typed_while_the_page_still_loads_narrows_the_fleet(window: Wind
         with page.expect_request("**/lists.*"):
             page.goto(site.url + LINKS.fleet, wait_until="commit")
         fill()
-        held.pop().continue_()
+        held_requests.pop().continue_()
         page.unroute("**/lists.*")
         expect(page).to_have_url(re.compile("q=|health=|sort="))
     assert window.problems == []
 
 
-def test_the_fleet_is_narrowed_without_a_script(chromium: Browser, site: Site, cookie: str) -> None:
-    """The form asks the same address by itself."""
+def test_the_fleet_is_filtered_without_scripts(chromium: Browser, site: Site, cookie: str) -> None:
+    """The form submits to the same address by itself."""
     with open_context(chromium, site, cookie, has_scripts=False) as context:
         page = context.new_page()
         page.goto(site.url + LINKS.fleet_of(view="table"))
@@ -462,28 +469,28 @@ def test_the_fleet_is_narrowed_without_a_script(chromium: Browser, site: Site, c
 
 
 @pytest.mark.parametrize("path", [LINKS.fleet, LINKS.project(QUIET)])
-def test_what_an_agent_says_appears_without_a_reload(window: Window, site: Site, path: str) -> None:
-    """The page on the wall is alive: what came in while one looked is there, and one is where one was."""
+def test_a_new_exchange_appears_without_a_reload(window: Window, site: Site, path: str) -> None:
+    """A page on a wall display stays current, and keeps the focus and the scroll position."""
     window.resize(PHONE)
     page = window.open(path)
     page.evaluate("window.stayed = true")
     before = page.locator("main").inner_text()
     link = page.locator("main [data-part] a[href]").last
     link.focus()
-    place = page.evaluate(_WHERE)
+    href_before, top_before = page.evaluate(_FOCUS_POSITION)
     site.say(QUIET, f"live-{len(path)}", 1, "Are you there?", "I am.")
     window.refresh()
     expect(page.locator("main")).not_to_have_text(before)
-    # Lines may have come above it; it stays in sight.
-    address, top = page.evaluate(_WHERE)
-    assert place[0] == address
-    assert abs(place[1] - top) < A_FEW_LINES
+    # New lines may appear above the focused link, which stays in view.
+    href, top = page.evaluate(_FOCUS_POSITION)
+    assert href == href_before
+    assert abs(top - top_before) < MAX_SCROLL_SHIFT
     assert page.evaluate("window.stayed")
     assert window.problems == []
 
 
 def test_an_agent_is_connected_on_one_page(window: Window, site: Site) -> None:
-    """Whoever tries Driftline for the first time copies some lines and must see that they work, or gives up."""
+    """A first-time user copies some lines and must see that they work."""
     page = window.open(LINKS.connect("langgraph"))
     page.evaluate("window.stayed = true")
     page.get_by_label("Connection", exact=True).fill("newcomer")
@@ -495,13 +502,13 @@ def test_an_agent_is_connected_on_one_page(window: Window, site: Site) -> None:
     expect(page.locator("#lines")).to_contain_text(f"Bearer {token}")
     page.get_by_role("link", name="Pydantic AI").click()
     expect(page.locator("#install")).to_contain_text(f"Bearer%20{token}")
-    said = {
+    exchange = {
         "id": "n:1",
         "timestamp": iso(NOW),
         "user_message": {"content": "<b>Hello?</b>"},
         "agent_response": {"content": "Hi."},
     }
-    site.post("ingest", token, {"session_id": "n", "exchange": said})
+    site.post("ingest", token, {"session_id": "n", "exchange": exchange})
     expect(page.locator("#came")).to_contain_text("Connected. 1 exchange")
     expect(page.locator("#came")).to_contain_text("<b>Hello?</b>")
     assert page.evaluate("window.stayed")
@@ -512,8 +519,8 @@ def test_an_agent_is_connected_on_one_page(window: Window, site: Site) -> None:
     assert window.problems == []
 
 
-def test_news_take_nothing_out_of_ones_hands(window: Window, site: Site) -> None:
-    """Whoever is writing why, or narrowing a list, goes on doing so while the page changes around it; what was unfolded stays so."""
+def test_updates_keep_typed_text_and_opened_details(window: Window, site: Site) -> None:
+    """A user who is typing a reason or a filter is not interrupted when the page updates."""
     page = window.open(LINKS.incident(DRIFTED, site.incident))
     page.locator("#reason").fill("Because")
     page.keyboard.press("ArrowLeft")
@@ -524,7 +531,7 @@ def test_news_take_nothing_out_of_ones_hands(window: Window, site: Site) -> None
     expect(page.locator("#decisions")).to_contain_text("Mine.")
     page.keyboard.type("d ")
     expect(page.locator("#reason")).to_have_value("Becausd e")
-    assert page.locator("#sure details").first.evaluate("(one) => one.open")
+    assert page.locator("#sure details").first.evaluate("(details) => details.open")
     site.post(f"{DRIFTED}/incidents/{site.incident}", site.operator, {"status": "open"}, method="PUT")
     page = window.open(LINKS.fleet)
     page.get_by_label("Find").press_sequentially("nig")

@@ -1,4 +1,4 @@
-"""Guides that are typed: what stands in their `console` and `sh` blocks is run, in a terminal and by bash."""
+"""Runs the `console` and `sh` blocks of guides, in a terminal of this process and in bash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.servers import PATIENCE, ROOT, until
 from service.cli.main import run
 
 GAP = "…"
-"""Stands for anything."""
+"""Stands for omitted output in a guide."""
 _CONSOLE_BLOCK = re.compile(r"^```console\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 _TYPED = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", re.MULTILINE)
 _FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
@@ -38,7 +38,7 @@ class Typed:
 
 def typed_in(guide: str) -> list[Typed]:
     """Return the commands of a guide, in order."""
-    return [Typed(*found) for block in _CONSOLE_BLOCK.findall(guide) for found in _TYPED.findall(f"{block}\n")]
+    return [Typed(command, shown) for block in _CONSOLE_BLOCK.findall(guide) for command, shown in _TYPED.findall(f"{block}\n")]
 
 
 def files_in(guide: str) -> Mapping[str, str]:
@@ -57,7 +57,7 @@ def _trimmed(text: str) -> str:
 
 
 class Terminal:
-    """Types the commands of one guide in a folder: ours in this process, others in a shell."""
+    """Runs the commands of one guide in a folder: `driftline` in this process, other programs in a subprocess."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -84,12 +84,12 @@ _CLEAN = ("ANTHROPIC_", "DRIFTLINE_")
 
 
 def blocks_in(guide: Path) -> list[str]:
-    """Return the commands that a guide has its reader type into a shell, block by block."""
+    """Return the `sh` blocks of a guide, in order."""
     return [textwrap.dedent(block) for _, block in _SHELL_BLOCK.findall(guide.read_text("utf-8"))]
 
 
-class Beside:
-    """A process started in a second terminal."""
+class BackgroundProcess:
+    """A `driftline` process that runs in the background of a shell."""
 
     def __init__(self, arguments: list[str], folder: Path, variables: Mapping[str, str]) -> None:
         self.name = arguments[1]
@@ -135,10 +135,15 @@ class Shell:
         entry.chmod(0o700)
         self.port, self.judge = free_port(), free_port()
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CLEAN)}
-        ours = {"PATH": f"{entry.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "200", "HOME": str(folder)}
-        self.variables = inherited | ours | {"DRIFTLINE_PORT": str(self.port)} | environment
-        self._usual = {"127.0.0.1:8377": f"127.0.0.1:{self.port}", "127.0.0.1:8788": f"127.0.0.1:{self.judge}"}
-        self.beside: list[Beside] = []
+        shell_variables = {
+            "PATH": f"{entry.parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "200",
+            "HOME": str(folder),
+        }
+        self.variables = inherited | shell_variables | {"DRIFTLINE_PORT": str(self.port)} | environment
+        self._ports = {"127.0.0.1:8377": f"127.0.0.1:{self.port}", "127.0.0.1:8788": f"127.0.0.1:{self.judge}"}
+        self.processes: list[BackgroundProcess] = []
 
     @property
     def url(self) -> str:
@@ -150,8 +155,8 @@ class Shell:
         for placeholder, value in (replaced or {}).items():
             assert placeholder in block
             block = block.replace(placeholder, value)
-        for usual, free in self._usual.items():
-            block = block.replace(usual, free)
+        for default, free in self._ports.items():
+            block = block.replace(default, free)
         return "".join(
             self._start(part) if _SERVES.fullmatch(part) else self._type(part, codes) for part in _SERVES.split(block)
         )
@@ -171,23 +176,23 @@ class Shell:
         )
         assert command_run.returncode in codes, f"{part}\n{command_run.stdout[-4000:]}\n{command_run.stderr[-4000:]}"
         if variables.exists():
-            self.variables = dict(one.split("=", 1) for one in variables.read_text("utf-8").split("\0") if one)
+            self.variables = dict(line.split("=", 1) for line in variables.read_text("utf-8").split("\0") if line)
         return command_run.stdout + command_run.stderr
 
     def _start(self, line: str) -> str:
         arguments = shlex.split(line, comments=True)
         if arguments[1] == "simulate-judge":
             arguments += ["--port", str(self.judge)]
-        started = Beside(arguments, self.folder, self.variables)
-        self._stack.callback(started.close)
-        self.beside.append(started)
-        started.wait_until_it_serves()
+        process = BackgroundProcess(arguments, self.folder, self.variables)
+        self._stack.callback(process.close)
+        self.processes.append(process)
+        process.wait_until_it_serves()
         return ""
 
     def stop(self) -> None:
-        """Stop every process that was started beside the shell, newest first."""
-        while self.beside:
-            self.beside.pop().stop()
+        """Stop the background processes, newest first."""
+        while self.processes:
+            self.processes.pop().stop()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What judging would have cost: the bill as configured is that of the server, and each saving saves something."""
+"""Estimated costs of judging: the bill as configured equals that of the server, and each saving reduces it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ from streams.judges.live import open_live_judge
 
 NOW = datetime(2026, 11, 2, tzinfo=UTC)
 SESSIONS = 42
+"""Sessions at the end of the dialogues; a week of them."""
+SAMPLE_SIZE = 120
+"""Records of the tests that run a judge."""
 
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> ProjectSettings:
-    """What the demo judges by."""
+    """Return the policy settings of the demo."""
     path = tmp_path_factory.mktemp("policy") / "policy.yaml"
     path.write_bytes(policy_file())
     return load_policy(path).defaults
@@ -42,24 +45,24 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> ProjectSettings:
 
 @pytest.fixture(scope="module")
 def records() -> list[Exchange | SessionClosed]:
-    """The last week of the dialogues, as a server takes them in."""
+    """Return the records of the last sessions of the dialogues, as the server would ingest them."""
     redactor = Redactor(Policy().redaction)
-    found: list[Exchange | SessionClosed] = []
+    ingested: list[Exchange | SessionClosed] = []
     for session in dialogues(SCRIPT_END)[-SESSIONS:]:
         holder = Holder("connection", session.connection, session.project, session.agent)
-        found += [exchange_of(IngestBody.model_validate(payload), holder, redactor, NOW) for payload in session.payloads]
-        found.append(closing(found[-1]))
-    return found
+        ingested += [exchange_of(IngestBody.model_validate(payload), holder, redactor, NOW) for payload in session.payloads]
+        ingested.append(close_session(ingested[-1]))
+    return ingested
 
 
 @pytest.fixture(scope="module")
 def bills(records: list[Exchange | SessionClosed], settings: ProjectSettings) -> dict[str, Bill]:
-    """A bill for each variant."""
+    """Return a bill for each variant of the savings."""
     return {name: bill(records, settings, savings) for name, savings in VARIANTS.items()}
 
 
-def closing(last: Exchange | SessionClosed) -> SessionClosed:
-    """The end of the session of an exchange."""
+def close_session(last: Exchange | SessionClosed) -> SessionClosed:
+    """Return the record that closes the session of an exchange."""
     assert isinstance(last, Exchange)
     return SessionClosed(
         connection=last.connection,
@@ -71,19 +74,21 @@ def closing(last: Exchange | SessionClosed) -> SessionClosed:
     )
 
 
-def test_no_saving_that_is_switched_off_makes_it_cheaper(bills: dict[str, Bill]) -> None:
-    """They would have another name."""
-    configured, none = bills["as configured"], bills["without any of them"]
-    for name, one in bills.items():
-        assert configured.nano <= one.nano <= none.nano, name
-        assert configured.calls.total() <= one.calls.total() <= none.calls.total(), name
-    assert len({one.nano for one in bills.values()}) == len(VARIANTS), "one of them does nothing"
+def test_switching_off_a_saving_never_lowers_the_bill(bills: dict[str, Bill]) -> None:
+    """Otherwise it would be no saving."""
+    with_all = bills["as configured"]
+    with_none = bills["without any of them"]
+    for name, variant in bills.items():
+        assert with_all.nano <= variant.nano <= with_none.nano, name
+        assert with_all.calls.total() <= variant.calls.total() <= with_none.calls.total(), name
+    assert len({variant.nano for variant in bills.values()}) == len(VARIANTS), "a saving has no effect"
 
 
-def test_each_saving_saves_what_it_says(bills: dict[str, Bill], records: list[Exchange | SessionClosed]) -> None:
-    """Without gates Tier 3 sees what Tier 2 sees; without sampling Tier 2 sees everything; without the cache nothing is read."""
+def test_each_saving_affects_its_own_figures(bills: dict[str, Bill], records: list[Exchange | SessionClosed]) -> None:
+    """Gates save calls of Tier 3, sampling saves calls of Tier 2, and the cache saves input tokens."""
     exchanges = sum(isinstance(record, Exchange) for record in records)
-    configured, uncached = bills["as configured"], bills["without the cache"]
+    configured = bills["as configured"]
+    uncached = bills["without the cache"]
     gateless = bills["without gates"].calls
     assert gateless["tier2"] == gateless["tier3"] > configured.calls["tier3"]
     assert exchanges == bills["without sampling"].calls["tier2"] > configured.calls["tier2"]
@@ -92,86 +97,90 @@ def test_each_saving_saves_what_it_says(bills: dict[str, Bill], records: list[Ex
     assert uncached.cached_tokens == 0 < configured.cached_tokens < configured.input_tokens
 
 
-def test_the_parts_of_the_agents_make_the_whole(bills: dict[str, Bill]) -> None:
-    """Nobody pays for nobody."""
-    for one in bills.values():
-        assert len(one.by_agent) == 6
-        assert one.nano == sum(part.nano for part in one.by_agent.values())
-        assert one.calls == sum((part.calls for part in one.by_agent.values()), Counter())
+def test_the_bill_is_the_sum_over_the_agents(bills: dict[str, Bill]) -> None:
+    """Every call is charged to exactly one agent."""
+    for variant in bills.values():
+        agent_bills = variant.by_agent.values()
+        assert len(agent_bills) == 6
+        assert variant.nano == sum(agent_bill.nano for agent_bill in agent_bills)
+        assert variant.calls == sum((agent_bill.calls for agent_bill in agent_bills), Counter())
 
 
-def test_answers_that_are_kept_change_no_bill(
+def test_cached_answers_do_not_change_the_bills(
     bills: dict[str, Bill], records: list[Exchange | SessionClosed], settings: ProjectSettings
 ) -> None:
-    """They only save working them out again."""
+    """The cache only saves time."""
     answers = {}  # type: ignore[var-annotated]
     assert {name: bill(records, settings, savings, answers) for name, savings in VARIANTS.items()} == bills
 
 
-def test_a_price_nobody_knows_makes_no_bill(records: list[Exchange | SessionClosed]) -> None:
-    """0 would be a lie."""
+def test_a_model_without_a_price_has_no_bill(records: list[Exchange | SessionClosed]) -> None:
+    """A bill of 0 would be wrong."""
     with pytest.raises(ValueError, match="the price of my-model is not known"):
         bill(records, ProjectSettings(judge_model="my-model"), Savings())
 
 
-def test_the_bill_as_configured_is_what_an_engine_asks_and_pays(
+def test_the_bill_as_configured_equals_the_costs_of_the_engine(
     records: list[Exchange | SessionClosed], settings: ProjectSettings, tmp_path: Path
 ) -> None:
-    """Calls, tokens and money, to the last of them: otherwise the other bills would be of something else."""
-    some = records[:120]
+    """The other variants can only be trusted if calls, tokens and dollars of this one are exact."""
+    sample = records[:SAMPLE_SIZE]
     policy = Policy(defaults=settings)
     price = price_of(settings.judge_model, {})
     assert price is not None
 
-    async def judged(store: Store, url: str) -> None:
+    async def judge_sample(store: Store, url: str) -> None:
         judge = open_live_judge(None, url, lambda _: (price.cache_minimum, price.switch_off_thinking))
         engine = Engine(store, policy, Redactor(policy.redaction), lambda: NOW, judge=judge)
         await engine.start()
-        await engine.publish("exchanges", some)
+        await engine.publish("exchanges", sample)
         await engine.wait_until_drained()
         await engine.stop()
 
     with running() as judge, Store(tmp_path / "judged.duckdb") as store:
-        asyncio.run(judged(store, judge.base_url))
+        asyncio.run(judge_sample(store, judge.base_url))
         (row,) = query_rows(store.cursor(), "judge_costs", {"by": "all", "project": None, "from": None, "to": None})
-        agents = query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None, "from": None, "to": None})
-    found = bill(some, settings, Savings())
+        projects = query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None, "from": None, "to": None})
+    estimate = bill(sample, settings, Savings())
     prompt = row["input_tokens"] + row["cache_write_tokens"] + row["cache_read_tokens"]
-    assert found.calls.total() == row["calls"] > 50
-    assert found.input_tokens == prompt
-    assert found.cached_tokens == row["cache_read_tokens"]
-    assert found.output_tokens == row["output_tokens"]
-    # Each call is rounded up, so that who fills the cache may make a billionth of a dollar.
-    assert row["cost_usd"] == pytest.approx(found.usd, abs=usd_of(row["calls"]))
-    assert sorted(part.calls.total() for part in found.by_agent.values()) == sorted(one["calls"] for one in agents)
+    assert estimate.calls.total() == row["calls"] > 50
+    assert estimate.input_tokens == prompt
+    assert estimate.cached_tokens == row["cache_read_tokens"]
+    assert estimate.output_tokens == row["output_tokens"]
+    # The engine rounds the cost of each call up to a billionth of a dollar.
+    assert row["cost_usd"] == pytest.approx(estimate.usd, abs=usd_of(row["calls"]))
+    assert sorted(agent_bill.calls.total() for agent_bill in estimate.by_agent.values()) == sorted(
+        project["calls"] for project in projects
+    )
 
 
-def test_the_bill_of_a_stricter_judge_is_that_of_its_answers(
-    records: list[Exchange | SessionClosed], settings: ProjectSettings
-) -> None:
-    """Lower scores open gates. Kept answers of one judge are not taken for the other's."""
-    some = records[:120]
+def test_a_stricter_judge_calls_tier_3_more_often(records: list[Exchange | SessionClosed], settings: ProjectSettings) -> None:
+    """Lower scores open the gate. The cached answers of one judge are not reused for the other."""
+    sample = records[:SAMPLE_SIZE]
     answers = {}  # type: ignore[var-annotated]
-    usual, strict = (bill(some, settings, Savings(), answers, strictness=lambda _, by=by: by) for by in (0.0, 0.5))
+    usual = bill(sample, settings, Savings(), answers, strictness=lambda _: 0.0)
+    strict = bill(sample, settings, Savings(), answers, strictness=lambda _: 0.5)
     assert strict.calls["tier2"] == usual.calls["tier2"]
     assert strict.calls["tier3"] > usual.calls["tier3"]
-    assert usual == bill(some, settings, Savings(), answers)
+    assert usual == bill(sample, settings, Savings(), answers)
 
 
-def test_the_records_of_a_database_come_session_after_session_however_they_came(tmp_path: Path) -> None:
-    """Sessions are delivered side by side; a report must not depend on who was first."""
-    first, second = ([exchange(name, turn) for turn in (1, 2)] for name in ("s1", "s2"))
+def test_records_are_grouped_by_session_in_any_order_of_arrival(tmp_path: Path) -> None:
+    """Sessions arrive interleaved, and a report must not depend on their order."""
+    first = [exchange("s1", turn) for turn in (1, 2)]
+    second = [exchange("s2", turn) for turn in (1, 2)]
     other = exchange("s3", 1, project="other")
     project = first[0].project
-    found = []
+    loaded = []
     for number, order in enumerate(itertools.permutations([first, second, [other]])):
         with Store(tmp_path / f"{number}.duckdb") as store:
-            publish(store, [record for group in itertools.zip_longest(*order) for record in group if record is not None])
-            found.append(records_of(store, [project]))
-    assert all([*first, *second] == one for one in found)
+            interleaved = [record for turns in itertools.zip_longest(*order) for record in turns if record is not None]
+            append_exchanges(store, interleaved)
+            loaded.append(records_of(store, [project]))
+    assert all(records == [*first, *second] for records in loaded)
 
 
-def publish(store: Store, records: list[Exchange]) -> None:
-    """Append records as an import does."""
+def append_exchanges(store: Store, records: list[Exchange]) -> None:
+    """Append exchanges as an import does."""
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(record) for record in records])
