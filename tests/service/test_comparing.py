@@ -95,8 +95,8 @@ def strict(tmp_path: Path, live: Path) -> Path:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Another process holds the file."""
+def lock_file(path: Path) -> Iterator[None]:
+    """Let another process hold the lock of the file while the context is open."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)],
         stdin=subprocess.PIPE,
@@ -284,7 +284,7 @@ def test_an_impossible_comparison_is_refused(driftline: Command, arguments: tupl
 def test_a_file_in_use_by_a_server_is_refused(driftline: Command, live: Path, strict: Path) -> None:
     """Even reading needs the file, and the message says so."""
     assert strict.exists()
-    with held(live):
+    with lock_file(live):
         code, out, err = driftline("compare", "live", "strict")
 
     assert code == 2

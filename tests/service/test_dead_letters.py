@@ -107,8 +107,8 @@ def lines(text: str) -> list[str]:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Another process has the file."""
+def lock_file(path: Path) -> Iterator[None]:
+    """Let another process hold the lock of the file while the context is open."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)],
         stdin=subprocess.PIPE,
@@ -408,7 +408,7 @@ def test_json_has_the_outcome_of_each_letter(driftline: Command, letters: Letter
 def test_a_file_in_use_says_what_to_do(driftline: Command, letters: Letters) -> None:
     """The process that has it is not a server, so the user has to wait or stop it."""
     letters.failed(build.exchange("s", 4))
-    with held(letters.path):
+    with lock_file(letters.path):
         answers = [driftline("dead-letters", *one) for one in (("list",), ("retry", "--stage", "intake"))]
 
     assert [code for code, _, _ in answers] == [2, 2]

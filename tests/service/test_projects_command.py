@@ -38,8 +38,8 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def listed(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, object]]:
-    """What the command prints as JSON."""
+def list_projects(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, object]]:
+    """Return the projects that the command prints as JSON."""
     capsys.readouterr()
     assert run(["projects", "--json", "--until", UNTIL, *options]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -47,7 +47,7 @@ def listed(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, 
 
 def test_the_worst_project_comes_first_with_its_change(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The person on call reads one line: the project, its state, what changed, and since when."""
-    first, *other_rows = listed(capsys, "--db", str(database))
+    first, *other_rows = list_projects(capsys, "--db", str(database))
 
     assert first["health"] == "critical"
     assert first["reasons"] == ["open_incidents"]
@@ -69,8 +69,8 @@ def test_the_table_has_the_figures_of_the_json(database: Path, capsys: pytest.Ca
 
 def test_projects_can_be_filtered_by_state(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Scripts ask for critical projects; an unknown state is refused with the valid ones."""
-    assert [one["project"] for one in listed(capsys, "--health", "ok", "--db", str(database))] == ["web"]
-    assert listed(capsys, "--health", "warning", "--db", str(database)) == []
+    assert [one["project"] for one in list_projects(capsys, "--health", "ok", "--db", str(database))] == ["web"]
+    assert list_projects(capsys, "--health", "warning", "--db", str(database)) == []
     assert run(["projects", "--health", "fine", "--db", str(database)]) == 2
     assert "must be one of critical, warning, unknown, ok, empty" in " ".join(capsys.readouterr().err.split())
 
@@ -96,7 +96,7 @@ def test_the_fleet_is_the_same_beside_a_running_server(
     children: Nursery, database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A command that finds the database in use asks the server."""
-    before = listed(capsys, "--db", str(database))
+    before = list_projects(capsys, "--db", str(database))
     home = Home(tmp_path)
     children.serve(home, "--judge", "none").serving()
     code, output = children.run(home, "projects", "--json", "--until", UNTIL)

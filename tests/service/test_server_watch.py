@@ -21,7 +21,7 @@ def test_drift_is_found_once_despite_kills(tmp_path: Path) -> None:
         put(store, "scores", history(fallen(6), 40, end=utc_now()))
     operator = home.operator()
 
-    def found(url: str) -> int:
+    def count_incidents(url: str) -> int:
         headers = {"Authorization": f"Bearer {operator}"}
         answer = httpx2.get(f"{url}/api/audit/ops/incidents", headers=headers, trust_env=False, timeout=60)
         return int(answer.json()["count"])
@@ -34,7 +34,7 @@ def test_drift_is_found_once_despite_kills(tmp_path: Path) -> None:
             assert server.kill() == -signal.SIGKILL
         server = children.serve(home, "--judge", "none")
         url = server.serving()
-        until(lambda: found(url) > 0, "the incident to be opened")
+        until(lambda: count_incidents(url) > 0, "the incident to be opened")
         server.send(signal.SIGTERM)
         assert server.wait() == 0
     with Store(home.database) as store:

@@ -19,7 +19,7 @@ ROW = [
 ]
 
 
-def printed(width: int, rows: list[list[object]]) -> list[str]:
+def print_table(width: int, rows: list[list[object]]) -> list[str]:
     """Return the lines of a table on a terminal of this width."""
     console = Console(width=width, file=io.StringIO(), highlight=False, emoji=False)
     console.print(table(HEADERS, rows, right=["turn"]))
@@ -39,13 +39,13 @@ def test_a_row_is_folded_if_its_line_is_too_long() -> None:
         "  thinking and answer align at 0.24, 0.3 or less is low",
     ]
 
-    assert printed(64, [ROW]) == expected
+    assert print_table(64, [ROW]) == expected
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_a_folded_row_keeps_all_of_its_text(width: int) -> None:
     """A truncated id cannot be copied into the next command."""
-    lines = printed(width, [ROW])
+    lines = print_table(width, [ROW])
 
     assert all(len(line) <= width for line in lines)
     assert " ".join(map(str, ROW)).split() == " ".join(lines[lines.index("─" * width) + 1 :]).split()
@@ -53,7 +53,7 @@ def test_a_folded_row_keeps_all_of_its_text(width: int) -> None:
 
 def test_an_empty_line_is_omitted() -> None:
     """Most exchanges have no flags."""
-    lines = printed(64, [[*ROW[:4], ""], ROW])
+    lines = print_table(64, [[*ROW[:4], ""], ROW])
 
     assert lines[5:7] == ["  1.00 0.95 0.24 4.62", lines[4]]
 
@@ -61,7 +61,7 @@ def test_an_empty_line_is_omitted() -> None:
 @pytest.mark.parametrize("width", [120, 200])
 def test_a_row_stays_on_one_line_if_it_fits(width: int) -> None:
     """Readers compare the rows of a column."""
-    header, _, first, *_ = printed(width, [ROW])
+    header, _, first, *_ = print_table(width, [ROW])
 
     assert " ".join(HEADERS) == " ".join(header.split())
     assert first.startswith("2026-11-01")

@@ -26,12 +26,14 @@ DAY = datetime(2026, 10, 1, 23, 30, tzinfo=UTC)
 def store(tmp_path: Path) -> Iterator[Store]:
     """Yield a store with exchanges of two projects on two days."""
     with Store(tmp_path / "fleet.duckdb") as opened:
-        put(opened, *(exchange("a", number, project="ops", occurred_at=DAY + timedelta(hours=number)) for number in range(3)))
-        put(opened, exchange("b", 0, project="web", occurred_at=DAY))
+        append_exchanges(
+            opened, *(exchange("a", number, project="ops", occurred_at=DAY + timedelta(hours=number)) for number in range(3))
+        )
+        append_exchanges(opened, exchange("b", 0, project="web", occurred_at=DAY))
         yield opened
 
 
-def put(store: Store, *exchanges: Any) -> None:
+def append_exchanges(store: Store, *exchanges: Any) -> None:
     """Append exchanges."""
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(one) for one in exchanges])
@@ -60,7 +62,7 @@ def test_each_project_and_day_has_its_own_partition(store: Store, tmp_path: Path
 
 def test_the_last_revision_of_an_exchange_is_exported(store: Store, tmp_path: Path) -> None:
     """A row is a turn for whoever counts rows, and a withdrawn turn is not one."""
-    put(
+    append_exchanges(
         store,
         exchange("a", 1, "Later.", project="ops", occurred_at=DAY + timedelta(hours=1), revision=1),
         exchange("a", 2, project="ops", occurred_at=DAY + timedelta(hours=2), revision=1, withdrawn=True),
@@ -74,7 +76,7 @@ def test_the_last_revision_of_an_exchange_is_exported(store: Store, tmp_path: Pa
 def test_a_partition_is_replaced_as_a_unit_and_others_stay(store: Store, tmp_path: Path) -> None:
     """Late data lands on its own day, and partitions of other days are not ours to delete."""
     export_partitions(store, tmp_path / "lake", Selection())
-    put(store, exchange("late", 0, project="ops", occurred_at=DAY))
+    append_exchanges(store, exchange("late", 0, project="ops", occurred_at=DAY))
     export_partitions(store, tmp_path / "lake", Selection(project="ops", since=date(2026, 10, 1), until=date(2026, 10, 2)))
 
     assert rows(tmp_path / "lake") == [("ops", "2026-10-01", 2), ("ops", "2026-10-02", 2), ("web", "2026-10-01", 1)]

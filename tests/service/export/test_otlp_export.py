@@ -119,7 +119,7 @@ def append(store: Store, *scores: Score) -> None:
         transaction.append("scores", [encode(one) for one in scores])
 
 
-def sent(store: Store, collector: Collector) -> None:
+def send_score_events(store: Store, collector: Collector) -> None:
     """Run the periodic task once."""
     asyncio.run(otlp_export.ScoreEvents(store, collector).run())
 
@@ -127,9 +127,9 @@ def sent(store: Store, collector: Collector) -> None:
 def test_scores_are_events_of_the_semantic_conventions(store: Store, receiver: Receiver) -> None:
     """Each scored tier and dimension is an event, a failed tier gives the reason, and an unsampled tier gives none."""
     collector = Collector(f"{receiver.url}/v1/logs")
-    sent(store, collector)
+    send_score_events(store, collector)
     append(store, score(1))
-    sent(store, collector)
+    send_score_events(store, collector)
 
     events = receiver.events()
     attributes = [
@@ -158,9 +158,9 @@ def test_scores_are_events_of_the_semantic_conventions(store: Store, receiver: R
 def test_explanations_are_sent_only_if_enabled(store: Store, receiver: Receiver, explain: bool) -> None:
     """They quote users and agents."""
     collector = Collector(f"{receiver.url}/v1/logs", explain=explain)
-    sent(store, collector)
+    send_score_events(store, collector)
     append(store, score(1))
-    sent(store, collector)
+    send_score_events(store, collector)
 
     explanations = [
         event["gen_ai.evaluation.explanation"] for event in receiver.events() if "gen_ai.evaluation.explanation" in event
@@ -172,10 +172,10 @@ def test_scores_from_before_the_activation_are_not_sent(store: Store, receiver: 
     """Years of history would flood a collector, which may also reject old events."""
     append(store, score(1))
     collector = Collector(f"{receiver.url}/v1/logs")
-    sent(store, collector)
+    send_score_events(store, collector)
     append(store, score(2))
-    sent(store, collector)
-    sent(store, collector)
+    send_score_events(store, collector)
+    send_score_events(store, collector)
 
     assert [event["gen_ai.response.id"] for event in receiver.events()] == ["e2"] * 4
 
@@ -184,13 +184,13 @@ def test_scores_from_before_the_activation_are_not_sent(store: Store, receiver: 
 def test_rejected_scores_are_sent_again(store: Store, receiver: Receiver, statuses: list[int]) -> None:
     """They are retried at once and with the next run, so that nothing is lost and nothing arrives twice."""
     collector = Collector(f"{receiver.url}/v1/logs")
-    sent(store, collector)
+    send_score_events(store, collector)
     append(store, score(1), score(2))
     receiver.statuses = list(statuses)
     if statuses in ([503, 503, 503], [401]):
         with pytest.raises(otlp_export.CollectorError):
-            sent(store, collector)
-    sent(store, collector)
+            send_score_events(store, collector)
+    send_score_events(store, collector)
 
     assert [event["gen_ai.response.id"] for event in receiver.events()] == ["e1"] * 4 + ["e2"] * 4
     assert receiver.statuses == []
@@ -198,11 +198,11 @@ def test_rejected_scores_are_sent_again(store: Store, receiver: Receiver, status
 
 def test_an_unreachable_collector_loses_nothing(store: Store, receiver: Receiver) -> None:
     """It may come back with the next deployment."""
-    sent(store, Collector(f"{receiver.url}/v1/logs"))
+    send_score_events(store, Collector(f"{receiver.url}/v1/logs"))
     append(store, score(1))
     with pytest.raises(otlp_export.CollectorError):
-        sent(store, Collector("http://127.0.0.1:9/v1/logs"))
-    sent(store, Collector(f"{receiver.url}/v1/logs"))
+        send_score_events(store, Collector("http://127.0.0.1:9/v1/logs"))
+    send_score_events(store, Collector(f"{receiver.url}/v1/logs"))
 
     assert len(receiver.events()) == 4
 
@@ -212,13 +212,13 @@ def test_scores_that_a_collector_calls_malformed_are_skipped(
 ) -> None:
     """By the protocol they must not be repeated, and all later scores would wait for them forever."""
     collector = Collector(f"{receiver.url}/v1/logs")
-    sent(store, collector)
+    send_score_events(store, collector)
     append(store, score(1))
     receiver.statuses = [400]
-    sent(store, collector)
+    send_score_events(store, collector)
     append(store, score(2))
     receiver.partial = 1
-    sent(store, collector)
+    send_score_events(store, collector)
 
     assert [event["gen_ai.response.id"] for event in receiver.events()] == ["e2"] * 4
     assert "malformed" in caplog.messages[0]
@@ -229,9 +229,9 @@ def test_many_scores_are_sent_in_batches(store: Store, receiver: Receiver, monke
     """Collectors limit the size of a request."""
     monkeypatch.setattr(otlp_export, "BATCH_SIZE", 2)
     collector = Collector(f"{receiver.url}/v1/logs")
-    sent(store, collector)
+    send_score_events(store, collector)
     append(store, *(score(number) for number in range(5)))
-    sent(store, collector)
+    send_score_events(store, collector)
 
     assert [len(request.resource_logs[0].scope_logs[0].log_records) for request in receiver.requests] == [8, 8, 4]
 
@@ -239,11 +239,11 @@ def test_many_scores_are_sent_in_batches(store: Store, receiver: Receiver, monke
 def test_no_text_of_an_exchange_is_sent(store: Store, receiver: Receiver) -> None:
     """The texts of users must not leave the server."""
     collector = Collector(f"{receiver.url}/v1/logs", explain=True)
-    sent(store, collector)
+    send_score_events(store, collector)
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(exchange("s1", 1, user_message="my private question"))])
     append(store, score(1))
-    sent(store, collector)
+    send_score_events(store, collector)
 
     assert b"private" not in receiver.requests[0].SerializeToString()
 
@@ -274,9 +274,9 @@ def test_headers_are_sent_and_not_shown(store: Store, receiver: Receiver) -> Non
     environment = {"OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20collector-secret-0123456789, x-team=ops"}
     collector = read_collector(Settings(otlp_endpoint=receiver.url), environment)
     assert collector is not None
-    sent(store, collector)
+    send_score_events(store, collector)
     append(store, score(1))
-    sent(store, collector)
+    send_score_events(store, collector)
 
     assert tuple(receiver.headers[0][name] for name in ("authorization", "x-team", "path")) == (SECRET, "ops", "/v1/logs")
     assert "secret" not in repr(collector)

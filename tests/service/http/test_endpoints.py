@@ -1,6 +1,6 @@
-"""Every endpoint by one table: its happy path, an empty project, bad input, another project, no token, and a token for less.
+"""All endpoints in one table: the happy path, empty projects, bad input, other projects, missing tokens and missing scopes.
 
-An endpoint that is added has to be added here: who may call it, and what it answers when nothing is there, is decided on purpose.
+A new endpoint must be added to the table, so that its access and its answer for an empty project are decided explicitly.
 """
 
 from __future__ import annotations
@@ -177,15 +177,15 @@ TABLE: Table = {
         everywhere=True,
     ),
     ("POST", "/api/audit/policy/restore"): Row("admin", 200, {"base": fingerprint(CHANGED)}, bad=("", {}), everywhere=True),
-    # A server of tests cannot start itself again.
+    # The server of the tests cannot restart itself.
     ("POST", "/api/audit/policy/apply"): Row("admin", 409, bad=("?now=true", NO_BODY), everywhere=True),
     ("POST", "/api/audit/query"): Row("query", 200, {"sql": "SELECT 1 AS one"}, bad=("", {"sql": ""}), everywhere=True),
     ("GET", "/healthz"): Row("open", bad=None),
     ("GET", "/readyz"): Row("open", bad=None),
     ("GET", "/metrics"): Row("open", bad=None),
 }
-BEYOND = {"/api/audit/operators", "/api/audit/operators/{name}/rotate"}
-"""What gives scopes: those of the caller, or fewer."""
+SCOPE_GRANTING = {"/api/audit/operators", "/api/audit/operators/{name}/rotate"}
+"""Endpoints that grant scopes, but none that the caller lacks."""
 GUARDED = {key: row for key, row in TABLE.items() if row.who != "open"}
 OPERATED = {key: row for key, row in GUARDED.items() if row.who != "connection"}
 OF_PROJECTS = {key: row for key, row in OPERATED.items() if "{project}" in key[1]}
@@ -205,13 +205,15 @@ def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
     """Yield a started engine whose judge answers."""
     with running("answer") as simulator:
         policy = policy_of(bidirectional_scoring=True)
-        started = Engine(store, policy, Redactor(policy.redaction), lambda: NOW, judge=live_judge(simulator.base_url))
-        loop.run(started.start())
-        yield started
-        loop.run(started.stop())
+        engine = Engine(store, policy, Redactor(policy.redaction), lambda: NOW, judge=live_judge(simulator.base_url))
+        loop.run(engine.start())
+        try:
+            yield engine
+        finally:
+            loop.run(engine.stop())
 
 
-class Asked:
+class EndpointCaller:
     """Calls an endpoint, with the names of existing objects in its address."""
 
     def __init__(self, call: Call, names: dict[str, str]) -> None:
@@ -227,11 +229,11 @@ class Asked:
 
 
 @pytest.fixture
-def ask(call: Call, tokens: Tokens) -> Asked:
-    """Yield a caller for an empty server, with plausible names and every token."""
+def ask(call: Call, tokens: Tokens) -> EndpointCaller:
+    """Return a caller for an empty server, with plausible names and every token."""
     assert tokens.ops
     names = dict.fromkeys(("score_id", "exchange_id", "incident_id", "anchor_id", "evaluation_id"), "nothing")
-    return Asked(call, names | {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor"})
+    return EndpointCaller(call, names | {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor"})
 
 
 @pytest.fixture
@@ -247,8 +249,8 @@ def drained(engine: Engine, loop: asyncio.Runner) -> Drained:
 
 
 @pytest.fixture
-def filled(call: Call, tokens: Tokens, exchanges: list[Any], drained: Drained, store: Store) -> Asked:
-    """Yield a caller for a server that has one object of every kind."""
+def filled(call: Call, tokens: Tokens, exchanges: list[Any], drained: Drained, store: Store) -> EndpointCaller:
+    """Return a caller for a server that has one object of every kind."""
     put(store, "scores", history(fallen(6), 40, end=NOW))
     for body in exchanges:
         call("POST", "/api/audit/ingest", tokens.ops, json=body)
@@ -261,7 +263,9 @@ def filled(call: Call, tokens: Tokens, exchanges: list[Any], drained: Drained, s
     [evaluation] = call("POST", "/api/audit/evaluations", tokens.root, json=EVALUATE).json()["evaluations"]
     names = {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor", "score_id": score["id"]}
     names["evaluation_id"] = evaluation["id"]
-    return Asked(call, names | {"exchange_id": score["exchangeId"], "incident_id": incident["id"], "anchor_id": anchor["id"]})
+    return EndpointCaller(
+        call, names | {"exchange_id": score["exchangeId"], "incident_id": incident["id"], "anchor_id": anchor["id"]}
+    )
 
 
 def described(app: FastAPI) -> set[Key]:
@@ -274,10 +278,10 @@ def test_every_endpoint_is_in_the_table(app: FastAPI) -> None:
     assert described(app) == set(TABLE)
 
 
-def wrong(table: Table, told: Callable[[Key, Row], Any], wanted: Callable[[Key, Row], Any]) -> list[Any]:
+def find_mismatches(table: Table, actual: Callable[[Key, Row], Any], expected: Callable[[Key, Row], Any]) -> list[Any]:
     """Return the endpoints whose answer differs from the expected one."""
-    answers = [(key, told(key, row), wanted(key, row)) for key, row in table.items()]
-    return [one for one in answers if one[1] != one[2]]
+    results = [(key, actual(key, row), expected(key, row)) for key, row in table.items()]
+    return [(key, answer, wanted) for key, answer, wanted in results if answer != wanted]
 
 
 def code_of(response: httpx2.Response) -> tuple[int, str]:
@@ -291,98 +295,103 @@ def holder_of(key: Key) -> str:
     return "reader" if "operators/" in key[1] else "poor"
 
 
-def test_the_happy_path(filled: Asked, tokens: Tokens) -> None:
+def test_every_endpoint_accepts_valid_input(filled: EndpointCaller, tokens: Tokens) -> None:
     """Every endpoint succeeds with valid input."""
 
-    def told(key: Key, row: Row) -> int:
+    def status_of(key: Key, row: Row) -> int:
         token = tokens.ops if row.who == "connection" else None if key[1] in {"/healthz", "/readyz"} else tokens.root
         return filled(key, token, body=row.body, name=holder_of(key)).status_code
 
-    assert wrong(TABLE, told, lambda _, row: row.happy) == []
+    assert find_mismatches(TABLE, status_of, lambda _, row: row.happy) == []
 
 
-def test_an_empty_project(ask: Asked, tokens: Tokens) -> None:
+def test_an_empty_project_has_empty_results(ask: EndpointCaller, tokens: Tokens) -> None:
     """A missing result is not an error, and shows nothing of other projects."""
 
-    def told(key: Key, row: Row) -> int:
+    def status_of(key: Key, row: Row) -> int:
         return ask(key, tokens.root, body=row.body, project="web").status_code
 
-    assert wrong(OF_PROJECTS, told, lambda _, row: row.empty) == []
+    assert find_mismatches(OF_PROJECTS, status_of, lambda _, row: row.empty) == []
 
 
-def test_an_unknown_project(filled: Asked, tokens: Tokens) -> None:
+def test_an_unknown_project_is_not_found(filled: EndpointCaller, tokens: Tokens) -> None:
     """A typo must not look like a healthy project, so the error suggests the nearest name."""
 
-    def told(key: Key, row: Row) -> tuple[int, Any]:
+    def answer_of(key: Key, row: Row) -> tuple[int, Any]:
         response = filled(key, tokens.root, body=row.body, project="opps")
         return response.status_code, response.json()
 
     refusal = {"error": "there is no project opps; did you mean ops?", "code": "not_found"}
-    assert wrong(OF_PROJECTS, told, lambda *_: (404, refusal)) == []
+    assert find_mismatches(OF_PROJECTS, answer_of, lambda *_: (404, refusal)) == []
 
 
 def test_records_policy_and_tokens_make_a_project_known(call: Call, access: AccessStore, store: Store) -> None:
     """A project may be requested before its first exchange, and after its last connection was removed."""
     root = access.add(Holder("operator", "root", None))
 
-    def told(project: str) -> tuple[int, Any]:
+    def read_summary(project: str) -> tuple[int, Any]:
         response = call("GET", f"/api/audit/{project}/summary", root)
         return response.status_code, response.json().get("error")
 
     empty = "there is no project {}; there are no projects yet"
-    assert [(404, empty.format(name)) for name in ("stored", "connected")] == [told("stored"), told("connected")]
+    assert read_summary("stored") == (404, empty.format("stored"))
+    assert read_summary("connected") == (404, empty.format("connected"))
     put(store, "scores", history(fallen(0), 1, end=NOW))
     access.add(Holder("connection", "north", "connected"))
     access.add(Holder("operator", "reader", "operated"))
-    assert [told("ops"), told("connected"), told("operated")] == [(200, None)] * 3
-    status, error = told("nothing-near")
+    for project in ("ops", "connected", "operated"):
+        assert read_summary(project) == (200, None)
+    status, error = read_summary("nothing-near")
     assert status == 404
     assert "nothing-near" in error
     assert "connected, operated, ops" in error
 
 
-def test_an_invalid_body(ask: Asked, tokens: Tokens) -> None:
+def test_an_invalid_body_is_refused(ask: EndpointCaller, tokens: Tokens) -> None:
     """The error names the problem before anything is done."""
 
-    def told(key: Key, row: Row) -> tuple[int, str]:
+    def refusal_of(key: Key, row: Row) -> tuple[int, str]:
         query, body = row.bad or ("", NO_BODY)
         token = tokens.ops if row.who == "connection" else tokens.root
         return code_of(ask(key, token, query, body, name=holder_of(key)))
 
-    assert wrong(BAD, told, lambda *_: (400, "invalid")) == []
+    assert find_mismatches(BAD, refusal_of, lambda *_: (400, "invalid")) == []
 
 
-def test_an_unknown_parameter(ask: Asked, tokens: Tokens) -> None:
+def test_an_unknown_parameter_is_refused(ask: EndpointCaller, tokens: Tokens) -> None:
     """An ignored typo in a filter would return everything."""
 
-    def told(key: Key, row: Row) -> tuple[int, str]:
+    def refusal_of(key: Key, row: Row) -> tuple[int, str]:
         token = tokens.ops if row.who == "connection" else tokens.root
         return code_of(ask(key, token, "?projekt=ops", row.body, name=holder_of(key)))
 
-    assert wrong(GUARDED, told, lambda *_: (400, "invalid")) == []
+    assert find_mismatches(GUARDED, refusal_of, lambda *_: (400, "invalid")) == []
     answer = ask(("GET", "/api/audit/{project}/costs"), tokens.root, "?by=day&projekt=ops").json()["error"]
     assert answer.startswith("projekt: unknown parameter; this call takes ")
     assert "by" in answer
 
 
-def test_no_token(ask: Asked) -> None:
+def test_a_request_without_a_token_is_refused(ask: EndpointCaller) -> None:
     """Without a token, no endpoint answers."""
-    assert wrong(GUARDED, lambda key, row: code_of(ask(key, None, body=row.body)), lambda *_: (401, "unauthorized")) == []
+    assert (
+        find_mismatches(GUARDED, lambda key, row: code_of(ask(key, None, body=row.body)), lambda *_: (401, "unauthorized"))
+        == []
+    )
 
 
-def test_another_project(ask: Asked, access: AccessStore) -> None:
+def test_other_projects_are_forbidden(ask: EndpointCaller, access: AccessStore) -> None:
     """An operator with every scope in one project can neither use nor detect other projects."""
     narrow = access.add(Holder("operator", "narrow", "web"))
     table = {key: row for key, row in OPERATED.items() if "{project}" in key[1] or row.everywhere}
     for project in ("ops", "no-such-project"):
 
-        def told(key: Key, row: Row, project: str = project) -> tuple[int, str]:
+        def refusal_of(key: Key, row: Row, project: str = project) -> tuple[int, str]:
             return code_of(ask(key, narrow, body=row.body, project=project))
 
-        assert wrong(table, told, lambda *_: (403, "other_project")) == []
+        assert find_mismatches(table, refusal_of, lambda *_: (403, "other_project")) == []
 
 
-def test_a_missing_scope_and_the_required_one(ask: Asked, access: AccessStore) -> None:
+def test_only_the_required_scope_opens_an_endpoint(ask: EndpointCaller, access: AccessStore) -> None:
     """All other scopes together do not open an endpoint, and its own scope suffices."""
     scoped = {
         scope: [
@@ -395,43 +404,47 @@ def test_a_missing_scope_and_the_required_one(ask: Asked, access: AccessStore) -
     def refused(key: Key, row: Row) -> tuple[int, str]:
         return code_of(ask(key, scoped[row.who][0], body=row.body))
 
-    def opened(key: Key, row: Row) -> bool:
+    def is_allowed(key: Key, row: Row) -> bool:
         return ask(key, scoped[row.who][1], body=row.body, name="only-read").status_code not in {401, 403}
 
-    assert wrong(OPERATED, refused, lambda *_: (403, "scope_required")) == []
-    # Nobody makes a token anew that can do more than their own.
-    within = {key: row for key, row in OPERATED.items() if key[1] not in BEYOND}
-    assert wrong(within, opened, lambda *_: True) == []
+    assert find_mismatches(OPERATED, refused, lambda *_: (403, "scope_required")) == []
+    # These endpoints refuse a caller with a single scope, because it would grant other scopes.
+    granting_nothing = {key: row for key, row in OPERATED.items() if key[1] not in SCOPE_GRANTING}
+    assert find_mismatches(granting_nothing, is_allowed, lambda *_: True) == []
 
 
-def test_the_other_kind_of_token(ask: Asked, tokens: Tokens, access: AccessStore) -> None:
+def test_the_other_kind_of_token_is_refused(ask: EndpointCaller, tokens: Tokens, access: AccessStore) -> None:
     """A connection neither reads nor decides, and an operator delivers nothing."""
     reads = access.add(Holder("operator", "reads", None, scopes=frozenset({"read"})))
 
-    def told(key: Key, row: Row) -> tuple[int, str]:
+    def refusal_of(key: Key, row: Row) -> tuple[int, str]:
         return code_of(ask(key, reads if row.who == "connection" else tokens.ops, body=row.body))
 
-    def wanted(_: Key, row: Row) -> tuple[int, str]:
+    def expected(_: Key, row: Row) -> tuple[int, str]:
         if row.who != "connection":
             return 403, "operator_token_required"
         return 403, "scope_required" if row.both else "connection_token_required"
 
-    assert wrong(GUARDED, told, wanted) == []
+    assert find_mismatches(GUARDED, refusal_of, expected) == []
 
 
-def test_every_body_and_answer_has_an_example_and_every_endpoint_has_a_name(app: FastAPI) -> None:
+def test_the_api_description_has_examples_and_operation_ids(app: FastAPI) -> None:
     """Users copy examples from the page, and generated clients use the names."""
-    operations = [one for methods in app.openapi()["paths"].values() for one in methods.values()]
-    assert len(operations) == len({one["operationId"] for one in operations})
-    parts = [part for one in operations for part in (one.get("requestBody"), *one["responses"].values()) if part]
+    operations = [operation for methods in app.openapi()["paths"].values() for operation in methods.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
+    parts = [
+        part for operation in operations for part in (operation.get("requestBody"), *operation["responses"].values()) if part
+    ]
     contents = [part["content"]["application/json"] for part in parts if "application/json" in part.get("content", {})]
     assert [content for content in contents if content.get("schema") and "example" not in content] == []
-    assert not any("422" in one["responses"] for one in operations)
+    assert not any("422" in operation["responses"] for operation in operations)
 
 
 def test_json_lines_are_described_where_they_are_accepted(app: FastAPI) -> None:
     """A generated client must offer exactly what the server accepts."""
-    bodies = {path: one["post"].get("requestBody", {}) for path, one in app.openapi()["paths"].items() if "post" in one}
+    bodies = {
+        path: methods["post"].get("requestBody", {}) for path, methods in app.openapi()["paths"].items() if "post" in methods
+    }
     assert {path for path, body in bodies.items() if "application/x-ndjson" in body.get("content", {})} == LINES
 
 
@@ -443,12 +456,13 @@ def test_prepared_routes_are_complete_before_the_first_call(
     built: list[str] = []
     get_dependant = fastapi.routing.get_dependant
 
-    def counted(**given: Any) -> Any:
-        built.append(given["path"])
-        return get_dependant(**given)
+    def record_path(**arguments: Any) -> Any:
+        built.append(arguments["path"])
+        return get_dependant(**arguments)
 
-    monkeypatch.setattr(fastapi.routing, "get_dependant", counted)
-    assert [call("GET", path, tokens.root).status_code for path in ("/api/audit/projects", "/nowhere")] == [200, 404]
+    monkeypatch.setattr(fastapi.routing, "get_dependant", record_path)
+    assert call("GET", "/api/audit/projects", tokens.root).status_code == 200
+    assert call("GET", "/nowhere", tokens.root).status_code == 404
     assert built == []
 
 

@@ -84,15 +84,15 @@ def test_nothing_is_lost_of_an_import_beside_a_server(tmp_path: Path, nursed: Nu
     server = nursed.serve(home, "--judge", "none")
     with httpx2.Client(base_url=server.serving(), timeout=LONG) as client:
 
-        def told(turn: int) -> int:
+        def send_exchange(turn: int) -> int:
             return client.post("/api/audit/ingest", json=exchange_body("s", turn, "It is done."), headers=deliver).status_code
 
-        assert told(1) == 201
+        assert send_exchange(1) == 201
         query = lambda: client.post(QUERY, json={"sql": "SELECT 1"}, headers=operate).is_success  # noqa: E731
         until(query, "an answer to an analyst", LONG)
         assert nursed.run(home, "import", "events", str(EVENTS))[0] == 0
         assert opened_elsewhere(home.database) == f"{home.database}: in use by process {server.pid}"
-        assert told(2) == 201
+        assert send_exchange(2) == 201
     server.send(end)
     server.wait()
 

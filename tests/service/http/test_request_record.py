@@ -29,8 +29,8 @@ def calls_of(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int | None]]:
     return [(record.status, getattr(record, "calls", None)) for record in caplog.records]  # type: ignore[attr-defined]
 
 
-def answered(record: RequestLog, path: str, status: int) -> None:
-    """Let one call be answered."""
+def record_answer(record: RequestLog, path: str, status: int) -> None:
+    """Send one request through the log, answered with this status."""
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}
@@ -64,21 +64,21 @@ def test_an_ingest_line_stands_for_the_calls_of_a_second(
 ) -> None:
     """Thousands of equal lines per second are useless, and cost a seventh of the server's capacity."""
     for _ in range(5):
-        answered(record, INGEST, 201)
+        record_answer(record, INGEST, 201)
     clock.now = 1.0
-    answered(record, INGEST, 201)
+    record_answer(record, INGEST, 201)
     assert calls_of(caplog) == [(201, 1), (201, 5)]
 
 
 def test_every_refused_request_has_its_own_line(record: RequestLog, caplog: pytest.LogCaptureFixture) -> None:
     """A refused request must be findable by its id."""
     for status in (201, 409, 409, 503, 503):
-        answered(record, INGEST, status)
+        record_answer(record, INGEST, status)
     assert calls_of(caplog) == [(201, 1), (409, None), (409, None), (503, None), (503, None)]
 
 
 def test_every_other_request_has_its_own_line(record: RequestLog, caplog: pytest.LogCaptureFixture) -> None:
     """Requests of people and their tools are rare, and each may matter."""
     for _ in range(2):
-        answered(record, "/api/audit/{project}/scores", 200)
+        record_answer(record, "/api/audit/{project}/scores", 200)
     assert calls_of(caplog) == [(200, None), (200, None)]

@@ -66,28 +66,28 @@ EVIDENCE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def found(store: Store, **fields: Any) -> str:
+def store_incident(store: Store, **fields: Any) -> str:
     """Store an incident with evidence, and return the address of its page."""
     values = {"rule": "sequential", "metadata": json.dumps(EVIDENCE), "detected_at": NOW, "checked_at": NOW} | fields
-    stored = incident(**values)
-    put(store, "incidents", [stored])
-    return LINKS.incident(stored.project, stored.incident_id)
+    incident_record = incident(**values)
+    put(store, "incidents", [incident_record])
+    return LINKS.incident(incident_record.project, incident_record.incident_id)
 
 
-def shown(call: Call, token: str, address: str) -> str:
-    """Return the page."""
+def open_page(call: Call, token: str, address: str) -> str:
+    """Return the HTML of a page."""
     answer = call("GET", address, headers=cookie(signed_in(call, token)))
     assert answer.status_code == 200, answer.text
     return answer.text
 
 
-def words(page: str) -> str:
+def visible_text(page: str) -> str:
     """Return the visible text of a page."""
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page)))
 
 
-def many(count: int) -> list[Incident]:
-    """Store incidents one minute apart, every third one resolved."""
+def build_incidents(count: int) -> list[Incident]:
+    """Return incidents that were detected one minute apart; every third one is resolved."""
     return [
         incident(
             incident_id=f"i{number:03}",
@@ -101,11 +101,11 @@ def many(count: int) -> list[Incident]:
 
 
 def titles(page: str) -> list[str]:
-    """Return the incidents of a list, in order."""
+    """Return the numbers in the titles of the listed incidents, in order."""
     return re.findall(r"Number (\d+)", page)
 
 
-def following(page: str) -> str | None:
+def next_page(page: str) -> str | None:
     """Return the address of the next page of a list."""
     link = re.search(r'rel="next" href="([^"]+)"', page)
     return link and unescape(link[1])
@@ -123,9 +123,9 @@ SLICES: dict[str, Any] = {
 
 def test_the_page_names_the_changed_slice(call: Call, tokens: Tokens, store: Store) -> None:
     """It shows the version, its shares and the explained part; names of senders are escaped."""
-    page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
+    page = open_page(call, tokens.root, store_incident(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
     assert "<script>alert" not in page
-    page_text = words(page)
+    page_text = visible_text(page)
     assert "agent_version: 2.0 explains 97% of the change" in page_text
     assert "0% → 50%" in page_text
     assert "-0.390 (-0.420 to -0.360)" in page_text
@@ -137,7 +137,9 @@ def test_the_page_compares_the_new_version_with_the_one_to_roll_back_to(call: Ca
     new = SLICES["slices"][0] | {"exchangesBefore": 0, "exchangesAfter": 25}
     usual = new | counts | {"value": "1.0", "standsOut": False, "shareBefore": 1.0, "sameAs": []}
     slices = SLICES | {"slices": [new], "usual": usual}
-    page_text = words(shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": slices}))))
+    page_text = visible_text(
+        open_page(call, tokens.root, store_incident(store, metadata=json.dumps(EVIDENCE | {"slices": slices})))
+    )
     assert "Roll back agent_version from 2.0 to 1.0" in page_text
     assert "2.0 began with the change" in page_text
     assert "0.05 over 25 judged turns" in page_text
@@ -149,12 +151,12 @@ def test_the_page_compares_the_new_version_with_the_one_to_roll_back_to(call: Ca
 
 def test_the_likely_cause_comes_first_and_other_evidence_is_folded(call: Call, tokens: Tokens, store: Store) -> None:
     """The main cause comes first, so that the page can be understood in a minute."""
-    page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
+    page = open_page(call, tokens.root, store_incident(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
     section = page[page.index('id="why"') : page.index('id="todo"')]
     lead, fold = re.findall(r'<p class="quoted lead">(.*?)</p>', section, re.DOTALL), section.split("<details")[1:]
-    assert [words(one).strip()[:27] for one in lead] == ["agent_version: 2.0 explains"]
+    assert [visible_text(one).strip()[:27] for one in lead] == ["agent_version: 2.0 explains"]
     assert len(fold) == 1
-    folded_text = words(fold[0])
+    folded_text = visible_text(fold[0])
     assert f"More from the evidence: {fold[0].count('<p ')} observation" in folded_text
     assert "policy is not the same" in folded_text
 
@@ -162,8 +164,8 @@ def test_the_likely_cause_comes_first_and_other_evidence_is_folded(call: Call, t
 @pytest.mark.parametrize("slices", [None, [], {"state": "what"}, {"state": "found", "slices": [{"label": 7}]}])
 def test_evidence_without_readable_slices_says_so(call: Call, tokens: Tokens, store: Store, slices: Any) -> None:
     """Incidents of earlier versions had no slices, and their page must still open."""
-    page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": slices})))
-    assert "did not compare slices" in words(page)
+    page = open_page(call, tokens.root, store_incident(store, metadata=json.dumps(EVIDENCE | {"slices": slices})))
+    assert "did not compare slices" in visible_text(page)
 
 
 def test_long_reasons_are_shortened_and_mostly_folded(call: Call, tokens: Tokens, store: Store) -> None:
@@ -173,7 +175,7 @@ def test_long_reasons_are_shortened_and_mostly_folded(call: Call, tokens: Tokens
         exchange | {"scoreId": f"m{number}", "reason": "w" * (MAX_REASON_LENGTH + 7)}
         for number in range(MAX_OPEN_EXCHANGES + 3)
     ]
-    page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"exchanges": moved})))
+    page = open_page(call, tokens.root, store_incident(store, metadata=json.dumps(EVIDENCE | {"exchanges": moved})))
     before, _, folded = page.partition('id="moved"')[2].partition('<details id="moved-more"><summary>3 more</summary>')
     assert before.count("/exchanges/m") == MAX_OPEN_EXCHANGES
     assert folded.count("/exchanges/m") == 3
@@ -184,7 +186,7 @@ def test_long_reasons_are_shortened_and_mostly_folded(call: Call, tokens: Tokens
 
 def test_a_decision_is_confirmed(call: Call, tokens: Tokens, store: Store) -> None:
     """The page must confirm a decision, because the button disappears."""
-    page = shown(call, tokens.root, found(store))
+    page = open_page(call, tokens.root, store_incident(store))
     assert re.findall(r'name="status" value="(\w+)" data-done="[^"]+"', page) == [
         "acknowledged",
         "resolved",
@@ -195,7 +197,7 @@ def test_a_decision_is_confirmed(call: Call, tokens: Tokens, store: Store) -> No
 
 def test_a_project_without_incidents_explains_why(call: Call, tokens: Tokens) -> None:
     """An empty table could be an error."""
-    page = shown(call, tokens.root, LIST)
+    page = open_page(call, tokens.root, LIST)
     assert "No incidents" in page
     assert "no scores to check" in page
 
@@ -203,13 +205,13 @@ def test_a_project_without_incidents_explains_why(call: Call, tokens: Tokens) ->
 def test_no_incidents_is_reported_only_after_a_check(call: Call, tokens: Tokens, store: Store) -> None:
     """Before the first check, scores may contain a fall that no rule has read yet."""
     put(store, "scores", history(fallen(6), 40, end=NOW))
-    before = shown(call, tokens.root, LIST)
+    before = open_page(call, tokens.root, LIST)
     assert "Not checked yet." in before
     assert "driftline check-drift --project ops --as-of 2026-10-02" in before
     assert "nothing found" not in before
     assert "Nothing has drifted" not in before
     assert call("POST", "/api/audit/ops/check", tokens.root).json()["opened"]
-    after = shown(call, tokens.root, LIST)
+    after = open_page(call, tokens.root, LIST)
     assert "Checked 2026-10-01 12:00 UTC: 3 findings." in after or "Checked 2026-10-01 12:00 UTC: 2 findings." in after
 
 
@@ -217,22 +219,22 @@ def test_a_history_shorter_than_a_baseline_is_pointed_out(call: Call, tokens: To
     """A quiet check of nine days means less than one of two weeks, because the normal level is not known yet."""
     put(store, "scores", history(steady, 8, end=NOW))
     assert call("POST", "/api/audit/ops/check", tokens.root).json()["exchanges"] == 90
-    page = shown(call, tokens.root, LIST)
+    page = open_page(call, tokens.root, LIST)
     assert "9 of 14 days" in page
     assert "Checked 2026-10-01 12:00 UTC: nothing found" in page
 
 
 def test_a_filter_without_matches_links_to_all_incidents(call: Call, tokens: Tokens, store: Store) -> None:
     """A filter without matches must not look like a project without incidents."""
-    found(store)
-    page = shown(call, tokens.root, LINKS.incidents("ops", status="dismissed"))
+    store_incident(store)
+    page = open_page(call, tokens.root, LINKS.incidents("ops", status="dismissed"))
     assert "No incident matches the filters." in page
     assert f'href="{LIST}"' in page
 
 
 def test_pages_of_incidents_make_up_the_list_in_every_filter(call: Call, tokens: Tokens, store: Store) -> None:
     """Pages have every incident once, newest first, for every filter, and each page has an address."""
-    incidents = many(2 * INCIDENTS_PER_PAGE + 7)
+    incidents = build_incidents(2 * INCIDENTS_PER_PAGE + 7)
     put(store, "incidents", incidents)
     for filters in ({}, {"status": "resolved"}, {"status": "open", "type": "drift"}):
         expected_titles = [
@@ -243,9 +245,9 @@ def test_pages_of_incidents_make_up_the_list_in_every_filter(call: Call, tokens:
         titles_read: list[str] = []
         path: str | None = LINKS.incidents("ops", **filters)
         while path:
-            page = shown(call, tokens.root, path)
+            page = open_page(call, tokens.root, path)
             titles_read += titles(page)
-            path = following(page)
+            path = next_page(page)
         assert titles_read == expected_titles
 
 
@@ -259,7 +261,7 @@ def test_an_invalid_address_is_refused(call: Call, tokens: Tokens, query: str) -
 
 def test_an_incident_shows_its_change_start_and_certainty(call: Call, tokens: Tokens, store: Store) -> None:
     """The page must contain everything needed for a decision."""
-    page_text = words(shown(call, tokens.root, found(store, cause="judge")))
+    page_text = visible_text(open_page(call, tokens.root, store_incident(store, cause="judge")))
     for fragment in (
         "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions, 2026-08-29 until the change", "Mean after 0.450 50 scores, 5 sessions",
         "Change -0.400 95 %: -0.450 to -0.350", "First day 2026-09-26 95 %: 2026-09-25 to 2026-09-27", "Sigma 0.030",
@@ -271,7 +273,7 @@ def test_an_incident_shows_its_change_start_and_certainty(call: Call, tokens: To
 
 def test_an_incident_links_to_its_exchanges(call: Call, tokens: Tokens, store: Store) -> None:
     """The exchanges are the evidence."""
-    page = shown(call, tokens.root, found(store))
+    page = open_page(call, tokens.root, store_incident(store))
     assert LINKS.exchange("ops", "worst", "2026-09-27T09:00:00Z") in unescape(page)
 
 
@@ -279,7 +281,7 @@ def test_the_chart_marks_the_days_of_the_change(call: Call, tokens: Tokens, stor
     """The chart shows the change that the text describes."""
     end = datetime(2026, 10, 1, 11, 0, tzinfo=UTC)
     put(store, "scores", history(fallen(6), 28, end=end))
-    page = shown(call, tokens.root, found(store))
+    page = open_page(call, tokens.root, store_incident(store))
     rows = chart_table(page, "days")
     assert rows[0]["Day"] == "2026-09-03"
     assert rows[-1]["Day"] == "2026-10-01"
@@ -287,7 +289,7 @@ def test_the_chart_marks_the_days_of_the_change(call: Call, tokens: Tokens, stor
     assert changed == [row["Day"] for row in rows if row["Shows the change"]]
     data = drawn_charts(page)["days"]
     assert [day[5:] for day in changed] == [data["labels"][place] for place in data["marked"]]
-    assert "began on 2026-09-26" in words(page)
+    assert "began on 2026-09-26" in visible_text(page)
 
 
 @pytest.mark.parametrize("kind", ["drift", "anomaly_spike"])
@@ -297,7 +299,7 @@ def test_an_incident_without_evidence_still_has_a_page(
 ) -> None:
     """Unreadable evidence of an older version must not hide the decision."""
     tier = "tier2" if kind == "drift" else None
-    page = shown(call, tokens.root, found(store, type=kind, tier=tier, metadata=evidence))
+    page = open_page(call, tokens.root, store_incident(store, type=kind, tier=tier, metadata=evidence))
     assert "The evidence does not record the days." in page
     assert LINKS.deciding("ops", "i1") in page
 
@@ -323,12 +325,14 @@ def of_runs(**changes: Any) -> dict[str, Any]:
 def test_an_incident_about_runs_names_the_agent_and_links_to_the_runs(call: Call, tokens: Tokens, store: Store) -> None:
     """The page must link the worst run first."""
     put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
-    page = shown(
+    page = open_page(
         call,
         tokens.root,
-        found(store, metadata=json.dumps(of_runs()), rule="runs", tier="unsafe", direction="up", cause="agent", agent="scout"),
+        store_incident(
+            store, metadata=json.dumps(of_runs()), rule="runs", tier="unsafe", direction="up", cause="agent", agent="scout"
+        ),
     )
-    page_text = words(page)
+    page_text = visible_text(page)
     for fragment in (
         "9 of 10 runs since 2026-09-26, 2 of 20 before", "of Share of unsafe runs, agent scout", "Share of unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
         "alarm at 8 760 to 1", "Runs with the largest effect", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
@@ -357,8 +361,10 @@ def test_the_chart_of_an_incident_about_runs_marks_its_days(
         "sigma": 0.3,
     }
     evidence = json.dumps(of_runs(rules={"runs": rule_evidence}))
-    page = shown(
-        call, tokens.root, found(store, metadata=evidence, rule="runs", tier=series, direction=direction, agent="scout")
+    page = open_page(
+        call,
+        tokens.root,
+        store_incident(store, metadata=evidence, rule="runs", tier=series, direction=direction, agent="scout"),
     )
     changed = [f"{(NOW - timedelta(days=day)).date()}" for day in range(5, 0, -1)]
     rows = chart_table(page, "days")
@@ -369,24 +375,26 @@ def test_the_chart_of_an_incident_about_runs_marks_its_days(
 
 def test_erased_runs_leave_a_marker(call: Call, tokens: Tokens, store: Store) -> None:
     """Erased runs are removed from the evidence and leave a marker."""
-    page = shown(
+    page = open_page(
         call,
         tokens.root,
-        found(store, metadata=json.dumps(of_runs(runs=[{"erased": True}])), rule="runs", tier="unsafe", direction="up"),
+        store_incident(
+            store, metadata=json.dumps(of_runs(runs=[{"erased": True}])), rule="runs", tier="unsafe", direction="up"
+        ),
     )
-    assert "Runs with the largest effect 0 None recorded." in words(page)
+    assert "Runs with the largest effect 0 None recorded." in visible_text(page)
 
 
 def test_an_incident_about_trust_has_a_chart_from_0_to_100(call: Call, tokens: Tokens, store: Store) -> None:
     """Trust ranges from 0 to 100."""
     put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
-    page = shown(
+    page = open_page(
         call,
         tokens.root,
-        found(store, metadata=json.dumps(of_runs()), rule="runs", tier="trust", direction="down", agent="scout"),
+        store_incident(store, metadata=json.dumps(of_runs()), rule="runs", tier="trust", direction="down", agent="scout"),
     )
-    assert "Trust by day" in words(page)
-    assert "88.00" in words(page)
+    assert "Trust by day" in visible_text(page)
+    assert "88.00" in visible_text(page)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +407,9 @@ def test_an_incident_about_trust_has_a_chart_from_0_to_100(call: Call, tokens: T
 )
 def test_an_unknown_cause_has_a_reason(call: Call, tokens: Tokens, store: Store, kept: Any, told: str) -> None:
     """The page says what is missing to know the cause; incidents of earlier versions have less."""
-    assert told in words(shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"cause": kept}))))
+    assert told in visible_text(
+        open_page(call, tokens.root, store_incident(store, metadata=json.dumps(EVIDENCE | {"cause": kept})))
+    )
 
 
 def test_a_spike_is_described_by_its_rates(call: Call, tokens: Tokens, store: Store) -> None:
@@ -411,8 +421,10 @@ def test_a_spike_is_described_by_its_rates(call: Call, tokens: Tokens, store: St
         "anomalies": 9, "exchanges": 30, "baselineExchanges": 140, "days": [{"day": "2026-09-29", "anomalies": 3, "count": 10}],
     }  # fmt: skip
     metadata = json.dumps({"rules": {"rate_ratio": rule_evidence}})
-    page = shown(call, tokens.root, found(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata))
-    page_text = words(page)
+    page = open_page(
+        call, tokens.root, store_incident(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata)
+    )
+    page_text = visible_text(page)
     assert "Rate now 30.0% 9 of 30 exchanges" in page_text
     assert "Times as high 6.0" in page_text
     assert "100.0%" in page_text
@@ -441,7 +453,7 @@ def asked_again(call: Call, token: str, page: str, title: str) -> list[dict[str,
 
 def test_the_linked_statement_returns_the_days_of_the_incident(call: Call, tokens: Tokens, fell: Incident) -> None:
     """The statement must return the number on the page, or users would not trust the alarm."""
-    page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
+    page = open_page(call, tokens.root, LINKS.incident("ops", fell.incident_id))
     days = {row["day"]: row for row in asked_again(call, tokens.root, page, "Averages by day")}
     days_found = json.loads(fell.metadata)["rules"][fell.rule]["days"]
     assert days_found
@@ -456,7 +468,7 @@ def test_the_linked_statement_returns_the_days_of_the_incident(call: Call, token
 
 def test_the_linked_statement_returns_the_exchanges_of_the_incident(call: Call, tokens: Tokens, fell: Incident) -> None:
     """It returns them in the same order, with the same scores and weights."""
-    page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
+    page = open_page(call, tokens.root, LINKS.incident("ops", fell.incident_id))
     rows = asked_again(call, tokens.root, page, "Exchanges with the largest effect")
     expected_exchanges = json.loads(fell.metadata)["exchanges"]
     names = ("scoreId", "score", "weight", "moved", "samplingReason")
@@ -477,7 +489,9 @@ def test_the_linked_statement_returns_the_days_of_a_spike(call: Call, tokens: To
     }
     query = {"name": "anomaly_spikes", "parameters": {"project": "ops", "as_of": "2026-10-01T12:00:00Z"}, "sql": "SELECT 1"}
     metadata = json.dumps({"rules": {"rate_ratio": rule_evidence}, "queries": [query]})
-    page = shown(call, tokens.root, found(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata))
+    page = open_page(
+        call, tokens.root, store_incident(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata)
+    )
     rows = asked_again(call, tokens.root, page, "Rates that the rule of rates compared")
     assert [(row["day"], row["anomalies"], row["exchanges"]) for row in rows] == [
         ("2026-09-29", 10, 10),
@@ -494,7 +508,7 @@ def test_the_shown_command_runs_the_query_of_the_evidence(
         format_command("q", {"a": "b; 'c", "n": None, "p": ["ops"], "days": 36})
         == "driftline sql q --set 'a=b; '\"'\"'c' --set n=null --set 'p=[\"ops\"]' --set days=36"
     )
-    page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
+    page = open_page(call, tokens.root, LINKS.incident("ops", fell.incident_id))
     commands = [unescape(one) for one in re.findall(r'<code class="quoted" id="query-\d+">(.*?)</code>', page)]
     assert {query["name"] for query in json.loads(fell.metadata)["queries"]} == {one.split()[2] for one in commands}
     copy_database(store, copy := store.path.with_name("copy.duckdb"))  # type: ignore[union-attr]
@@ -509,24 +523,24 @@ def test_the_shown_command_runs_the_query_of_the_evidence(
 
 def test_without_the_right_to_query_only_the_command_is_shown(call: Call, tokens: Tokens, fell: Incident) -> None:
     """A link must not be offered if it would be refused."""
-    page = shown(call, tokens.ops_reader, LINKS.incident("ops", fell.incident_id))
+    page = open_page(call, tokens.ops_reader, LINKS.incident("ops", fell.incident_id))
     assert "driftline sql daily_averages" in page
     assert "/sql?" not in page
 
 
 def test_the_text_of_an_alert_stays_on_the_page(call: Call, tokens: Tokens, store: Store) -> None:
     """Titles follow the numbers, so the page keeps the alert's text for readers who come from it."""
-    address = found(store, title="Tier 2 fell to 0.47")
-    assert "Title at detection" not in shown(call, tokens.root, address)
-    found(store, title="Tier 2 fell to 0.50", revision=1)
-    page_text = words(shown(call, tokens.root, address))
+    address = store_incident(store, title="Tier 2 fell to 0.47")
+    assert "Title at detection" not in open_page(call, tokens.root, address)
+    store_incident(store, title="Tier 2 fell to 0.50", revision=1)
+    page_text = visible_text(open_page(call, tokens.root, address))
     assert "Title at detection: Tier 2 fell to 0.47" in page_text
     assert page_text.count("Tier 2 fell to 0.50") > 0
 
 
 def test_a_decision_on_the_page_needs_a_reason(call: Call, tokens: Tokens, store: Store) -> None:
     """The page requires a reason for a decision; the API does not, because programs may store their own."""
-    page = shown(call, tokens.root, found(store))
+    page = open_page(call, tokens.root, store_incident(store))
     (field,) = re.findall(r'<textarea id="reason"[^>]*>', page)
     assert "required" in field
     assert "reason-help" in field
@@ -545,26 +559,26 @@ def test_no_text_of_an_incident_is_markup(call: Call, tokens: Tokens, store: Sto
         "madeWith": {"judge_model": HOSTILE},
         "rules": {"sequential": rule, "odd": rule | {"title": HOSTILE}},
     }
-    address = found(store, title=HOSTILE, description=HOSTILE, metadata=json.dumps(evidence))
+    address = store_incident(store, title=HOSTILE, description=HOSTILE, metadata=json.dumps(evidence))
     Outbox(store).put([alert(last_error=HOSTILE)])
-    for page in (shown(call, tokens.root, address), shown(call, tokens.root, LIST)):
+    for page in (open_page(call, tokens.root, address), open_page(call, tokens.root, LIST)):
         assert Elements(page).active() == []
         assert not {"\u202e", "\u200b"} & set(page)
 
 
 def test_a_decision_is_made_shown_and_withdrawn(call: Call, tokens: Tokens, store: Store) -> None:
     """The page offers what can be decided now, and keeps what was decided before, with its reasons."""
-    address, value = found(store), signed_in(call, tokens.root)
+    address, value = store_incident(store), signed_in(call, tokens.root)
     offered = r'name="status" value="(\w+)"'
-    assert re.findall(offered, shown(call, tokens.root, address)) == ["acknowledged", "resolved", "accepted", "dismissed"]
+    assert re.findall(offered, open_page(call, tokens.root, address)) == ["acknowledged", "resolved", "accepted", "dismissed"]
     steps = (("dismissed", "A holiday."), ("open", "<b>No holiday.</b>"), ("acknowledged", "We look."))
     for status, reason in steps:
         body = {"status": status, "comment": reason}
         form_path = LINKS.deciding("ops", "i1")
         assert call("PUT", form_path, json=body, headers=from_page(value)).status_code == 200
-    page = shown(call, tokens.root, address)
+    page = open_page(call, tokens.root, address)
     assert re.findall(offered, page) == ["open", "resolved", "accepted", "dismissed"]
-    page_text = words(page)
+    page_text = visible_text(page)
     assert all(reason in page_text for reason in ("A holiday.", "<b>No holiday.</b>", "We look.", "Reopened"))
     assert "Acknowledged by root" in page_text
     assert "Assigned to root since" in page_text
@@ -579,29 +593,31 @@ def test_a_suspicion_is_marked_with_every_changed_series(call: Call, tokens: Tok
         "series": "tier3", "name": "Tier 3", "from": 4.5, "to": 3.25, "since": "2026-09-26", "until": "2026-10-01",
         "rules": {"moved_too": {"since": "2026-09-26", "until": "2026-10-01", "meanBefore": 4.5, "meanAfter": 3.25, "sigma": 0.1}},
     }  # fmt: skip
-    address = found(store, metadata=json.dumps(EVIDENCE | {"moved": [moved]}), confidence="suspected", acknowledged_by=None)
-    page_text = words(shown(call, tokens.root, address))
+    address = store_incident(
+        store, metadata=json.dumps(EVIDENCE | {"moved": [moved]}), confidence="suspected", acknowledged_by=None
+    )
+    page_text = visible_text(open_page(call, tokens.root, address))
     assert "Suspected" in page_text
     assert "What changed" in page_text
     assert "Tier 3 4.500 3.250 2026-09-26 2026-09-26 to 2026-09-26" in page_text
-    assert "Suspected" in words(shown(call, tokens.root, LIST))
+    assert "Suspected" in visible_text(open_page(call, tokens.root, LIST))
 
 
 def test_without_the_right_to_review_the_page_says_so(call: Call, access: AccessStore, store: Store) -> None:
     """Users without the scope see a reason instead of a form."""
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
-    page = shown(call, token, found(store))
+    page = open_page(call, token, store_incident(store))
     assert "needs a token with the scope review" in page
     assert "data-send" not in page
-    assert "Check now" not in shown(call, token, LIST)
+    assert "Check now" not in open_page(call, token, LIST)
 
 
 def test_the_page_shows_who_was_alerted(call: Call, tokens: Tokens, store: Store) -> None:
     """After an outage, users want to know who was alerted."""
-    address = found(store)
-    assert "No alerts sent" in shown(call, tokens.root, address)
+    address = store_incident(store)
+    assert "No alerts sent" in open_page(call, tokens.root, address)
     Outbox(store).put([alert(), alert(alert_id="other", subject_id="i2", last_error="not ours")])
-    page_text = words(shown(call, tokens.root, address))
+    page_text = visible_text(open_page(call, tokens.root, address))
     assert "slack" in page_text
     assert "Given up" in page_text
     assert "the answer was 404" in page_text
@@ -611,23 +627,23 @@ def test_the_page_shows_who_was_alerted(call: Call, tokens: Tokens, store: Store
 def test_a_simulated_judge_is_marked(call: Call, tokens: Tokens, store: Store) -> None:
     """Incidents of a simulated judge must be marked as such."""
     evidence = EVIDENCE | {"madeWith": {"simulated": True}}
-    assert "simulated judge" in shown(call, tokens.root, found(store, metadata=json.dumps(evidence)))
-    assert "simulated judge" not in shown(call, tokens.root, found(store, incident_id="i2"))
+    assert "simulated judge" in open_page(call, tokens.root, store_incident(store, metadata=json.dumps(evidence)))
+    assert "simulated judge" not in open_page(call, tokens.root, store_incident(store, incident_id="i2"))
 
 
 def test_an_incident_of_another_project_is_hidden(call: Call, tokens: Tokens, store: Store) -> None:
     """Another project's incident is hidden under any address."""
-    found(store, project="web", title="Number 999")
+    store_incident(store, project="web", title="Number 999")
     reader = cookie(signed_in(call, tokens.ops_reader))
     assert call("GET", LINKS.incident("web", "i1"), headers=reader).status_code == 403
     assert call("GET", LINKS.incident("ops", "i1"), headers=reader).status_code == 404
     assert call("GET", LINKS.incidents("web"), headers=reader).status_code == 403
-    assert "Number 999" not in shown(call, tokens.ops_reader, LIST)
+    assert "Number 999" not in open_page(call, tokens.ops_reader, LIST)
 
 
 def test_the_pages_redirect_to_the_sign_in(call: Call, store: Store) -> None:
     """Alerts link to pages, which redirect to the sign-in and back."""
-    for path in (LIST, found(store)):
+    for path in (LIST, store_incident(store)):
         assert call("GET", path).status_code == 303
 
 

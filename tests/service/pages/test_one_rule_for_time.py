@@ -168,7 +168,7 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[dict[str, object]], str]:
+def run_as_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[dict[str, object]], str]:
     """Return the rows that a command prints as JSON, and its error output."""
     capsys.readouterr()
     assert run([*words, "--json"]) == 0
@@ -183,7 +183,7 @@ def test_the_command_line_counts_the_same_records_as_the_pages(
 ) -> None:
     """`--since 7d` means the seven days of the pages, and an empty list names the last period with data."""
     of_project = ("--project", project, "--db", str(database))
-    rows = {length: printed(capsys, command, "--since", length, *of_project) for length in LENGTHS}
+    rows = {length: run_as_json(capsys, command, "--since", length, *of_project) for length in LENGTHS}
 
     assert {length: len(found) for length, (found, _) in rows.items()} == {
         length: count_within(project, days) for length, days in LENGTHS.items()
@@ -191,7 +191,7 @@ def test_the_command_line_counts_the_same_records_as_the_pages(
     offers = [re.findall(r"--since (\d{4}-\d\d-\d\d)", told) for _, told in rows.values()]
     assert [bool(offer) for offer in offers] == [not count_within(project, days) for days in LENGTHS.values()]
     if project == PAUSED:
-        offered_rows, _ = printed(capsys, command, "--since", offers[0][0], *of_project)
+        offered_rows, _ = run_as_json(capsys, command, "--since", offers[0][0], *of_project)
         assert len(offered_rows) == 2
 
 
@@ -199,12 +199,12 @@ def test_the_fleet_on_the_command_line_marks_silent_projects_and_their_last_days
     database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The figures are those of the page and the API, and the offer is an option of the command."""
-    projects, _ = printed(capsys, "projects", "--db", str(database))
+    projects, _ = run_as_json(capsys, "projects", "--db", str(database))
     assert {one["project"]: one["recent"]["scores"] for one in projects} == {PAUSED: 0, LIVE: count_within(LIVE, 7)}  # type: ignore[index]
     capsys.readouterr()
     assert run(["projects", "--db", str(database)]) == 0
     (until,) = re.findall(r"driftline projects --until (\d{4}-\d\d-\d\d)", " ".join(capsys.readouterr().err.split()))
-    offered_projects, _ = printed(capsys, "projects", "--until", until, "--db", str(database))
+    offered_projects, _ = run_as_json(capsys, "projects", "--until", until, "--db", str(database))
     assert [one["recent"]["scores"] for one in offered_projects if one["project"] == PAUSED] == [2]  # type: ignore[index]
 
 

@@ -26,7 +26,7 @@ LINKS = Links()
 RUNS = LINKS.runs("ops")
 
 
-def listed(page: str) -> list[str]:
+def run_ids(page: str) -> list[str]:
     """Return the listed runs, in order."""
     return re.findall(r'<td class="whole"><a href="/projects/ops/runs/(run_\d+)"', page)
 
@@ -40,11 +40,11 @@ def test_runs_are_listed_worst_first_in_pages(look: Callable[..., str], store: S
     address: str | None = LINKS.runs("ops", sort="trust")
     while address:
         page = look(address)
-        listed_runs += listed(page)
+        listed_runs += run_ids(page)
         link = re.search(r'rel="next" href="([^"]+)"|href="([^"]+)" rel="next"', page)
         address = unescape(link[1] or link[2]) if link else None
     assert listed_runs == [f"run_{-number:03}" for _, number in sorted(order)]
-    assert listed(look(RUNS))[0] == f"run_{len(trusts)}"
+    assert run_ids(look(RUNS))[0] == f"run_{len(trusts)}"
     look(f"{RUNS}?sort=trust&cursor={encode_place(Place(EARLIEST, 'odd', 3))}", 400)
 
 
@@ -53,7 +53,7 @@ def test_the_newest_runs_are_those_that_ended_last(look: Callable[..., str], sto
     ends = [datetime(2026, *day, tzinfo=UTC) for day in ((10, 1), (9, 21), (9, 25), (9, 21))]
     put(store, "diagnoses", [diagnosed(f"s{number}", ended_at=at) for number, at in enumerate(ends)])
     newest_first = ["run_001", "run_003", "run_004", "run_002"]
-    assert newest_first == listed(look(RUNS))
+    assert newest_first == run_ids(look(RUNS))
     newest = look(LINKS.details("ops")).split("Newest runs with their verdict</caption>")[1].split("</table>")[0]
     assert newest_first == re.findall(r">(run_\d+)</a>", newest)
     assert re.findall(r'href="(/projects/ops/runs/run_00[14])" rel="(?:prev|next)"', look(LINKS.run("ops", "run_003"))) == [
@@ -66,7 +66,7 @@ def test_an_unsafe_run_is_worse_than_one_with_less_trust(look: Callable[..., str
     levels = {"a": ("review_recommended", 88), "b": ("unsafe_for_production", 90), "c": ("ready_for_runtime", 86)}
     put(store, "diagnoses", [diagnosed(name, readiness_level=at, trust_score=trust) for name, (at, trust) in levels.items()])
     page = look(LINKS.runs("ops", sort="trust"))
-    assert listed(page) == ["run_002", "run_001", "run_003"]
+    assert run_ids(page) == ["run_002", "run_001", "run_003"]
     assert re.search(r">Readiness</a></th>.*>Trust</a></th>", page)
     assert "never below 73, so decide by readiness" in look(LINKS.run("ops", "run_002"))
 
@@ -82,12 +82,12 @@ def test_runs_can_be_filtered_by_agents_and_days(look: Callable[..., str], store
     put(store, "diagnoses", diagnoses)
     path = LINKS.runs("ops", agent=["scout"], since="2026-10-02", until="2026-10-03")
     page = look(path)
-    assert listed(page) == ["run_005", "run_003"]
+    assert run_ids(page) == ["run_005", "run_003"]
     assert "Runs of <bdi>scout</bdi> that ended from 2026-10-02 to 2026-10-03." in page
     both = look(LINKS.runs("ops", agent=["scout", "<b>other"], since="2026-10-04"))
-    assert listed(both) == ["run_008", "run_007"]
+    assert run_ids(both) == ["run_008", "run_007"]
     assert "<b>other" not in both
-    assert listed(look(LINKS.runs("ops", agent=["nobody"]))) == []
+    assert run_ids(look(LINKS.runs("ops", agent=["nobody"]))) == []
     look(f"{RUNS}?since=odd", 400)
 
 
@@ -97,7 +97,7 @@ def test_sql_uses_the_run_ids_of_the_pages(
     """SQL uses the run ids of the pages, beside a server and over the file."""
     diagnoses = [diagnosed(f"s{number}", trust_score=90 + number) for number in range(3)]
     put(store, "diagnoses", [*diagnoses, diagnosed("s1", trust_score=50, revision=1), diagnosed("w", project="web")])
-    assert listed(look(RUNS)) == ["run_003", "run_002", "run_001"]
+    assert run_ids(look(RUNS)) == ["run_003", "run_002", "run_001"]
     sql = "SELECT project, run_id, session_id, trust_score, day::VARCHAR AS day FROM runs ORDER BY ALL"
     day = f"{START:%Y-%m-%d}"
     expected_rows = [

@@ -146,7 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(folder: Path) -> Iterator[Store]:
     """A store with three exchanges."""
     with Store(folder / "fleet.duckdb") as opened:
-        put(opened, 3)
+        append_exchange(opened, 3)
         yield opened
 
 
@@ -192,7 +192,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def put(store: Store, number: int, session: str = "s1") -> None:
+def append_exchange(store: Store, number: int, session: str = "s1") -> None:
     """Append exchanges to a session."""
     with store.transaction() as transaction:
         messages = [encode(exchange(session, one, user_message="private words")) for one in range(number)]
@@ -413,13 +413,13 @@ def children() -> list[str]:
 def test_a_new_snapshot_is_made_only_after_a_change(tmp_path: Path, loop: asyncio.Runner) -> None:
     """An unchanged database must not be copied again."""
     with Store(tmp_path / "fleet.duckdb") as store:
-        put(store, 1)
+        append_exchange(store, 1)
         query_pool = QueryPool(store, now, LIMITS)
         keeping_rest, keeping.REST = keeping.REST, 0
         try:
             counted = Question("SELECT count(*) AS n FROM exchanges")
             first, same = loop.run(query_pool.answer(counted)), loop.run(query_pool.answer(counted))
-            put(store, 2)
+            append_exchange(store, 2)
             later = loop.run(query_pool.answer(counted))
         finally:
             keeping.REST = keeping_rest
@@ -439,7 +439,7 @@ def test_a_snapshot_has_every_record_acknowledged_before_its_time(tmp_path: Path
 
         async def land() -> None:
             landings.append(now())
-            put(store, 3)
+            append_exchange(store, 3)
 
         query_pool = QueryPool(store, now, LIMITS, land)
         answer = loop.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
@@ -458,7 +458,7 @@ def test_no_file_of_a_snapshot_stays_on_disk(tmp_path: Path, loop: asyncio.Runne
     with Store(tmp_path / "fleet.duckdb") as store:
         query_pool = QueryPool(store, now, LIMITS)
         loop.run(query_pool.answer(Question("SELECT 1")))
-        snapshots_held = held(tmp_path)
+        snapshots_held = open_snapshots(tmp_path)
         loop.run(query_pool.close())
 
     assert not leftovers.exists()
@@ -469,7 +469,7 @@ def test_a_database_with_a_relative_path_has_snapshots(tmp_path: Path, monkeypat
     """The default path is relative, and the building process has another working directory."""
     monkeypatch.chdir(tmp_path)
     with Store(Path("driftline.duckdb")) as store, asyncio.Runner() as runner:
-        put(store, 2)
+        append_exchange(store, 2)
         query_pool = QueryPool(store, now, LIMITS)
         answer = runner.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
         runner.run(query_pool.close())
@@ -484,7 +484,7 @@ def test_an_unused_snapshot_is_dropped(tmp_path: Path, loop: asyncio.Runner) -> 
     async def left_alone(query_pool: QueryPool) -> None:
         await query_pool.answer(Question("SELECT 1"))
         async with asyncio.timeout(LONG):
-            while held(tmp_path):  # noqa: ASYNC110 - there is no event for a file that is closed
+            while open_snapshots(tmp_path):  # noqa: ASYNC110 - there is no event for a file that is closed
                 await asyncio.sleep(0.01)
 
     with Store(tmp_path / "fleet.duckdb") as store, pytest.MonkeyPatch.context() as patch:
@@ -495,8 +495,8 @@ def test_an_unused_snapshot_is_dropped(tmp_path: Path, loop: asyncio.Runner) -> 
         loop.run(query_pool.close())
 
 
-def held(folder: Path) -> list[str]:
-    """The snapshots of a database in the folder that are open here."""
+def open_snapshots(folder: Path) -> list[str]:
+    """Return the deleted snapshots of the database that this process still has open."""
     links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return [link for link in links if link.startswith(f"{folder}/fleet.duckdb.analysts/") and link.endswith("(deleted)")]
 
@@ -510,7 +510,7 @@ def test_a_full_disk_prevents_a_snapshot_and_leaves_the_database_intact(
         query_pool = QueryPool(store, now, LIMITS)
         with pytest.raises(StoreError, match="the snapshot could not be built"):
             loop.run(query_pool.answer(Question("SELECT 1")))
-        put(store, 1)
+        append_exchange(store, 1)
         assert store.count("exchanges") == 1
 
 
@@ -544,7 +544,7 @@ def test_the_progress_of_a_snapshot_is_in_bytes_and_rows(tmp_path: Path, loop: a
 
     async def followed() -> None:
         with Store(tmp_path / "fleet.duckdb") as store:
-            put(store, 500)
+            append_exchange(store, 500)
             query_pool = QueryPool(store, now, LIMITS)
             query_pool.prepare()
             while query_pool.snapshot_state().at is None:
@@ -613,7 +613,7 @@ def test_a_copy_is_consistent_while_others_write(tmp_path: Path) -> None:
 
         def write() -> None:
             while not stop.is_set():
-                put(store, 20, f"session-{written[0]}")
+                append_exchange(store, 20, f"session-{written[0]}")
                 written[0] += 1
 
         writer = threading.Thread(target=write)

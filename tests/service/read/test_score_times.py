@@ -17,8 +17,8 @@ from service.read.people import ScoreTimes
 AT = datetime(2026, 11, 1, 9, tzinfo=UTC)
 
 
-def said(score_id: str) -> Review:
-    """Build a review of a score."""
+def human_score(score_id: str) -> Review:
+    """Return a human score of a judged exchange."""
     return Review(
         review_id=f"r-{score_id}", project="ops", kind="human_score", subject_id=score_id, reviewer="ann", score=3,
         occurred_at=AT, ingested_at=AT,
@@ -34,7 +34,7 @@ def store() -> Iterator[Store]:
             "scores",
             [score(name, 1, score_id=name, exchange_at=AT + timedelta(days=day)) for day, name in enumerate("abc")],
         )
-        put(made, "reviews", map(said, "ac"))
+        put(made, "reviews", map(human_score, "ac"))
         yield made
 
 

@@ -75,8 +75,8 @@ def deliver(home: Home, server: Child, session: str, turns: int) -> None:
             assert client.post("/api/audit/ingest", json=exchange_body(session, turn, "It is done.")).status_code in {200, 201}
 
 
-def said(nursed: Nursery, home: Home, *arguments: str, folder: Path = ROOT) -> tuple[int, str, str]:
-    """Exit code, output and error output of a command."""
+def run_command(nursed: Nursery, home: Home, *arguments: str, folder: Path = ROOT) -> tuple[int, str, str]:
+    """Run a command; return its exit code, output and error output."""
     before = len(home.log.read_text()) if home.log.exists() else 0
     code, printed = nursed.run(home, *arguments, folder=folder)
     logged = [line for line in home.log.read_text()[before:].splitlines() if not line.startswith("{")]  # not the server's
@@ -115,8 +115,8 @@ def test_a_command_prints_the_same_beside_a_server(
     arguments: list[str], nursed: Nursery, filled: Home, served: Home, tmp_path: Path
 ) -> None:
     """Output must not depend on whether a server runs, so that scripts need no second branch."""
-    without = said(nursed, filled, *arguments, folder=tmp_path)
-    beside = said(nursed, served, *arguments, folder=tmp_path)
+    without = run_command(nursed, filled, *arguments, folder=tmp_path)
+    beside = run_command(nursed, served, *arguments, folder=tmp_path)
 
     assert without == beside
     until(lambda: [path.name for path in folder_of(served.database).iterdir()] == ["socket"], "the copy to go with its reader")
@@ -125,7 +125,7 @@ def test_a_command_prints_the_same_beside_a_server(
 @pytest.mark.parametrize("command", ALONE)
 def test_a_command_that_needs_exclusive_access_says_what_to_do(command: str, nursed: Nursery, served: Home) -> None:
     """The error must name the process to stop, and an alternative if there is one."""
-    code, printed, logged = said(nursed, served, command, *ALONE[command])
+    code, printed, logged = run_command(nursed, served, command, *ALONE[command])
 
     assert code == 2
     assert printed == ""
@@ -154,11 +154,11 @@ def test_an_import_beside_a_server_reports_the_same_outcomes(nursed: Nursery, tm
             ["runs", "--json"],
             ["dead-letters", "list", "--json"],
         ]
-        reports.append([said(nursed, home, *one, folder=tmp_path)[:2] for one in commands])
+        reports.append([run_command(nursed, home, *one, folder=tmp_path)[:2] for one in commands])
         if server:
             server.send(signal.SIGTERM)
             assert server.wait() == 0
-            reports.append([said(nursed, home, *one, folder=tmp_path)[:2] for one in commands[-2:]])
+            reports.append([run_command(nursed, home, *one, folder=tmp_path)[:2] for one in commands[-2:]])
 
     without, beside, after = ([(code, _timeless(printed)) for code, printed in one] for one in reports)
     assert without == beside
@@ -173,16 +173,18 @@ def _timeless(printed: str) -> str:
 
 def test_scores_and_deployments_can_be_recorded_beside_a_server(nursed: Nursery, served: Home) -> None:
     """The server publishes what people enter, so that its checks include it."""
-    score = json.loads(said(nursed, served, "review", "next", "--project", "ops", "--rater", "ann", "--json")[1])["scoreId"]
-    score_output = said(nursed, served, "review", "score", score, "4", "--project", "ops", "--rater", "ann")
-    release = said(
+    score = json.loads(run_command(nursed, served, "review", "next", "--project", "ops", "--rater", "ann", "--json")[1])[
+        "scoreId"
+    ]
+    score_output = run_command(nursed, served, "review", "score", score, "4", "--project", "ops", "--rater", "ann")
+    release = run_command(
         nursed, served, "deployments", "add", "v2", "--project", "ops", "--at", "2026-10-01T00:00:00Z", "--by", "ann"
     )
 
     assert score_output[0] == 0
     assert release[0] == 0
-    assert "v2" in said(nursed, served, "deployments", "list", "--project", "ops")[1]
-    assert said(nursed, served, "sql", "SELECT count(*) AS n FROM human_scores", "--csv")[1] == "n\n1\n"
+    assert "v2" in run_command(nursed, served, "deployments", "list", "--project", "ops")[1]
+    assert run_command(nursed, served, "sql", "SELECT count(*) AS n FROM human_scores", "--csv")[1] == "n\n1\n"
 
 
 def test_a_killed_server_locks_no_command_out(nursed: Nursery, tmp_path: Path) -> None:
@@ -193,10 +195,10 @@ def test_a_killed_server_locks_no_command_out(nursed: Nursery, tmp_path: Path) -
     server.kill()
     assert folder_of(home.database).exists()
 
-    assert "2" in said(nursed, home, "sql", "SELECT count(*) AS n FROM exchanges", "--csv")[1]
+    assert "2" in run_command(nursed, home, "sql", "SELECT count(*) AS n FROM exchanges", "--csv")[1]
     restarted = nursed.serve(home, "--judge", "none")
     restarted.serving()
-    assert "2" in said(nursed, home, "sql", "SELECT count(*) AS n FROM exchanges", "--csv")[1]
+    assert "2" in run_command(nursed, home, "sql", "SELECT count(*) AS n FROM exchanges", "--csv")[1]
     restarted.kill()
 
 
@@ -212,7 +214,7 @@ def test_every_path_of_a_database_leads_to_its_server(nursed: Nursery, tmp_path:
 
     assert len(os.fsencode(folder_of(home.database))) > 107
     for name, folder in ((str(home.database), ROOT), ("fleet.duckdb", deep), (str(linked), ROOT)):
-        code, printed, _ = said(nursed, home, "scores", "--json", "--db", name, folder=folder)
+        code, printed, _ = run_command(nursed, home, "scores", "--json", "--db", name, folder=folder)
         assert code == 0
         assert len(printed.splitlines()) == 1
     server.kill()
@@ -238,15 +240,15 @@ def test_a_backup_of_a_running_server_has_every_accepted_record(nursed: Nursery,
     home, backup = Home(tmp_path), tmp_path / "backup"
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "before", 5)
-    assert said(nursed, home, "backup", str(backup))[0] == 0
+    assert run_command(nursed, home, "backup", str(backup))[0] == 0
     deliver(home, server, "after", 5)
     server.kill()
 
     assert {path.name for path in backup.iterdir()} == {"fleet.duckdb", "fleet.access"}
     assert (backup / "fleet.access").stat().st_mode & 0o777 == 0o600
     counted = ["sql", "SELECT count(*) AS n FROM exchanges", "--csv"]
-    assert said(nursed, home, *counted, "--db", str(backup / "fleet.duckdb"))[1] == "n\n5\n"
-    assert said(nursed, home, "backup", str(backup))[0] == 2
+    assert run_command(nursed, home, *counted, "--db", str(backup / "fleet.duckdb"))[1] == "n\n5\n"
+    assert run_command(nursed, home, "backup", str(backup))[0] == 2
 
 
 def test_a_backup_restored_under_a_newer_log_is_refused(nursed: Nursery, tmp_path: Path) -> None:
@@ -254,9 +256,9 @@ def test_a_backup_restored_under_a_newer_log_is_refused(nursed: Nursery, tmp_pat
     home, backup = Home(tmp_path), tmp_path / "backup"
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "before", 1)
-    assert said(nursed, home, "backup", str(backup))[0] == 0
+    assert run_command(nursed, home, "backup", str(backup))[0] == 0
     deliver(home, server, "lost", 3)
-    assert said(nursed, home, "runs")[0] == 0  # what was accepted lands, and leaves the log
+    assert run_command(nursed, home, "runs")[0] == 0  # what was accepted lands, and leaves the log
     server.send(signal.SIGSTOP)
     server.kill()
     restarted = nursed.serve(home, "--judge", "none", before=_NEVER_FLUSHES)
@@ -266,7 +268,7 @@ def test_a_backup_restored_under_a_newer_log_is_refused(nursed: Nursery, tmp_pat
     home.database.with_name("fleet.duckdb.wal").unlink(missing_ok=True)
 
     for command in ("runs", "doctor", "serve"):
-        code, printed, logged = said(nursed, home, command)
+        code, printed, logged = run_command(nursed, home, command)
         assert 0 < code < 3
         output = " ".join((printed + logged).split())
         assert "the database has flushed" in output
@@ -283,12 +285,12 @@ def test_a_database_of_an_older_version_is_upgraded(nursed: Nursery, tmp_path: P
         (tmp_path / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "s0", 5)  # of which it has four
-    assert said(nursed, home, "finalize", "s0", *NOW)[0] == 0  # which returns when all is scored
+    assert run_command(nursed, home, "finalize", "s0", *NOW)[0] == 0  # which returns when all is scored
 
-    rows = said(nursed, home, "sql", "SELECT session_id, count(*) AS n FROM scores GROUP BY ALL ORDER BY ALL", "--csv")
+    rows = run_command(nursed, home, "sql", "SELECT session_id, count(*) AS n FROM scores GROUP BY ALL ORDER BY ALL", "--csv")
     assert rows[1] == "session_id,n\ns0,5\ns1,4\ns2,4\n"
-    assert "order-4711" in said(nursed, home, "runs")[1]
-    assert said(nursed, home, "doctor")[0] == 0
+    assert "order-4711" in run_command(nursed, home, "runs")[1]
+    assert run_command(nursed, home, "doctor")[0] == 0
     server.send(signal.SIGTERM)
     assert server.wait() == 0
 
@@ -298,14 +300,14 @@ def test_unscored_exchanges_are_judged_by_the_servers_judge(nursed: Nursery, tmp
     home = Home(tmp_path)
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "s", 3)
-    assert said(nursed, home, "finalize", "s")[0] == 0
-    assert said(nursed, home, "rejudge", "--yes")[0] == 2
+    assert run_command(nursed, home, "finalize", "s")[0] == 0
+    assert run_command(nursed, home, "rejudge", "--yes")[0] == 2
     server.send(signal.SIGTERM)
     assert server.wait() == 0
     with running() as judge:
         restarted = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})
         restarted.serving()
-        code, printed, _ = said(nursed, home, "rejudge", "--yes", "--json")
+        code, printed, _ = run_command(nursed, home, "rejudge", "--yes", "--json")
         report = json.loads(printed)
         restarted.send(signal.SIGTERM)
         assert restarted.wait() == 0
@@ -324,8 +326,8 @@ def test_an_import_beside_a_judge_waits_until_everything_is_judged(nursed: Nurse
     with running() as judge:
         server = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})
         server.serving()
-        code, printed, _ = said(nursed, home, "import", "exchanges", str(table), "--judge", "--yes", "--json", *NOW)
-        _, scores, _ = said(nursed, home, "scores", "--json")
+        code, printed, _ = run_command(nursed, home, "import", "exchanges", str(table), "--judge", "--yes", "--json", *NOW)
+        _, scores, _ = run_command(nursed, home, "scores", "--json")
         server.send(signal.SIGTERM)
         assert server.wait() == 0
 

@@ -143,15 +143,15 @@ def acted(number: int, at: datetime, received: datetime) -> AgentEvent:
     return msgspec.structs.replace(event("s1", number), occurred_at=at, ingested_at=received)
 
 
-def answered(number: int, at: datetime) -> Exchange:
-    """A turn that ended."""
+def completed_turn(number: int, at: datetime) -> Exchange:
+    """Return an exchange that the agent completed at this time."""
     return exchange("s1", number, occurred_at=at, ingested_at=at)
 
 
 def test_an_agent_that_answered_waits_for_its_user(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
     """Every chat ends eventually; an alert for each would hide the agents that really stopped."""
     yard.take("agent-events", acted(1, START, START))
-    yard.take("exchanges", answered(1, START))
+    yard.take("exchanges", completed_turn(1, START))
     yard.take("agent-events", acted(2, START - timedelta(seconds=1), START + timedelta(seconds=5)))
     assert yard.watch(60) == []
     assert [record.message for record in caplog.records if "no heartbeat or record" in record.message] == []
@@ -159,7 +159,7 @@ def test_an_agent_that_answered_waits_for_its_user(yard: Yard, caplog: pytest.Lo
 
 def test_an_agent_that_stops_within_its_next_turn_raises_an_alert(yard: Yard) -> None:
     """It had answered before, but its user is waiting again."""
-    yard.take("exchanges", answered(1, START))
+    yard.take("exchanges", completed_turn(1, START))
     assert yard.watch(20) == []
     yard.take("agent-events", acted(1, yard.now, yard.now))
     assert yard.watch(16) == [("s1", "warning"), ("s1", "critical")]
@@ -167,7 +167,7 @@ def test_an_agent_that_stops_within_its_next_turn_raises_an_alert(yard: Yard) ->
 
 def test_a_session_with_heartbeats_is_watched_between_turns(yard: Yard) -> None:
     """Heartbeats ask to be watched between turns as well."""
-    yard.take("exchanges", answered(1, START))
+    yard.take("exchanges", completed_turn(1, START))
     assert yard.watch(3) == []
     yard.beat()
     assert yard.watch(16) == [("s1", "warning"), ("s1", "critical")]

@@ -17,13 +17,13 @@ RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 MARKS = st.text(alphabet="\\`*_{}[]()<>#+-.!|~&;:/@$=\"' \n\t\x1b\u202e19aw", max_size=60)
 
 
-def words(rendered: str) -> str:
-    """The text of a rendered document."""
+def visible_text(rendered: str) -> str:
+    """Return the visible text of a rendered document."""
     return html.unescape(re.sub(r"<[^>]*>", "", rendered)).strip()
 
 
-def shown(text: str) -> str:
-    """The text as it is to be read."""
+def expected_text(text: str) -> str:
+    """Return a text as the rendered document should show it."""
     return plain(" ".join(text.split()), MAX_SHOWN).strip()
 
 
@@ -41,7 +41,7 @@ def test_an_item_contains_the_text_without_markup(text: str) -> None:
     rendered = RENDERER.render(f"- {inline(text)}\n")
     assert tags(rendered) <= {"ul", "li", "code"}
     assert rendered.count("<li>") == 1
-    assert shown(text) == words(rendered)
+    assert expected_text(text) == visible_text(rendered)
 
 
 @given(MARKS)
@@ -52,7 +52,7 @@ def test_a_cell_contains_the_whole_text(text: str) -> None:
     rendered = RENDERER.render(f"| one | two |\n| --- | --- |\n| {inline(text)} | end |\n")
     assert tags(rendered) <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
     cells = re.findall(r"<td[^>]*>(.*?)</td>", rendered, re.DOTALL)
-    assert [words(cell) for cell in cells] == [shown(text), "end"]
+    assert [visible_text(cell) for cell in cells] == [expected_text(text), "end"]
 
 
 @given(st.text(max_size=80))

@@ -98,9 +98,9 @@ def request(text: str, *, system: str = "You judge runs.", structured: bool = Tr
     return asked | ({"output_config": form} if structured else {})
 
 
-def said(client: anthropic.Anthropic, asked: dict[str, Any]) -> str:
-    """The text of the answer."""
-    message: anthropic.types.Message = client.messages.create(**asked)
+def answer_text(client: anthropic.Anthropic, request_fields: dict[str, Any]) -> str:
+    """Send a request, and return the text of the answer."""
+    message: anthropic.types.Message = client.messages.create(**request_fields)
     return next(block.text for block in message.content if block.type == "text")
 
 
@@ -216,7 +216,7 @@ def test_repetitions_of_a_question_differ_a_little_and_the_same_ones_come_again(
 
     def three() -> list[float]:
         served.reset("answer")
-        return [json.loads(said(client, request(view())))["overall"]["score"] for _ in range(3)]
+        return [json.loads(answer_text(client, request(view())))["overall"]["score"] for _ in range(3)]
 
     first = three()
     assert len(set(first)) == 3
@@ -233,7 +233,7 @@ def test_without_a_schema_and_after_a_repair_the_answer_has_its_shape(
     turns = [{"role": "assistant", "content": "no"}, {"role": "user", "content": "Mend it."}]
     asked = request(forged, structured=False)
     for messages in (asked["messages"], [*asked["messages"], *turns]):
-        answer = said(client, asked | {"messages": messages})
+        answer = answer_text(client, asked | {"messages": messages})
         assert not isinstance(read_evaluation(answer, dimensions=DIMENSIONS), Invalid)
 
 
@@ -246,7 +246,7 @@ def test_a_script_for_a_text_is_gone_through_by_each_question_by_itself(
     other = request(view().replace("staging gateway", "mail server"))
     turns = [{"role": "assistant", "content": "no"}, {"role": "user", "content": "Mend it."}]
     came = [
-        said(client, one).startswith("{")
+        answer_text(client, one).startswith("{")
         for one in (first, second, other, first | {"messages": [*first["messages"], *turns]}, first, second, second)
     ]
     assert came == [False, False, True, False, True, False, True]

@@ -56,7 +56,7 @@ def home(tmp_path: Path, simulator: RunningJudge) -> Home:
     return home
 
 
-def written(folder: str) -> dict[str, bytes]:
+def read_folder(folder: str) -> dict[str, bytes]:
     """Return the contents of a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
@@ -82,12 +82,12 @@ def test_a_server_gives_the_same_result_as_the_command(
     assert repeated.count(" exec ") == 0
     assert repeated.count(" reuse ") == 4
     assert requests_before == simulator.requests
-    assert written("again") == written("remote")
+    assert read_folder("again") == read_folder("remote")
 
     monkeypatch.setenv("ANTHROPIC_BASE_URL", simulator.base_url)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "simulated")
     _, local, _ = driftline(*BASE, "--yes", "-o", "local")
-    local_files, remote_files = written("local"), written("remote")
+    local_files, remote_files = read_folder("local"), read_folder("remote")
     assert local_files.keys() == remote_files.keys()
     # A simulated judge says something else each time: that is what repetitions are for.
     prompts = {name for name in local_files if "prompt" in name}
@@ -188,7 +188,7 @@ def terms() -> EvaluationTerms:
     return EvaluationTerms([case], LoadedProfile(profile, "p"), plans(profile), SessionSelection(), retry_failed=False)
 
 
-def asked(client_of: str, clock: Callable[[], float] = lambda: 0.0) -> Any:
+def request_evaluations(client_of: str, clock: Callable[[], float] = lambda: 0.0) -> Any:
     """Request evaluations from a server, without pauses between polls."""
     with closing(EvaluationClient(client_of, "dl_token", sleep=lambda _: None, clock=clock)) as client:
         return client.evaluate(terms(), lambda _: None)
@@ -202,10 +202,10 @@ BUSY = (503, {"error": "too many records wait", "code": "busy"})
 def test_a_busy_server_is_polled_again_up_to_a_limit() -> None:
     """A starting server or a full queue must not lose an evaluation."""
     with answering(BUSY, BUSY, (202, {"evaluations": []})) as (url, heard):
-        assert asked(url) == []
+        assert request_evaluations(url) == []
         assert heard == [("/api/audit/evaluations", "Bearer dl_token")] * 3
     with answering(BUSY) as (url, heard), pytest.raises(ServerError, match="503 too many records wait"):
-        asked(url)
+        request_evaluations(url)
     assert len(heard) == 6
 
 
@@ -213,7 +213,7 @@ def test_a_busy_server_is_polled_again_up_to_a_limit() -> None:
 def test_a_foreign_server_is_reported(answer: tuple[int, Any]) -> None:
     """The token must not follow a redirect."""
     with answering(answer) as (url, heard), pytest.raises(ServerError) as caught:
-        asked(url)
+        request_evaluations(url)
     assert len(heard) == 1
     assert "dl_token" not in f"{caught.value} {caught.value.hint}"
 
@@ -223,7 +223,7 @@ def test_a_dead_letter_is_not_waited_for() -> None:
     set_aside = PENDING | {"pending": False, "setAside": "bounds"}
     answers = (202, {"evaluations": [ASKED]}), (200, PENDING), (200, set_aside)
     with answering(*answers) as (url, _), pytest.raises(InputError, match=r"1 of 1 .* c on s \(bounds\)"):
-        asked(url)
+        request_evaluations(url)
 
 
 def test_a_failed_attempt_after_a_finished_one_is_not_waited_for() -> None:
@@ -239,7 +239,7 @@ def test_waiting_has_a_time_limit() -> None:
     ticks = iter(range(0, 10_000, 600))
     answers = (202, {"evaluations": [ASKED]}), (200, PENDING)
     with answering(*answers) as (url, heard), pytest.raises(ServerError, match="nothing was evaluated for 30 minutes"):
-        asked(url, lambda: float(next(ticks)))
+        request_evaluations(url, lambda: float(next(ticks)))
     assert len(heard) > 2
 
 

@@ -28,7 +28,7 @@ def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def written(folder: Path, samples: Sequence[Made]) -> list[Evaluated]:
+def write_evaluations(folder: Path, samples: Sequence[Made]) -> list[Evaluated]:
     """Write evaluations into a folder."""
     evaluations = [evaluated(one) for one in samples]
     write_files(folder, evaluations)
@@ -46,7 +46,7 @@ def cut_out(document: str) -> list[str]:
 
 def test_every_file_has_its_documented_path(tmp_path: Path) -> None:
     """There is one set of files per model, case and repetition."""
-    written(tmp_path, SET)
+    write_evaluations(tmp_path, SET)
     numbers = {f"{MINIMAX.replace('/', '--')}/refund-policy": (1, 2), f"{MINIMAX.replace('/', '--')}/monthly-report": (1,)}
     numbers |= {f"{CLAUDE}/refund-policy": (1,), f"{CLAUDE}/monthly-report": (1,)}
     names = ("evaluation_result_summary_{}.md", "judge_{}.prompt.debug.md")
@@ -62,7 +62,7 @@ def test_every_file_has_its_documented_path(tmp_path: Path) -> None:
 
 def test_prompt_files_have_the_bytes_that_were_sent(tmp_path: Path) -> None:
     """An auditor has to see what the judge saw, including fences and a missing final line break."""
-    (evaluation,) = written(tmp_path, SET[:1])
+    (evaluation,) = write_evaluations(tmp_path, SET[:1])
     (user,) = tmp_path.rglob("judge_1.prompt.user.json")
     (debug,) = tmp_path.rglob("judge_1.prompt.debug.md")
     assert evaluation.user_prompt.encode() == user.read_bytes()
@@ -75,7 +75,7 @@ def test_prompt_files_have_the_bytes_that_were_sent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SUMMARIES)
 def test_summaries_equal_the_reviewed_files(name: str, tmp_path: Path) -> None:
     """Any change of the text shows up in a diff."""
-    written(tmp_path, [SUMMARIES[name]])
+    write_evaluations(tmp_path, [SUMMARIES[name]])
     (path,) = tmp_path.rglob("evaluation_result_summary_1.md")
     assert (GOLDEN / f"summary_{name}.md").read_text("utf-8") == path.read_text("utf-8")
 
@@ -104,7 +104,7 @@ def test_a_summary_names_answers_paid_for_by_another_evaluation() -> None:
 
 def test_the_results_as_json_equal_the_reviewed_file(tmp_path: Path) -> None:
     """Programs read the fields by name, in a fixed order."""
-    written(tmp_path, SET[1:2])
+    write_evaluations(tmp_path, SET[1:2])
     for name in ("final_result", "judge"):
         (path,) = tmp_path.rglob(f"raw_outputs/{name}_1.json")
         assert (GOLDEN / f"{name}.json").read_text("utf-8") == path.read_text("utf-8")
@@ -115,7 +115,7 @@ def test_the_results_as_json_equal_the_reviewed_file(tmp_path: Path) -> None:
 )
 def test_results_match_their_published_schemas(schema: str, pattern: str, tmp_path: Path) -> None:
     """This holds for scored, failed and hostile results."""
-    written(tmp_path, [*SET, SWAYING])
+    write_evaluations(tmp_path, [*SET, SWAYING])
     validator = jsonschema_rs.validator_for(published_schema(schema))
     paths = [*tmp_path.rglob(pattern)]
     assert len(paths) == 6
@@ -125,7 +125,7 @@ def test_results_match_their_published_schemas(schema: str, pattern: str, tmp_pa
 
 def test_hostile_text_stays_text_in_the_files(tmp_path: Path) -> None:
     """Only Driftline writes headings, tables and links; evidence, models and sessions cannot add any, or move a cursor."""
-    written(tmp_path, [SWAYING])
+    write_evaluations(tmp_path, [SWAYING])
     (path,) = tmp_path.rglob("evaluation_result_summary_1.md")
     rendered = RENDERER.render(path.read_text("utf-8"))
     ours = RENDERER.render((GOLDEN / "summary_scored.md").read_text("utf-8"))
@@ -138,11 +138,11 @@ def test_hostile_text_stays_text_in_the_files(tmp_path: Path) -> None:
 
 def test_equal_results_give_equal_bytes_and_leave_other_files_alone(tmp_path: Path) -> None:
     """A folder of results can be kept in version control, together with notes."""
-    written(tmp_path, SET)
+    write_evaluations(tmp_path, SET)
     before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
     note = tmp_path / "three_times" / CLAUDE / "note.txt"
     note.write_text("mine")
-    written(tmp_path, SET)
+    write_evaluations(tmp_path, SET)
     assert before | {note.relative_to(tmp_path).as_posix(): b"mine"} == {
         name: (tmp_path / name).read_bytes() for name in files(tmp_path)
     }
@@ -151,10 +151,10 @@ def test_equal_results_give_equal_bytes_and_leave_other_files_alone(tmp_path: Pa
 def test_runs_evaluated_one_after_another_do_not_overwrite_each_other(tmp_path: Path) -> None:
     """Each command counts repetitions from 1, but a run keeps its number in the folder."""
     first, second = SET[0], dataclasses.replace(SET[2], repetition=1)
-    written(tmp_path, [first])
-    written(tmp_path, [second])
+    write_evaluations(tmp_path, [first])
+    write_evaluations(tmp_path, [second])
     both = files(tmp_path)
-    written(tmp_path, [dataclasses.replace(first, repetition=2), second])
+    write_evaluations(tmp_path, [dataclasses.replace(first, repetition=2), second])
     assert both == files(tmp_path)
     sessions = {path.name: json.loads(path.read_bytes())["session_id"] for path in tmp_path.rglob("final_result_*.json")}
     assert sessions == {"final_result_1.json": "s-0001", "final_result_2.json": "s-0003"}

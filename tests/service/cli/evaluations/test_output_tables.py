@@ -36,7 +36,7 @@ def report() -> Report:
     return report_of([evaluated(one) for one in SET], fail_under=8.0)
 
 
-def printed(report: Report, width: int) -> str:
+def print_report(report: Report, width: int) -> str:
     """Return the report as printed on a terminal of this width."""
     console = Console(width=width, file=io.StringIO(), highlight=False, emoji=False)
     console.print(evaluation_view(report, width))
@@ -47,7 +47,7 @@ def printed(report: Report, width: int) -> str:
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_printed_report_equals_the_reviewed_file(report: Report, width: int) -> None:
     """Any change of the text shows up in a diff."""
-    assert (GOLDEN / f"table_{width}.txt").read_text("utf-8") == printed(report, width)
+    assert (GOLDEN / f"table_{width}.txt").read_text("utf-8") == print_report(report, width)
 
 
 def test_the_json_equals_the_reviewed_file(report: Report) -> None:
@@ -64,13 +64,13 @@ def test_the_json_matches_its_published_schema(report: Report) -> None:
 
 def test_a_wide_table_keeps_the_order_of_its_columns(report: Report) -> None:
     """Users refer to the columns by name in their own documents."""
-    assert printed(report, 200).splitlines()[1].split() == HEADERS
+    assert print_report(report, 200).splitlines()[1].split() == HEADERS
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
 def test_no_width_cuts_a_number_or_breaks_a_line(report: Report, width: int) -> None:
     """Names may be shortened, but a truncated score or cost would be a different one."""
-    text = printed(report, width)
+    text = print_report(report, width)
     assert {*HEADERS} <= set(text.split())
     assert {"$0.0193", "<$0.0001", "88.8", "failed", "6.50", "reuse", UNKNOWN} <= set(text.split())
     assert not [line for line in text.splitlines() if len(line) > width]
@@ -83,7 +83,7 @@ def test_a_missing_score_has_no_bar(report: Report) -> None:
         one.model_copy(update={"dimensions": {name: found.model_copy(update=none) for name, found in one.dimensions.items()}})
         for one in report.models
     )
-    table = printed(report.model_copy(update={"models": models}), 80)
+    table = print_report(report.model_copy(update={"models": models}), 80)
     assert 6 * len(report.models) == table.count("    n/a\n")
     assert "░" not in table
 
@@ -92,20 +92,20 @@ def test_the_reason_of_an_uncounted_answer_is_beside_the_scores(report: Report) 
     """With `failed` alone, a typo in the model's name would look like a judge that is down."""
     reasons = [one.reason for row in report.evaluations for one in row.result.judge_result.iterations if one.scores is None]
     assert set(reasons) == {"the API answered 529: overloaded"}
-    assert re.search(rf"{len(reasons)} answers of the judge: .*529: overloaded\n", printed(report, 80))
+    assert re.search(rf"{len(reasons)} answers of the judge: .*529: overloaded\n", print_report(report, 80))
 
 
 def test_a_simulated_judge_is_named_above_the_scores() -> None:
     """Simulated scores must not pass for a judgement."""
-    text = printed(report_of([evaluated(dataclasses.replace(SET[0], simulated=True))]), 80)
+    text = print_report(report_of([evaluated(dataclasses.replace(SET[0], simulated=True))]), 80)
     assert text.splitlines()[0] == SIMULATED_NOTE
-    assert SIMULATED_NOTE not in printed(report_of([evaluated(SET[0])]), 80)
+    assert SIMULATED_NOTE not in print_report(report_of([evaluated(SET[0])]), 80)
 
 
 def test_hostile_names_stay_in_their_cells() -> None:
     """A session id may contain anything that its gateway accepts."""
     for name in HOSTILE:
-        text = printed(report_of([evaluated(Made(name, REFUND, name, (7.0, 7.0, 7.0)))]), 200)
+        text = print_report(report_of([evaluated(Made(name, REFUND, name, (7.0, 7.0, 7.0)))]), 200)
         assert len([line for line in text.splitlines() if " exec " in line]) == 1
         assert not re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 
@@ -165,7 +165,7 @@ def test_two_judge_runs_have_separate_tables() -> None:
     other = dataclasses.replace(
         evaluation, evaluation=msgspec.structs.replace(evaluation.evaluation, judge_run_id="once", evaluation_id="other")
     )
-    text = printed(report_of([evaluation, other]), 200)
+    text = print_report(report_of([evaluation, other]), 200)
     assert text.count("\nMODEL ") - 1 == 2
     assert re.findall("^Judge run (\\w+), by claude-haiku-4-5$", text, re.MULTILINE) == ["once", "three_times"]
     assert f"Dimensions of {MINIMAX}, judge run once" in text

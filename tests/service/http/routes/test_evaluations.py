@@ -271,19 +271,19 @@ def test_evaluations_are_listed_newest_first_in_pages(call: Call, tokens: Tokens
     call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops", "cases": [CASE, CASE | {"case_id": "other"}]})
     loop.run(engine.wait_until_drained())
 
-    def listed(**query: Any) -> Any:
+    def list_evaluations(**query: Any) -> Any:
         return call("GET", "/api/audit/ops/evaluations", tokens.ops_reader, params=query).json()
 
-    full_list = listed()
-    first = listed(limit=3)
-    remaining = listed(limit=3, cursor=first["nextCursor"])
+    full_list = list_evaluations()
+    first = list_evaluations(limit=3)
+    remaining = list_evaluations(limit=3, cursor=first["nextCursor"])
     assert full_list["count"] == 4
     assert full_list["nextCursor"] is None
     assert first["evaluations"] + remaining["evaluations"] == full_list["evaluations"]
     times = [one["evaluatedAt"] for one in full_list["evaluations"]]
     assert sorted(times, reverse=True) == times
-    assert [listed(**one)["count"] for one in ({"case": "other"}, {"model": HAIKU}, {"session": "s1"})] == [2, 2, 2]
-    assert listed(case="other", session="s3")["count"] == 0
+    assert [list_evaluations(**one)["count"] for one in ({"case": "other"}, {"model": HAIKU}, {"session": "s1"})] == [2, 2, 2]
+    assert list_evaluations(case="other", session="s3")["count"] == 0
     assert {"userPrompt", "finalResult", "judgeResult"}.isdisjoint(full_list["evaluations"][0])
 
 

@@ -83,17 +83,17 @@ def test_the_forms_of_the_inbox_save_and_delete_views(call: Call, tokens: Tokens
         **cookie(value), "sec-fetch-site": "same-origin", "origin": OURS, "content-type": "application/x-www-form-urlencoded",
     }  # fmt: skip
 
-    def sent(**form: str) -> Any:
+    def submit_form(**form: str) -> Any:
         return call("POST", "/incidents/views", headers=headers, content=urlencode(form))
 
     mark = mark_of(value.encode(), "")
-    answer = sent(mark=mark, name="<b>Mine", query="assignee=me", shared="true")
+    answer = submit_form(mark=mark, name="<b>Mine", query="assignee=me", shared="true")
     assert answer.status_code == 303
     assert answer.headers["location"] == "/incidents?assignee=me"
     page = call("GET", "/incidents?assignee=me", headers=cookie(value)).text
     assert re.search(r'href="/incidents\?assignee=me" class="saved" aria-current="true">&lt;b&gt;Mine', page)
-    assert sent(mark=mark, name=" ", query="").status_code == 400
-    assert sent(mark="0" * 64, name="x", query="").status_code == 403
-    assert sent(mark=mark, delete="<b>Mine", query="assignee=me").status_code == 303
-    assert sent(mark=mark, delete="<b>Mine", query="").status_code == 404
+    assert submit_form(mark=mark, name=" ", query="").status_code == 400
+    assert submit_form(mark="0" * 64, name="x", query="").status_code == 403
+    assert submit_form(mark=mark, delete="<b>Mine", query="assignee=me").status_code == 303
+    assert submit_form(mark=mark, delete="<b>Mine", query="").status_code == 404
     assert names(call, tokens.root) == []

@@ -31,7 +31,7 @@ def days(*values: float | None, **fields: Any) -> list[Point]:
     ]
 
 
-def read(markup: Markup) -> ET.Element:
+def parse_markup(markup: Markup) -> ET.Element:
     """Return the markup, parsed strictly: every element is closed, every text escaped."""
     text = str(markup).replace('" open>', '" open="">')
     return ET.fromstring(f"<x>{text}</x>")  # noqa: S314 - markup of ours
@@ -39,7 +39,7 @@ def read(markup: Markup) -> ET.Element:
 
 def table(markup: Markup) -> list[list[str]]:
     """Return the rows of a chart's table, the headings first."""
-    return [["".join(cell.itertext()) for cell in row] for row in read(markup).iter("tr")]
+    return [["".join(cell.itertext()) for cell in row] for row in parse_markup(markup).iter("tr")]
 
 
 def drawn(markup: Markup) -> dict[str, Any]:
@@ -50,13 +50,13 @@ def drawn(markup: Markup) -> dict[str, Any]:
 
 def legend(markup: Markup) -> list[str]:
     """Return the names in a legend."""
-    return ["".join(one.itertext()).strip() for one in read(markup).iter("li")]
+    return ["".join(one.itertext()).strip() for one in parse_markup(markup).iter("li")]
 
 
 def test_a_chart_has_a_summary_and_a_table() -> None:
     """Readers without sight or scripts must get the same information; tooltips are rows of the table."""
     chart = line(CHART, days(4.0, None, 3.5), marked={"2026-10-03"})
-    figure = read(chart)[0]
+    figure = parse_markup(chart)[0]
     assert figure.get("aria-label") == "Tier 2"
     assert figure[0].text == "Means day by day."
     assert table(chart) == [
@@ -112,7 +112,7 @@ def test_too_many_parts_are_combined() -> None:
 def test_without_values_there_is_no_chart(values: tuple[float | None, ...]) -> None:
     """An empty chart would look like an error."""
     for chart in (line(CHART, days(*values)), bars(CHART, days(*values))):
-        assert "".join(read(chart).itertext()) == "Tier 2: There are no numbers to show."
+        assert "".join(parse_markup(chart).itertext()) == "Tier 2: There are no numbers to show."
 
 
 def test_marks_are_drawn_at_their_time_and_listed_in_the_row_of_their_point() -> None:
@@ -138,7 +138,7 @@ def test_a_mark_between_two_moments_is_drawn_between_them() -> None:
 
 def test_a_point_has_a_link_without_a_script() -> None:
     """A click on a day shows that day, and the table has the same link."""
-    [link] = read(line(ANY, [Point("2026-10-01", 1.0, link="/projects/ops?window=24h&until=2026-10-01")])).iter("a")
+    [link] = parse_markup(line(ANY, [Point("2026-10-01", 1.0, link="/projects/ops?window=24h&until=2026-10-01")])).iter("a")
     assert link.get("href") == "/projects/ops?window=24h&until=2026-10-01"
     assert link.text == "2026-10-01"
 
@@ -152,10 +152,10 @@ def test_no_label_is_markup() -> None:
         stacked_bars(chart, [Point(HOSTILE, None, at=FIRST)], {HOSTILE: [1.0], "b": [2.0]}),
         spark([1, 2], HOSTILE),
     ):
-        assert not list(read(made).iter("script"))
+        assert not list(parse_markup(made).iter("script"))
         assert "\u202e" not in made
         assert "\x00" not in made
-        assert not [one for one in read(made).iter() for name in one.attrib if name == "style" or name.startswith("on")]
+        assert not [one for one in parse_markup(made).iter() for name in one.attrib if name == "style" or name.startswith("on")]
 
 
 @given(st.lists(NUMBERS, max_size=40), st.none() | st.tuples(st.floats(-9, 9), st.floats(0, 9)))

@@ -57,7 +57,7 @@ def judged(store: Store) -> None:
         transaction.set_watermark("intake", "exchanges", 100)
 
 
-def shown(call: Call, token: str, path: str = REVIEW) -> str:
+def open_page(call: Call, token: str, path: str = REVIEW) -> str:
     """Return the text of a page."""
     answer = call("GET", path, headers=cookie(signed_in(call, token)))
     assert answer.status_code == 200
@@ -73,7 +73,7 @@ def item_of(page: str) -> str | None:
 @pytest.mark.usefixtures("judged")
 def test_the_anomalous_exchange_comes_first_with_its_reason(call: Call, tokens: Tokens) -> None:
     """Reviewers must see why the exchange is in the queue, and how many are left."""
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert item_of(page) == "score s:2"
     assert "it made up a file" in page
     assert re.findall(
@@ -84,7 +84,7 @@ def test_the_anomalous_exchange_comes_first_with_its_reason(call: Call, tokens: 
 @pytest.mark.usefixtures("judged")
 def test_the_page_lists_its_keyboard_shortcuts(call: Call, tokens: Tokens) -> None:
     """Shortcuts must be documented to be used."""
-    keys = re.search(r'<p class="keys[^"]*">(.*?)</p>', shown(call, tokens.root))
+    keys = re.search(r'<p class="keys[^"]*">(.*?)</p>', open_page(call, tokens.root))
     assert keys is not None
     assert re.findall(r"<kbd>(\w+)</kbd>", keys[1]) == ["1", "5", "C", "Esc", "S", "B"]
 
@@ -92,7 +92,7 @@ def test_the_page_lists_its_keyboard_shortcuts(call: Call, tokens: Tokens) -> No
 @pytest.mark.usefixtures("judged")
 def test_no_text_of_an_agent_is_markup(call: Call, tokens: Tokens) -> None:
     """The reviewed texts were written by the audited agent."""
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert "<script>alert" not in page
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;" + '<span class="code-point">U+202E</span>txt.exe') == 3
 
@@ -100,7 +100,7 @@ def test_no_text_of_an_agent_is_markup(call: Call, tokens: Tokens) -> None:
 @pytest.mark.usefixtures("judged")
 def test_a_blind_review_reveals_nothing_of_the_verdict(call: Call, tokens: Tokens) -> None:
     """It hides score, explanation, reason in the queue, and the link to the exchange."""
-    page = shown(call, tokens.root, f"{REVIEW}?blind=true")
+    page = open_page(call, tokens.root, f"{REVIEW}?blind=true")
     assert item_of(page) == "score s:2"
     for word in ("it made up a file", "The judge's findings", "/exchanges/", ">Anomaly<"):
         assert word not in page
@@ -124,7 +124,7 @@ def test_a_long_text_does_not_enlarge_the_page(call: Call, tokens: Tokens, store
     """Long texts must not break the queue; the complete text is a file."""
     put(store, "exchanges", [exchange("s", 1, "x" * 900_000)])
     put(store, "scores", [score("s", 1, **JUDGED)])
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert len(page) < 100_000
     (file_path,) = re.findall(r'<a href="([^"]+)" download>', page)
     response = call("GET", file_path.replace("&amp;", "&"), headers=cookie(signed_in(call, tokens.root)))
@@ -136,12 +136,12 @@ def test_an_exchange_can_be_skipped_without_a_script(call: Call, tokens: Tokens)
     """Skipped exchanges can be found again."""
     path, items = REVIEW, []
     for _ in range(2):
-        page = shown(call, tokens.root, path)
+        page = open_page(call, tokens.root, path)
         items.append(item_of(page))
         (path,) = re.findall(r'data-skip href="([^"]+)"', page)
         path = path.replace("&amp;", "&")
     assert set(items) == {"score s:1", "score s:2"}
-    page = shown(call, tokens.root, path)
+    page = open_page(call, tokens.root, path)
     assert item_of(page) is None
     assert re.search(rf'<a href="{REVIEW}">Review the 2 skipped</a>', page)
 
@@ -150,7 +150,7 @@ def test_an_exchange_can_be_skipped_without_a_script(call: Call, tokens: Tokens)
 def test_a_reader_is_told_why_scoring_is_unavailable(call: Call, access: AccessStore) -> None:
     """Without an explanation, missing buttons would look like an error."""
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
-    page = shown(call, token)
+    page = open_page(call, token)
     assert item_of(page) is None
     assert "scope review" in page
     assert "looker" in page
@@ -160,14 +160,14 @@ def test_a_reader_is_told_why_scoring_is_unavailable(call: Call, access: AccessS
 @pytest.mark.parametrize("takes_human_scores", [False])
 def test_a_project_without_human_scores_says_what_to_do(call: Call, tokens: Tokens) -> None:
     """The setting is off by default."""
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert item_of(page) is None
     assert "bidirectionalScoring: true" in page
 
 
 def test_an_empty_project_has_nothing_to_score(call: Call, tokens: Tokens) -> None:
     """New users start with an empty project."""
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert "once it has been scored" in page
     assert "No exchange has been scored yet." in page
 
@@ -176,7 +176,7 @@ def test_an_empty_project_has_nothing_to_score(call: Call, tokens: Tokens) -> No
 def test_a_deleted_exchange_can_still_be_skipped(call: Call, tokens: Tokens, store: Store) -> None:
     """The queue must continue after retention has deleted texts."""
     put(store, "scores", [score("gone", 1, exchange_at=NOW, **(JUDGED | ODD))])
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert item_of(page) == "score gone:1"
     assert "The texts were deleted" in page
 
@@ -200,7 +200,7 @@ def test_an_invalid_address_is_an_error_page(call: Call, tokens: Tokens, path: s
 def test_few_labels_give_no_kappa(call: Call, tokens: Tokens, store: Store) -> None:
     """Kappa of two labels would be misleading."""
     labelled(call, tokens, store, 2)
-    page = shown(call, tokens.root, AGREEMENT)
+    page = open_page(call, tokens.root, AGREEMENT)
     assert page.count("Not enough labels") == 2
     assert not re.search(r"<strong>-?\d", page)
     assert "30 exchanges from 15 sessions" in page
@@ -209,7 +209,7 @@ def test_few_labels_give_no_kappa(call: Call, tokens: Tokens, store: Store) -> N
 def test_agreement_is_shown_overall_and_per_rater(call: Call, tokens: Tokens, store: Store) -> None:
     """With enough labels, the page shows kappa, its interval, and the signed bias."""
     labelled(call, tokens, store, 32)
-    page = shown(call, tokens.root, f"{AGREEMENT}?days=0")
+    page = open_page(call, tokens.root, f"{AGREEMENT}?days=0")
     assert re.findall(r'<th scope="row">(.*?)</th>', page) == ["All people", "root", "The judge alone", "Corrected by people"]
     assert re.search(
         r"<strong>-?\d\.\d\d</strong></td><td class=\"number\" data-label=\"95 %\">-?\d\.\d\d to -?\d\.\d\d</td>", page

@@ -14,7 +14,7 @@ from service.pages.incident_figures import find_incident_days, find_level_before
 DAYS = {"2026-10-01": 0.9, "2026-10-02": 0.86, "2026-10-03": 0.5, "2026-10-04": None, "2026-10-05": 0.97, "2026-10-06": 0.4}
 
 
-def seen(rule: str, **numbers: object) -> Incident:
+def incident_of_rule(rule: str, **numbers: object) -> Incident:
     """Return an incident of a rule that found the days from the second to the fifth."""
     rule_evidence = {"since": "2026-10-02", "until": "2026-10-05"} | numbers
     return incident(rule=rule, metadata=json.dumps({"rules": {rule: rule_evidence}}))
@@ -31,12 +31,12 @@ def seen(rule: str, **numbers: object) -> Incident:
 )
 def test_a_day_deviates_by_one_sigma_or_by_half_of_the_change(numbers: dict[str, object], expected: set[str]) -> None:
     """A small change of many scores is within one sigma; without a baseline, every listed day counts."""
-    assert find_incident_days(seen("sequential", **numbers), DAYS) == expected
+    assert find_incident_days(incident_of_rule("sequential", **numbers), DAYS) == expected
 
 
 def test_consecutive_days_are_those_that_the_rule_found() -> None:
     """A bad day that arrived later was not part of the finding."""
-    incident = seen("consecutive_days", mean=0.9, stddev=0.1, days=[{"day": "2026-10-03"}, {"day": "2026-10-05"}])
+    incident = incident_of_rule("consecutive_days", mean=0.9, stddev=0.1, days=[{"day": "2026-10-03"}, {"day": "2026-10-05"}])
     assert find_incident_days(incident, DAYS) == {"2026-10-03"}
 
 
@@ -55,7 +55,7 @@ def test_a_rise_is_marked_above() -> None:
 
 def test_only_an_open_change_has_an_earlier_level() -> None:
     """Only open changes have a level from before."""
-    told = seen("sequential", meanBefore=0.9)
+    told = incident_of_rule("sequential", meanBefore=0.9)
     assert find_level_before("tier2", [told]) == (date(2026, 10, 2), 0.9, 0.0)
     assert find_level_before("tier1", [told]) is None
     assert find_level_before("tier2", [incident(status="accepted", metadata=told.metadata)]) is None

@@ -275,7 +275,7 @@ def test_an_address_is_parsed_or_refused_with_the_field(pairs: list[tuple[str, s
     assert filter_of(address, "ops", "ann").project == "ops"
 
 
-def sent(call: Call, value: str, form: dict[str, Any], address: str = LINKS.inbox(), **headers: str) -> Any:
+def submit_form(call: Call, value: str, form: dict[str, Any], address: str = LINKS.inbox(), **headers: str) -> Any:
     """Return the answer to a form of the page, sent as a browser does without a script."""
     request_headers = {**cookie(value), "sec-fetch-site": "same-origin", "origin": OURS, "content-type": FORM} | headers
     mark = {"mark": mark_of(value.encode(), "")} if "mark" not in form else {}
@@ -292,7 +292,7 @@ def signed(call: Call, tokens: Tokens) -> str:
 def test_the_form_changes_the_selected_incidents_and_reports_the_result(call: Call, signed: str) -> None:
     """Without a script, the same list is shown with its filters and the result of each change."""
     form = {"incident": ["ops/b", "ops/none", "web/a"], "do": "acknowledged", "comment": "We are looking into it."}
-    answer = sent(call, signed, form, LINKS.inbox(severity="critical"))
+    answer = submit_form(call, signed, form, LINKS.inbox(severity="critical"))
     page_text = " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())
     assert answer.status_code == 200
     assert "2 incidents are acknowledged. 1 not changed:" in page_text
@@ -314,7 +314,7 @@ def test_every_button_makes_its_change(call: Call, tokens: Tokens, signed: str) 
         "dismissed": ("dismissed", None),
         "new_normal": ("resolved", None),
     }.items():
-        answer = sent(call, signed, {"incident": "ops/b", "do": action, "comment": action, "assignee": "me"})
+        answer = submit_form(call, signed, {"incident": "ops/b", "do": action, "comment": action, "assignee": "me"})
         assert f"1 incident is {OUTCOMES[action]}" in answer.text
         body = call("GET", "/api/audit/ops/incidents/b", tokens.root).json()
         assert (body["incident"]["status"], body["incident"]["assignee"]) == expected
@@ -336,7 +336,7 @@ def test_every_button_makes_its_change(call: Call, tokens: Tokens, signed: str) 
 )
 def test_an_incomplete_form_changes_nothing(call: Call, signed: str, form: dict[str, Any], words: str) -> None:
     """An incomplete form reports what is missing and keeps its values."""
-    answer = sent(call, signed, form)
+    answer = submit_form(call, signed, form)
     assert answer.status_code == 400
     assert words in answer.text
     assert "Nothing was changed." in answer.text
@@ -347,13 +347,13 @@ def test_a_form_of_another_site_changes_nothing(call: Call, tokens: Tokens, sign
     """Browsers send the cookie with forms of any site, so a form needs the token of one of our pages and our origin."""
     form = {"incident": "ops/b", "do": "dismissed", "comment": "x"}
     for mark in ("", "0" * 64, mark_of(b"x" * 43, "")):
-        assert sent(call, signed, {**form, "mark": mark}).status_code == 403
-    assert sent(call, signed, form, origin="http://elsewhere.example").status_code == 403
-    assert sent(call, signed, form, **{"sec-fetch-site": "cross-site"}).status_code == 403
-    assert sent(call, signed, form, **{"content-type": "application/json"}).status_code == 415
-    assert sent(call, signed, {**form, "x": [str(one) for one in range(2001)]}).status_code == 400
+        assert submit_form(call, signed, {**form, "mark": mark}).status_code == 403
+    assert submit_form(call, signed, form, origin="http://elsewhere.example").status_code == 403
+    assert submit_form(call, signed, form, **{"sec-fetch-site": "cross-site"}).status_code == 403
+    assert submit_form(call, signed, form, **{"content-type": "application/json"}).status_code == 415
+    assert submit_form(call, signed, {**form, "x": [str(one) for one in range(2001)]}).status_code == 400
     reader = signed_in(call, tokens.ops_reader)
-    assert "not changed" in sent(call, reader, {**form, "incident": "web/a"}).text
+    assert "not changed" in submit_form(call, reader, {**form, "incident": "web/a"}).text
     assert call("GET", "/api/audit/ops/incidents/b", tokens.root).json()["incident"]["status"] == "open"
 
 
@@ -362,15 +362,15 @@ def test_a_reader_gets_no_checkboxes_and_changes_nothing(call: Call, access: Acc
     put(store, "incidents", [incident()])
     value = signed_in(call, access.add(Holder("operator", "looker", None, None, frozenset({"read"}))))
     assert 'name="incident"' not in call("GET", LINKS.inbox(), headers=cookie(value)).text
-    assert sent(call, value, {"incident": "ops/i1", "do": "dismissed", "comment": "x"}).status_code == 403
+    assert submit_form(call, value, {"incident": "ops/i1", "do": "dismissed", "comment": "x"}).status_code == 403
 
 
 @pytest.mark.usefixtures("few")
 def test_the_page_of_an_incident_shows_its_history(call: Call, look: Look, signed: str) -> None:
     """Decisions, assignments and comments are in order, and comments are escaped."""
-    sent(call, signed, {"incident": "ops/b", "do": "assign", "assignee": "me"})
-    sent(call, signed, {"incident": "ops/b", "do": "comment", "comment": HOSTILE})
-    sent(call, signed, {"incident": "ops/b", "do": "resolved", "comment": "It is fixed."})
+    submit_form(call, signed, {"incident": "ops/b", "do": "assign", "assignee": "me"})
+    submit_form(call, signed, {"incident": "ops/b", "do": "comment", "comment": HOSTILE})
+    submit_form(call, signed, {"incident": "ops/b", "do": "resolved", "comment": "It is fixed."})
     page = look(LINKS.incident("ops", "b"))
     history_text = " ".join(unescape(re.sub(r"<[^>]*>", " ", page.partition('id="decisions"')[2])).split())
     assert "Assigned to root" in history_text

@@ -39,12 +39,12 @@ def look(call: Call, tokens: Tokens) -> Look:
     return looked
 
 
-def told(project: str, count: int, *, anomalies: int = 0, ago: int = 0) -> list[object]:
-    """Store judged scores of a project from this many days ago."""
+def project_scores(project: str, count: int, *, anomalies: int = 0, ago: int = 0) -> list[object]:
+    """Return judged scores of a project from this many days ago."""
     at = NOW - timedelta(days=ago)
     return [
-        score(f"{project}-{one}", 1, project=project, exchange_at=at, scored_at=at, anomaly=one < anomalies, **JUDGED)
-        for one in range(count)
+        score(f"{project}-{number}", 1, project=project, exchange_at=at, scored_at=at, anomaly=number < anomalies, **JUDGED)
+        for number in range(count)
     ]
 
 
@@ -137,7 +137,15 @@ def test_the_address_sets_the_order(look: Look, store: Store, asked: dict[str, s
     """A shared link keeps the order, and equal projects are ordered by name."""
     put(store, "exchanges", [exchange("bert", 1, occurred_at=NOW - timedelta(days=1), project="bert")])
     put(store, "exchanges", [exchange("carl", 1, occurred_at=NOW, project="carl")])
-    put(store, "scores", [*told("anna", 30, anomalies=1, ago=6), *told("bert", 40, ago=1), *told("carl", 20, anomalies=9)])
+    put(
+        store,
+        "scores",
+        [
+            *project_scores("anna", 30, anomalies=1, ago=6),
+            *project_scores("bert", 40, ago=1),
+            *project_scores("carl", 20, anomalies=9),
+        ],
+    )
     put(store, "incidents", [incident(project="anna")])
     assert [name for name in projects_of(look(**asked)) if name in found] == found
 
@@ -148,7 +156,7 @@ def test_recent_and_then_larger_changes_come_first_among_critical_projects(look:
     `few` fell farthest and touches next to nothing; `old` and `large` changed four weeks before.
     """
     for name, count, ago, size in (("few", 2, 0, 9.0), ("new", 40, 0, 2.0), ("old", 40, 28, 5.0), ("large", 300, 28, 2.0)):
-        put(store, "scores", told(name, count))
+        put(store, "scores", project_scores(name, count))
         metadata = json.dumps({"rules": {"sequential": {"size": size}}})
         put(
             store,
@@ -163,7 +171,7 @@ def test_recent_and_then_larger_changes_come_first_among_critical_projects(look:
                 )
             ],
         )
-    put(store, "scores", told("mild", 900))
+    put(store, "scores", project_scores("mild", 900))
     put(store, "incidents", [incident(incident_id="i-mild", project="mild", severity="warning", first_day=NOW)])
     names = ["few", "new", "old", "large", "mild"]
     assert [name for name in projects_of(look()) if name in names] == ["new", "few", "large", "old", "mild"]

@@ -38,14 +38,14 @@ def alert(number: int, **said: object) -> Alert:
     return Alert(**(neutral | said))  # type: ignore[arg-type]
 
 
-def shown(call: Call, token: str, query: str = "") -> str:
+def open_page(call: Call, token: str, query: str = "") -> str:
     """Return the text of the page."""
     answer = call("GET", PAGE + query, headers=cookie(signed_in(call, token)))
     assert answer.status_code == 200
     return answer.text
 
 
-def listed(page: str) -> list[tuple[str, str]]:
+def status_rows(page: str) -> list[tuple[str, str]]:
     """Return status and session of each row."""
     return re.findall(
         r'<tr><td>\s*<span class="pill \w+" title="(\w+)">.*?</td><td class="words"><a [^>]*>(.*?)</a></td>', page, re.DOTALL
@@ -61,8 +61,8 @@ def test_the_longest_silence_comes_first_and_all_are_counted(call: Call, tokens:
     """The longest silent sessions are the reason to open the page."""
     for session, minutes in (("fresh", 1), ("late", 6), ("gone", 15.1), ("lost", 25)):
         beat(store, session, minutes)
-    page = shown(call, tokens.root)
-    assert listed(page) == [("red", "lost"), ("red", "gone"), ("yellow", "late"), ("green", "fresh")]
+    page = open_page(call, tokens.root)
+    assert status_rows(page) == [("red", "lost"), ("red", "gone"), ("yellow", "late"), ("green", "fresh")]
     assert figures(page) == ["2", "1", "1"]
     assert '<a href="/projects/ops">ops</a>' in page
 
@@ -72,12 +72,12 @@ def test_links_filter_the_list(call: Call, tokens: Tokens, store: Store) -> None
     beat(store, "fresh", 1)
     beat(store, "gone", 20)
     beat(store, "other", 20, "south", "web")
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert {"/telemetry?status=red", "/telemetry?project=web"} <= set(re.findall(r'href="(/telemetry[^"]*)"', page))
-    red = shown(call, tokens.root, "?project=ops&status=red")
-    assert listed(red) == [("red", "gone")]
+    red = open_page(call, tokens.root, "?project=ops&status=red")
+    assert status_rows(red) == [("red", "gone")]
     assert figures(red) == ["1", "0", "1"]
-    assert "No open session matches" in shown(call, tokens.root, "?project=web&status=green")
+    assert "No open session matches" in open_page(call, tokens.root, "?project=web&status=green")
 
 
 def test_pages_of_sessions_continue_where_the_previous_one_ended(
@@ -89,8 +89,8 @@ def test_pages_of_sessions_continue_where_the_previous_one_ended(
         beat(store, f"s{number}", 1 + number // 3)
     query, listed_sessions = "?project=ops", []
     while query:
-        page = shown(call, tokens.root, query)
-        listed_sessions += [session for _, session in listed(page)]
+        page = open_page(call, tokens.root, query)
+        listed_sessions += [session for _, session in status_rows(page)]
         following = re.findall(r'href="/telemetry(\?[^"]*)" rel="next"', page)
         query = html.unescape(following[0]) if following else ""
     assert sorted(listed_sessions) == [f"s{number}" for number in range(5)]
@@ -103,7 +103,7 @@ def test_an_alert_shows_its_progress_and_its_obstacle(call: Call, tokens: Tokens
     failed = {"status": "waiting", "last_error": "the answer was 503", "settled_at": None, "attempts": 3}
     silence = {"kind": "telemetry", "subject_id": f"north/{HOSTILE}"}
     Outbox(store).put([alert(1), alert(2, **failed), alert(3, status="given_up", **silence)])
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert re.findall(r'<tr><td>\s*<span class="pill \w+" title="\w+">(.*?)</span>', page) == [
         "Delivered",
         "Waiting",
@@ -112,7 +112,7 @@ def test_an_alert_shows_its_progress_and_its_obstacle(call: Call, tokens: Tokens
     assert "the answer was 503" in page
     assert '<a href="/projects/ops/incidents/i1">' in page
     assert "<img src=x" not in page
-    waiting = shown(call, tokens.root, "?alerts=waiting")
+    waiting = open_page(call, tokens.root, "?alerts=waiting")
     assert "i2" in waiting
     assert "i1" not in waiting
 
@@ -121,7 +121,7 @@ def test_an_alert_about_a_silent_session_links_to_it(call: Call, tokens: Tokens,
     """An alert about one session links to it; an alert about many sessions has no link."""
     silence = {"kind": "telemetry", "subject_id": "north/a/b"}
     Outbox(store).put([alert(1, **silence), alert(2, kind="telemetry", subject_id="ops: many sessions")])
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert 'Silence of <a href="/projects/ops/sessions/a%2Fb?connection=north">a/b</a>' in page
     assert "Silence of ops: many sessions" in page
 
@@ -131,8 +131,8 @@ def test_an_operator_of_one_project_sees_that_one_and_no_alerts(call: Call, toke
     beat(store, "mine", 1)
     beat(store, "theirs", 1, "south", "web")
     Outbox(store).put([alert(1, project="web")])
-    page = shown(call, tokens.ops_reader)
-    assert listed(page) == [("green", "mine")]
+    page = open_page(call, tokens.ops_reader)
+    assert status_rows(page) == [("green", "mine")]
     assert "Only operators of all projects" in page
     assert "i1" not in page
     assert call("GET", f"{PAGE}?project=web", headers=cookie(signed_in(call, tokens.ops_reader))).status_code == 403
@@ -140,7 +140,7 @@ def test_an_operator_of_one_project_sees_that_one_and_no_alerts(call: Call, toke
 
 def test_an_empty_server_explains_what_is_watched(call: Call, tokens: Tokens) -> None:
     """An empty list is common and needs an explanation."""
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert figures(page) == ["0", "0", "0"]
     assert "from its first exchange" in page
     assert "No alerts yet" in page
@@ -149,7 +149,7 @@ def test_an_empty_server_explains_what_is_watched(call: Call, tokens: Tokens) ->
 def test_hostile_ids_are_escaped(call: Call, tokens: Tokens, store: Store) -> None:
     """Session ids are chosen by agents and must be escaped."""
     beat(store, HOSTILE, 1)
-    page = shown(call, tokens.root)
+    page = open_page(call, tokens.root)
     assert "<img src=x" not in page
     assert '&lt;img src=x onerror=alert(1)&gt;<span class="code-point">U+202E</span>' in page
 

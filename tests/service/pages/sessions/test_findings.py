@@ -84,14 +84,14 @@ def diagnosis_of(events: Sequence[AgentEvent], session: str = "s", **fields: Any
     return msgspec.structs.replace(record, **fields)
 
 
-def told(raw: Mapping[int, Json], session: str = "s") -> list[AgentEvent]:
+def session_events(raw: Mapping[int, Json], session: str = "s") -> list[AgentEvent]:
     """Return events of a session at the given seconds."""
-    return [event(session, second, **one) for second, one in sorted(raw.items())]
+    return [event(session, second, **fields) for second, fields in sorted(raw.items())]
 
 
 def session_of(raw: Mapping[int, Json], **fields: Any) -> list[tuple[str, Record]]:
     """Store a diagnosed session of three turns, which begin after 60, 120 and 180 seconds."""
-    events = told(raw)
+    events = session_events(raw)
     turns = [("exchanges", exchange("s", number)) for number in (1, 2, 3)]
     return [*turns, *(("agent-events", one) for one in events), ("diagnoses", diagnosis_of(events, **fields))]
 
@@ -219,7 +219,7 @@ def test_events_outside_turns_are_marked(store: Store, look: Look, call: Call, t
     """Findings before the first turn, or without any turn, must be marked as well."""
     filled(store, *session_of({1: {"event": "memory_event", "action": "miss"}, **FINE}))
     assert steps_of(look(LINKS.session("ops", "s")))[0]
-    events = told({1: {"event": "memory_event", "action": "miss"}}, "quiet")
+    events = session_events({1: {"event": "memory_event", "action": "miss"}}, "quiet")
     filled(store, ("agent-events", events[0]), ("diagnoses", diagnosis_of(events, "quiet")))
     assert list(steps_of(look(LINKS.session("ops", "quiet"))).values()) == [True]
     for session in ("s", "quiet"):
@@ -229,7 +229,9 @@ def test_events_outside_turns_are_marked(store: Store, look: Look, call: Call, t
 
 def test_events_after_the_diagnosis_are_not_marked(store: Store, look: Look) -> None:
     """Marks belong to recorded findings, and the next diagnosis covers the new events."""
-    events = told({**FINE, 183: {"event": "memory_event", "action": "miss"}, 184: {"event": "memory_event", "action": "lost"}})
+    events = session_events(
+        {**FINE, 183: {"event": "memory_event", "action": "miss"}, 184: {"event": "memory_event", "action": "lost"}}
+    )
     turns = [("exchanges", exchange("s", number)) for number in (1, 2, 3)]
     filled(store, *turns, *(("agent-events", one) for one in events), ("diagnoses", diagnosis_of(events[:-1])))
     assert sum(steps_of(look(LINKS.session("ops", "s"))).values()) == 1
@@ -238,7 +240,7 @@ def test_events_after_the_diagnosis_are_not_marked(store: Store, look: Look) -> 
 def test_an_older_diagnosis_is_marked_by_the_current_rule(store: Store, call: Call, tokens: Tokens) -> None:
     """Before version 2, the evidence of a cost explosion was the first events of the session, which were harmless."""
     raw = {**FINE, **WRONG["cost_explosion"]}
-    events = told(raw)
+    events = session_events(raw)
     (cause,) = diagnosis_of(events).failure_causes
     first = tuple({"seq": one.seq, "event_id": one.event_id} for one in events[:3])
     old = msgspec.structs.replace(
@@ -251,7 +253,7 @@ def test_an_older_diagnosis_is_marked_by_the_current_rule(store: Store, call: Ca
 
 def test_a_finding_with_deleted_events_says_so(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
     """Only events of the finding may be marked."""
-    remaining, wrong = told(FINE), told(WRONG["infinite_tool_loop"])
+    remaining, wrong = session_events(FINE), session_events(WRONG["infinite_tool_loop"])
     turns = [("exchanges", exchange("s", number)) for number in (1, 2, 3)]
     filled(store, *turns, *(("agent-events", one) for one in remaining), ("diagnoses", diagnosis_of([*remaining, *wrong])))
     page = look(LINKS.session("ops", "s"))

@@ -36,12 +36,12 @@ JUDGED: dict[str, Any] = {
 HOSTILE = '<script>alert(1)</script>\u202etxt.exe {{ 7 * 7 }} " onload=x'
 
 
-def told(page: str, *words: str) -> None:
+def assert_in_order(page: str, *texts: str) -> None:
     """Assert that the texts are on the page in this order."""
-    position = 0
-    for text in words:
-        assert text in page[position:], text
-        position = page.index(text, position) + len(text)
+    end = 0
+    for text in texts:
+        assert text in page[end:], text
+        end = page.index(text, end) + len(text)
 
 
 def talk(store: Store, session: str = "s", turns: int = 2, **fields: Any) -> None:
@@ -78,7 +78,7 @@ def test_a_conversation_is_shown_in_order(store: Store, look: Look) -> None:
         labels=(Label(name="agent_version", value="7"),),
     )
     page = look(LINKS.session("ops", "s"))
-    told(
+    assert_in_order(
         page,
         "<h1>Session <bdi>s</bdi>",
         "Turn 1",
@@ -92,8 +92,8 @@ def test_a_conversation_is_shown_in_order(store: Store, look: Look) -> None:
         "Question 2?",
         "Answer 2.",
     )
-    told(page, "Cost of judging", "$0.25", "Tokens of the agent", ">20<", "14 in, 6 out")
-    told(page, "About this session", "local", "sonnet-5", "agent_version", "7")
+    assert_in_order(page, "Cost of judging", "$0.25", "Tokens of the agent", ">20<", "14 in, 6 out")
+    assert_in_order(page, "About this session", "local", "sonnet-5", "agent_version", "7")
     for number in (1, 2):
         assert LINKS.exchange("ops", score("s", number).score_id, score("s", number).exchange_at).replace("&", "&amp;") in page
 
@@ -108,7 +108,9 @@ def test_events_are_shown_with_their_turn_in_order_of_time(store: Store, look: L
     ]
     put(store, "agent-events", events)
     page = look(LINKS.session("ops", "s"))
-    told(page, "Before the first turn", "session_start", "Turn 1", "tool_call", "search", "Turn 2", "tool_output", "failed")
+    assert_in_order(
+        page, "Before the first turn", "session_start", "Turn 1", "tool_call", "search", "Turn 2", "tool_output", "failed"
+    )
 
 
 def test_an_event_that_names_its_exchange_is_shown_there(store: Store, look: Look) -> None:
@@ -183,14 +185,14 @@ def test_an_open_session_is_marked(store: Store, look: Look) -> None:
     put(store, "exchanges", [closing("s", 3)])
     page = look(LINKS.session("ops", "s"))
     assert "Still open" not in page
-    told(page, "ended", "Closed", "its sender, a command or an operator ended it")
+    assert_in_order(page, "ended", "Closed", "its sender, a command or an operator ended it")
 
 
 def test_deleted_texts_leave_the_findings(store: Store, look: Look) -> None:
     """Retention deletes texts earlier than scores."""
     put(store, "scores", [score("s", 1, **JUDGED)])
     page = look(LINKS.session("ops", "s"))
-    told(page, "Turn 1", "0.52", "The texts were deleted.")
+    assert_in_order(page, "Turn 1", "0.52", "The texts were deleted.")
 
 
 def test_omitted_text_is_counted_and_linked(store: Store, look: Look) -> None:
@@ -205,7 +207,7 @@ def test_omitted_text_is_counted_and_linked(store: Store, look: Look) -> None:
     put(store, "exchanges", [redacted_exchange])
     put(store, "scores", [score("s", 1)])
     page = look(LINKS.session("ops", "s"))
-    told(
+    assert_in_order(
         page,
         f"Cut after {MAX_TEXT_LENGTH // 1000}\u202f{MAX_TEXT_LENGTH % 1000:03} of",
         "Download the full text",
@@ -237,7 +239,7 @@ def test_a_session_links_to_neighbouring_sessions_of_its_agent(store: Store, loo
         at = START + timedelta(hours=number)
         put(store, "exchanges", [exchange(session, 1, agent=agent, occurred_at=at, ingested_at=at)])
     page = look(LINKS.session("ops", "three"))
-    told(
+    assert_in_order(
         page,
         f'rel="prev" href="{LINKS.session("ops", "one", "local")}"',
         f'rel="next" href="{LINKS.session("ops", "four", "local")}"',
@@ -253,7 +255,7 @@ def test_a_finished_session_shows_its_run(call: Call, tokens: Tokens, loop: asyn
     loop.run(engine.wait_until_drained())
     until(lambda: call("GET", "/api/audit/ops/runs", tokens.root).json()["runs"], "the diagnosis")
     page = look(LINKS.session("ops", "a/b c"))
-    told(page, "<h1>Session <bdi>a/b c</bdi>", LINKS.run("ops", "run_001"))
+    assert_in_order(page, "<h1>Session <bdi>a/b c</bdi>", LINKS.run("ops", "run_001"))
     assert LINKS.session("ops", "a/b c", "north") in look(LINKS.run("ops", "run_001"))
 
 
@@ -273,7 +275,7 @@ def test_an_ambiguous_id_offers_the_visible_sessions(call: Call, tokens: Tokens,
     talk(store)
     talk(store, connection="south", project="web")
     page = look("/sessions/s")
-    told(page, "2 connections have a session with this id")
+    assert_in_order(page, "2 connections have a session with this id")
     assert LINKS.session("ops", "s", "local") in page
     assert LINKS.session("web", "s", "south") in page
     reader = cookie(signed_in(call, tokens.ops_reader))

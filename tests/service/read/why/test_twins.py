@@ -14,14 +14,14 @@ from service.read.why import find_related, find_suspected_cause
 DAY = datetime(2026, 10, 28, tzinfo=UTC)
 
 
-def one(name: str, evidence: dict[str, Any] | None = None, **fields: Any) -> Incident:
-    """An incident that began on a day and goes on."""
+def ongoing_incident(name: str, evidence: dict[str, Any] | None = None, **fields: Any) -> Incident:
+    """Return an incident that began on `DAY` and still lasted five days later."""
     return build_incident(
         evidence, **{"incident_id": name, "first_day": DAY, "checked_at": DAY + timedelta(days=5), "cause": None, **fields}
     )
 
 
-SPIKE = one("spike", {"exchanges": [build_example("e", "s")]}, type="anomaly_spike", tier=None)
+SPIKE = ongoing_incident("spike", {"exchanges": [build_example("e", "s")]}, type="anomaly_spike", tier=None)
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,18 @@ SPIKE = one("spike", {"exchanges": [build_example("e", "s")]}, type="anomaly_spi
 )
 def test_a_twin_is_of_the_project_the_days_and_the_agent(fields: dict[str, Any], is_twin: bool) -> None:
     """Two incidents of one fall are found by different rules; two falls of different agents are not the same."""
-    assert bool(find_related(SPIKE, [one("drift", **fields)])) == is_twin
+    assert bool(find_related(SPIKE, [ongoing_incident("drift", **fields)])) == is_twin
 
 
 def test_a_first_day_of_versions_before_is_that_of_the_evidence() -> None:
     """Their records have no field for it."""
-    assert find_related(SPIKE, [one("drift", first_day=None)])
+    assert find_related(SPIKE, [ongoing_incident("drift", first_day=None)])
 
 
 def test_the_cause_of_a_related_incident_is_suspected_unless_they_disagree() -> None:
     """A twin's cause is only suspected, so an incident with its own cause keeps that."""
-    agent, judge = one("a", cause="agent"), one("j", cause="judge")
-    assert find_suspected_cause(SPIKE, [one("n"), agent]) == agent
+    agent, judge = ongoing_incident("a", cause="agent"), ongoing_incident("j", cause="judge")
+    assert find_suspected_cause(SPIKE, [ongoing_incident("n"), agent]) == agent
     assert find_suspected_cause(SPIKE, [agent, judge]) is None
-    assert find_suspected_cause(SPIKE, [one("n")]) is None
+    assert find_suspected_cause(SPIKE, [ongoing_incident("n")]) is None
     assert find_suspected_cause(agent, [judge]) is None

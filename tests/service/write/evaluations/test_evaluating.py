@@ -1,4 +1,4 @@
-"""Evaluating in this process: judged, reused, stopped, killed, and taken up again; one by one and in batches."""
+"""Evaluations of the command: new ones, reused ones, and ones continued after a stop or kill, with single calls and batches."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def simulator(nobody: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
 
 
 @contextmanager
-def prepared(database: Path, *plans: Plan, **how: bool) -> Iterator[tuple[Workspace, Prepared]]:
+def prepared(database: Path, *plans: Plan, **options: bool) -> Iterator[tuple[Workspace, Prepared]]:
     """Prepare evaluations over an open file."""
     with open_workspace(Settings(database=database), writes=True) as workspace:
         catch_up(workspace)
@@ -82,15 +82,17 @@ def prepared(database: Path, *plans: Plan, **how: bool) -> Iterator[tuple[Worksp
                 "Judge it.",
                 SessionSelection(),
                 workspace.now(),
-                **how,
+                **options,
             ),
         )
 
 
-def made(database: Path, *plans: Plan, report: Callable[[Progress], None] = lambda _: None, **how: Any) -> list[Evaluated]:
+def evaluate_sessions(
+    database: Path, *plans: Plan, report: Callable[[Progress], None] = lambda _: None, **options: Any
+) -> list[Evaluated]:
     """Evaluate the sessions and return the results."""
-    with prepared(database, *plans, **how) as (workspace, found):
-        return evaluate(workspace, workspace.settings, found, report)
+    with prepared(database, *plans, **options) as (workspace, preparation):
+        return evaluate(workspace, workspace.settings, preparation, report)
 
 
 def judgements(database: Path) -> list[Judgement]:
@@ -101,7 +103,7 @@ def judgements(database: Path) -> list[Judgement]:
 
 
 def subjects(store: Store) -> list[dict[str, str]]:
-    """Everything that was ever judged."""
+    """Return the connection and id of everything that was judged."""
     rows = store.cursor().execute("SELECT DISTINCT connection, subject_id FROM log.judgements").fetchall()
     return [{"connection": connection, "subject_id": subject} for connection, subject in rows]
 
@@ -112,9 +114,9 @@ def counts(database: Path) -> tuple[int, int]:
         return store.end_of("evaluation-requests"), store.end_of("evaluations")
 
 
-def by_type(kind: str, **said: Any) -> Plan:
-    """A plan whose judge is asked in this way."""
-    return plan(judge={"judge_id": "x", "model": HAIKU, "type": kind}, **said)
+def by_type(judge_type: str, **fields: Any) -> Plan:
+    """Return a plan whose judge has this type."""
+    return plan(judge={"judge_id": "x", "model": HAIKU, "type": judge_type}, **fields)
 
 
 class Once:
@@ -126,45 +128,48 @@ class Once:
         self._sent = False
 
     def __call__(self, progress: Progress) -> None:
-        """Hear of progress."""
+        """Send the signal once the condition holds."""
         if not self._sent and self._is_time(progress):
             self._sent = True
             os.kill(os.getpid(), self._number)
 
 
-def told(found: Sequence[Evaluated]) -> list[tuple[str, int, str, bool]]:
-    """Session, repetition, status and whether it was reused."""
-    return [(one.evaluation.session_id, one.evaluation.repetition, one.evaluation.status, one.reused) for one in found]
+def summarize_results(results: Sequence[Evaluated]) -> list[tuple[str, int, str, bool]]:
+    """Return the session, repetition, status and reuse of each result."""
+    return [
+        (result.evaluation.session_id, result.evaluation.repetition, result.evaluation.status, result.reused)
+        for result in results
+    ]
 
 
 def test_every_session_is_judged_as_often_as_requested_and_then_reused(database: Path, simulator: RunningJudge) -> None:
     """Progress has the number done and the cost, and a repeated request calls no judge."""
-    heard: list[Progress] = []
-    made_first = made(database, report=heard.append)
+    progress_reports: list[Progress] = []
+    first_results = evaluate_sessions(database, report=progress_reports.append)
 
-    assert told(made_first) == [(f"s{number}", number, "completed", False) for number in range(1, 5)]
-    assert all(one.evaluation.simulated and one.system_prompt.startswith("Judge it.") for one in made_first)
+    assert summarize_results(first_results) == [(f"s{number}", number, "completed", False) for number in range(1, 5)]
+    assert all(result.evaluation.simulated and result.system_prompt.startswith("Judge it.") for result in first_results)
     assert simulator.requests == 3 * SESSIONS
-    last = heard[-1]
+    last = progress_reports[-1]
     assert last.done == 4
     assert last.total == 4
     assert last.answered == 12
     assert last.failed == 0
-    assert last.spent_usd == pytest.approx(sum(one.cost_usd or 0 for one in judgements(database)))
-    assert [one.done for one in heard] == sorted(one.done for one in heard)
+    assert last.spent_usd == pytest.approx(sum(judgement.cost_usd or 0 for judgement in judgements(database)))
+    assert [progress.done for progress in progress_reports] == sorted(progress.done for progress in progress_reports)
 
-    repeated = made(database, report=heard.append)
-    assert told(repeated) == [(f"s{number}", number, "completed", True) for number in range(1, 5)]
-    assert [one.evaluation for one in made_first] == [one.evaluation for one in repeated]
+    repeated = evaluate_sessions(database, report=progress_reports.append)
+    assert summarize_results(repeated) == [(f"s{number}", number, "completed", True) for number in range(1, 5)]
+    assert [result.evaluation for result in first_results] == [result.evaluation for result in repeated]
     assert simulator.requests == 12
-    assert heard[-1] == last
+    assert progress_reports[-1] == last
 
 
 @pytest.mark.usefixtures("nobody")
 def test_without_a_judge_nothing_is_written(database: Path) -> None:
     """Without a judge, a request would become a failed evaluation."""
     with pytest.raises(SettingsError, match="there is no judge") as caught:
-        made(database)
+        evaluate_sessions(database)
     assert "ANTHROPIC_API_KEY" in caught.value.hint
     assert counts(database) == (0, 0)
 
@@ -172,15 +177,15 @@ def test_without_a_judge_nothing_is_written(database: Path) -> None:
 @pytest.mark.usefixtures("nobody")
 def test_without_a_judge_earlier_requests_are_left_alone(database: Path) -> None:
     """Requests left by an earlier command must not fail for lack of a judge, so the command refuses to start."""
-    with prepared(database) as (workspace, found):
-        filled(workspace.store, ("evaluation-requests", found.requests[0]))
-    with prepared(database, by_type("recorded", repetitions=1)) as (workspace, found):
-        assert found.estimate.evaluations == 4
-        assert found.estimate.calls == 0
-        assert found.estimate.left_over == 1
-        assert "1 more evaluation that an interrupted command" in describe_estimate(found, is_capped=True)
+    with prepared(database) as (workspace, preparation):
+        filled(workspace.store, ("evaluation-requests", preparation.requests[0]))
+    with prepared(database, by_type("recorded", repetitions=1)) as (workspace, preparation):
+        assert preparation.estimate.evaluations == 4
+        assert preparation.estimate.calls == 0
+        assert preparation.estimate.left_over == 1
+        assert "1 more evaluation that an interrupted command" in describe_estimate(preparation, is_capped=True)
         with pytest.raises(SettingsError, match="there is no judge"):
-            evaluate(workspace, workspace.settings, found, lambda _: None)
+            evaluate(workspace, workspace.settings, preparation, lambda _: None)
     assert counts(database) == (1, 0)
 
 
@@ -195,46 +200,46 @@ def test_without_open_questions_no_judge_is_needed(
     with monkeypatch.context() as patched:
         patched.setattr(Engine, "start", killed)
         with pytest.raises(KeyboardInterrupt):
-            made(database, by_type("batch"))
+            evaluate_sessions(database, by_type("batch"))
     assert counts(database) == (0, 0)
     assert len(judgements(database)) == simulator.requests == 12
     monkeypatch.delenv("ANTHROPIC_BASE_URL")
 
-    recorded = made(database, by_type("recorded"))
-    assert [(one.evaluation.status, one.evaluation.successful_iterations, one.reused) for one in recorded] == [
+    recorded = evaluate_sessions(database, by_type("recorded"))
+    assert [(result.evaluation.status, result.evaluation.successful_iterations, result.reused) for result in recorded] == [
         ("completed", 3, False)
     ] * 4
-    assert [one.reused for one in made(database)] == [True] * 4
+    assert [result.reused for result in evaluate_sessions(database)] == [True] * 4
     assert simulator.requests == 12
 
 
 def test_a_failed_call_is_reported_and_repeated_on_request(database: Path, simulator: RunningJudge) -> None:
     """The evaluation uses the received answers; failed calls can be repeated later."""
     simulator.reset(",".join(["answer", "refusal", "answer"] * SESSIONS))
-    heard: list[Progress] = []
-    first_result = made(database, report=heard.append)
-    failed = sum(one.evaluation.configured_repetitions - one.evaluation.successful_iterations for one in first_result)
+    progress_reports: list[Progress] = []
+    first_result = evaluate_sessions(database, report=progress_reports.append)
+    failed = sum(result.evaluation.configured_repetitions - result.evaluation.successful_iterations for result in first_result)
 
-    assert failed == heard[-1].failed == 4
-    assert sum("failed and was excluded" in words for one in first_result for words in one.evaluation.warnings) == 4
+    assert failed == progress_reports[-1].failed == 4
+    assert sum("failed and was excluded" in words for result in first_result for words in result.evaluation.warnings) == 4
     simulator.reset("answer")
-    retried = made(database, retry_failed=True)
+    retried = evaluate_sessions(database, retry_failed=True)
     assert simulator.requests == 4
-    assert [one.evaluation.successful_iterations for one in retried] == [3] * 4
-    assert {one.reused for one in retried if one.evaluation.revision} == {False}
+    assert [result.evaluation.successful_iterations for result in retried] == [3] * 4
+    assert {result.reused for result in retried if result.evaluation.revision} == {False}
 
 
 def test_a_failed_attempt_keeps_the_previous_result_and_says_so(database: Path, simulator: RunningJudge) -> None:
     """The caller gets the earlier result, marked as not being the requested attempt."""
-    first = made(database)
+    first = evaluate_sessions(database)
     simulator.reset("refusal")
-    failed_attempt = made(database, takes_simulated=False)
-    assert [(*one.evaluation.warnings, LATER_ATTEMPT_FAILED) for one in first] == [
-        one.evaluation.warnings for one in failed_attempt
+    failed_attempt = evaluate_sessions(database, takes_simulated=False)
+    assert [(*result.evaluation.warnings, LATER_ATTEMPT_FAILED) for result in first] == [
+        result.evaluation.warnings for result in failed_attempt
     ]
-    assert [one.evaluation.final_score for one in first] == [one.evaluation.final_score for one in failed_attempt]
+    assert [result.evaluation.final_score for result in first] == [result.evaluation.final_score for result in failed_attempt]
     assert counts(database) == (2 * SESSIONS, 2 * SESSIONS)
-    assert [one.reused for one in made(database)] == [True] * SESSIONS
+    assert [result.reused for result in evaluate_sessions(database)] == [True] * SESSIONS
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -246,19 +251,20 @@ def test_a_stop_keeps_recorded_answers_and_the_next_call_continues(
     before = signal.getsignal(number)
 
     with pytest.raises(StoppedError):
-        made(database, report=Once(number, lambda progress: progress.answered >= 5))
+        evaluate_sessions(database, report=Once(number, lambda progress: progress.answered >= 5))
     assert signal.getsignal(number) == before
     recorded = judgements(database)
-    assert {one.outcome for one in recorded} == {"answered"}
+    assert {judgement.outcome for judgement in recorded} == {"answered"}
     assert 5 <= len(recorded) == simulator.requests < 3 * SESSIONS
     simulator.reset("answer")
 
     with prepared(database) as (workspace, preparation):
         assert preparation.estimate.calls == 3 * SESSIONS - len(recorded)
         assert len(preparation.taken_up) + len(preparation.reused) == SESSIONS
-        assert [status for _, _, status, _ in told(evaluate(workspace, workspace.settings, preparation, lambda _: None))] == [
-            "completed"
-        ] * SESSIONS
+        assert [
+            status
+            for _, _, status, _ in summarize_results(evaluate(workspace, workspace.settings, preparation, lambda _: None))
+        ] == ["completed"] * SESSIONS
     assert simulator.requests == 3 * SESSIONS - len(recorded)
     assert counts(database) == (SESSIONS, SESSIONS)
 
@@ -281,39 +287,39 @@ def test_a_request_that_became_a_dead_letter_is_named(
         assert "dead-letters list --stage evaluation" in caught.value.hint
     monkeypatch.undo()
     monkeypatch.setenv("ANTHROPIC_BASE_URL", simulator.base_url)
-    repeated = made(database)
-    assert [one.reused for one in repeated] == [True, False, True, True]
-    assert [one.evaluation.status for one in repeated] == ["completed"] * 4
+    repeated = evaluate_sessions(database)
+    assert [result.reused for result in repeated] == [True, False, True, True]
+    assert [result.evaluation.status for result in repeated] == ["completed"] * 4
 
 
 def test_a_batch_judge_is_asked_once_at_half_the_price(database: Path, simulator: RunningJudge) -> None:
     """The stage uses the recorded answers of the batch and makes no calls."""
-    heard: list[Progress] = []
-    result = made(database, by_type("batch"), report=heard.append)
+    progress_reports: list[Progress] = []
+    result = evaluate_sessions(database, by_type("batch"), report=progress_reports.append)
 
     recorded = judgements(database)
-    assert {(one.outcome, one.batched) for one in recorded} == {("answered", True)}
+    assert {(judgement.outcome, judgement.batched) for judgement in recorded} == {("answered", True)}
     assert len(recorded) == 12
     assert simulator.requests == 12
-    assert [one.evaluation.status for one in result] == ["completed"] * 4
-    assert heard[-1].answered == 12
-    assert heard[-1].failed == 0
-    batched = sum(one.cost_usd or 0 for one in recorded)
+    assert [result.evaluation.status for result in result] == ["completed"] * 4
+    assert progress_reports[-1].answered == 12
+    assert progress_reports[-1].failed == 0
+    batched = sum(judgement.cost_usd or 0 for judgement in recorded)
     with Store(database) as store:
         reserved = store.cursor().execute("SELECT count(*) FROM log.reservations").fetchone()
     assert reserved == (12,)
-    assert [one.reused for one in made(database)] == [True] * 4, "live or in batches: the same evaluation"
-    assert batched == pytest.approx(sum(one.evaluation.cost_usd or 0 for one in result))
+    assert [result.reused for result in evaluate_sessions(database)] == [True] * 4, "live or in batches: the same evaluation"
+    assert batched == pytest.approx(sum(result.evaluation.cost_usd or 0 for result in result))
 
 
 def test_evaluations_with_equal_questions_in_batches_get_an_answer_each(database: Path, simulator: RunningJudge) -> None:
     """Two ways of putting answers together are two evaluations, and a batch takes a question once."""
-    results = made(
+    results = evaluate_sessions(
         database, by_type("batch", repetitions=1), by_type("batch", repetitions=1, judge_run_id="mean", method="mean")
     )
-    assert len({one.evaluation.evaluation_id for one in results}) == 8
-    assert [one.evaluation.status for one in results] == ["completed"] * 8
-    assert {one.batched for one in judgements(database)} == {True}
+    assert len({result.evaluation.evaluation_id for result in results}) == 8
+    assert [result.evaluation.status for result in results] == ["completed"] * 8
+    assert {judgement.batched for judgement in judgements(database)} == {True}
     assert simulator.requests == 8
 
 
@@ -332,15 +338,15 @@ def test_an_interrupted_batch_is_resumed_and_paid_once(
     with monkeypatch.context() as patched:
         patched.setattr(DurableBudget, "record_judgement", cut_short)
         with pytest.raises(KeyboardInterrupt):
-            made(database, by_type("batch"))
+            evaluate_sessions(database, by_type("batch"))
     assert counts(database) == (0, 0)
     assert simulator.requests == 12
     assert journal_of(database).exists()
 
-    result = made(database, by_type("batch"))
+    result = evaluate_sessions(database, by_type("batch"))
     assert simulator.requests == 12
-    assert Counter(one.outcome for one in judgements(database)) == {"answered": 12}
-    assert [one.evaluation.successful_iterations for one in result] == [3] * 4
+    assert Counter(judgement.outcome for judgement in judgements(database)) == {"answered": 12}
+    assert [result.evaluation.successful_iterations for result in result] == [3] * 4
 
 
 def test_a_stop_cancels_a_batch(database: Path, simulator: RunningJudge) -> None:
@@ -354,12 +360,12 @@ def test_a_stop_cancels_a_batch(database: Path, simulator: RunningJudge) -> None
     stopping = threading.Thread(target=stop)
     stopping.start()
     with pytest.raises(StoppedError):
-        made(database, by_type("batch"))
+        evaluate_sessions(database, by_type("batch"))
     stopping.join()
     assert counts(database) == (0, 0)
     assert not judgements(database)
     simulator.reset("answer")
-    assert [one.evaluation.status for one in made(database, by_type("batch"))] == ["completed"] * 4
+    assert [result.evaluation.status for result in evaluate_sessions(database, by_type("batch"))] == ["completed"] * 4
 
 
 @pytest.fixture(scope="module")
@@ -377,21 +383,21 @@ def test_a_kill_loses_no_recorded_answer(children: Nursery, database: Path, tmp_
         home = Home(tmp_path, ANTHROPIC_BASE_URL=judge.base_url)
         command = ("evaluate", "--case", "case.yaml", "--profile", "profile.yaml", "--yes", "--output", "json")
         write_files(tmp_path, kind)
-        command = tuple(str(tmp_path / one) if one.endswith(".yaml") else one for one in command)
+        command = tuple(str(tmp_path / argument) if argument.endswith(".yaml") else argument for argument in command)
 
         child = children.start(home, *command)
         until(lambda: judge.requests > 2 or child.ended, "the judge to be asked")
         assert child.kill() == -signal.SIGKILL, child.logged
-        before = {one.fingerprint for one in judgements(database) if one.outcome == "answered"}
+        before = {judgement.fingerprint for judgement in judgements(database) if judgement.outcome == "answered"}
         code, printed = children.run(home, *command)
 
     assert code == 0, home.log.read_text()
     recorded = judgements(database)
-    answers = [one for one in recorded if one.outcome == "answered"]
-    assert len(answers) == len({one.fingerprint for one in answers}) == 12, "each question is answered once"
-    assert before <= {one.fingerprint for one in answers}
+    answers = [judgement for judgement in recorded if judgement.outcome == "answered"]
+    assert len(answers) == len({judgement.fingerprint for judgement in answers}) == 12, "each question is answered once"
+    assert before <= {judgement.fingerprint for judgement in answers}
     # A call that was under way when the process was killed is asked again, and charged.
-    cut_off = sum(one.outcome == "interrupted" for one in recorded)
+    cut_off = sum(judgement.outcome == "interrupted" for judgement in recorded)
     assert judge.requests <= 12 + cut_off
     assert cut_off <= SESSIONS, "sessions are judged side by side, each one's iterations one after the other"
     assert counts(database) == (4, 4)

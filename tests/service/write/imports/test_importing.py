@@ -73,26 +73,26 @@ def workspace(tmp_path: Path, times: Times) -> Iterator[Workspace]:
         yield opened
 
 
-def asked(workspace: Workspace) -> list[str]:
+def user_messages(workspace: Workspace) -> list[str]:
     """Return the user messages of the stored exchanges."""
     with closing(workspace.store.cursor()) as cursor:
         return [text for (text,) in cursor.execute("SELECT user_message FROM log.exchanges ORDER BY ALL").fetchall()]
 
 
-def unchanged(workspace: Workspace, path: Path, agent: str | None = None) -> int:
-    """Import a file; answers whether it was passed over."""
+def count_unchanged(workspace: Workspace, path: Path, agent: str | None = None) -> int:
+    """Import a file; return the number of files that were skipped as unchanged."""
     return Importer(workspace, agent=agent).import_transcripts(OPENCLAW, [path]).unchanged
 
 
 def test_a_file_is_read_again_with_other_settings(workspace: Workspace, transcript: Path, times: Times) -> None:
     """Other settings would give other records, and a file with pending revisions is not complete."""
-    assert unchanged(workspace, transcript) == 0
-    assert unchanged(workspace, transcript) == 0
+    assert count_unchanged(workspace, transcript) == 0
+    assert count_unchanged(workspace, transcript) == 0
     times.now += timedelta(hours=2)
-    assert unchanged(workspace, transcript) == 0
-    assert asked(workspace) == ["Is the backup healthy?"]
-    assert unchanged(workspace, transcript) == 1
-    assert unchanged(workspace, transcript, agent="other") == 0
+    assert count_unchanged(workspace, transcript) == 0
+    assert user_messages(workspace) == ["Is the backup healthy?"]
+    assert count_unchanged(workspace, transcript) == 1
+    assert count_unchanged(workspace, transcript, agent="other") == 0
 
 
 def test_a_file_that_grows_during_reading_is_read_again(
@@ -110,9 +110,9 @@ def test_a_file_that_grows_during_reading_is_read_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(importing, "read_transcripts", growing)
-        assert unchanged(workspace, transcript) == 0
-    assert unchanged(workspace, transcript) == 0
-    assert asked(workspace) == ["And the one of db3?", "Is the backup healthy?"]
+        assert count_unchanged(workspace, transcript) == 0
+    assert count_unchanged(workspace, transcript) == 0
+    assert user_messages(workspace) == ["And the one of db3?", "Is the backup healthy?"]
 
 
 def test_a_follower_notices_silence_and_survives_a_missing_folder(
@@ -127,7 +127,7 @@ def test_a_follower_notices_silence_and_survives_a_missing_folder(
     def looking(source: Any, paths: Iterable[Path]) -> list[Path]:
         number = next(looks)
         if number == 1:
-            assert asked(workspace) == []
+            assert user_messages(workspace) == []
             root.rename(aside)
         elif number == 2:
             aside.rename(root)
@@ -138,5 +138,5 @@ def test_a_follower_notices_silence_and_survives_a_missing_folder(
 
     monkeypatch.setattr(type(OPENCLAW), "files_in", looking)
     _follow(workspace, OPENCLAW, [root], ImportOptions(as_json=True), 0.001)
-    assert asked(workspace) == ["Is the backup healthy?"]
+    assert user_messages(workspace) == ["Is the backup healthy?"]
     assert transcript.exists()

@@ -43,8 +43,8 @@ def lines(*events: dict[str, object]) -> bytes:
     return b"".join(json.dumps(event).encode() + b"\n" for event in events)
 
 
-def made(kind: str, path: Path) -> Path:
-    """A file of a kind."""
+def write_input_file(kind: str, path: Path) -> Path:
+    """Write the rows to a file of this format, and return its path."""
     if kind == "a Parquet file":
         pl.DataFrame(ROWS).write_parquet(path)
     elif kind == "CSV":
@@ -96,7 +96,7 @@ def test_a_file_of_another_kind_is_refused_in_one_line(driftline: Command, tmp_p
     """A Parquet file used to give a thousand dead letters."""
     if (reader, kind) == ("import openclaw", "a SQLite database"):
         return  # it may be a database of OpenClaw's
-    path = made(kind, tmp_path / "given.jsonl")
+    path = write_input_file(kind, tmp_path / "given.jsonl")
     code, out, err = driftline(*READERS[reader], str(path))
     assert code == 2
     assert out == ""
@@ -111,7 +111,7 @@ def test_a_file_of_another_kind_is_refused_in_one_line(driftline: Command, tmp_p
 def test_a_settings_file_of_another_kind_is_refused_too(driftline: Command, tmp_path: Path, command: str, kind: str) -> None:
     """The error must name the wrong kind of file instead of an encoding problem."""
     (tmp_path / "c.yaml").write_text(json.dumps(CASE))
-    path = made(kind, tmp_path / "given.yaml")
+    path = write_input_file(kind, tmp_path / "given.yaml")
     code, out, err = driftline(*OF_SETTINGS[command], str(path))
     message = "fields are expected here" if kind == "CSV" else f"is {kind}, not YAML or JSON"
     assert code == 2
@@ -200,7 +200,7 @@ def test_another_file_in_a_folder_is_named_and_skipped(driftline: Command, tmp_p
     folder.mkdir(parents=True)
     good = TRANSCRIPT.encode() if reader == "import openclaw" else lines(EVENT)
     (folder / "good.jsonl").write_bytes(good)
-    broken = made("a Parquet file", folder / "broken.jsonl")
+    broken = write_input_file("a Parquet file", folder / "broken.jsonl")
     code, out, err = driftline(*READERS[reader], str(folder), "--json")
     assert code == 1
     assert sessions_in(reader, out) == 1
