@@ -86,7 +86,7 @@ class Window:
         self._responses.clear()
         self.page.goto(self._site.url + path, wait_until="load")
         # Parts that the page loads from other pages arrive later.
-        expect(self.page.locator("main [data-load]:not([data-came])")).to_have_count(0)
+        expect(self.page.locator("main [data-load]:not([data-loaded])")).to_have_count(0)
         # The SQL page updates its status until the first snapshot is ready.
         expect(self.page.locator("main [data-making]")).to_have_count(0)
         return self.page

@@ -27,6 +27,7 @@ from service.setup.access import Holder
 from service.web.models import IngestBody
 from streams.engine.engine import Engine
 from streams.judges.live import open_live_judge
+from streams.judges.protocol import ModelTraits
 
 NOW = datetime(2026, 11, 2, tzinfo=UTC)
 SESSIONS = 42
@@ -130,7 +131,8 @@ def test_the_bill_as_configured_equals_the_costs_of_the_engine(
     assert price is not None
 
     async def judge_sample(store: Store, url: str) -> None:
-        judge = open_live_judge(None, url, lambda _: (price.cache_minimum, price.switch_off_thinking))
+        traits = ModelTraits(cache_minimum=price.cache_minimum, switch_off_thinking=price.switch_off_thinking)
+        judge = open_live_judge(None, url, lambda _: traits)
         engine = Engine(store, policy, Redactor(policy.redaction), lambda: NOW, judge=judge)
         await engine.start()
         await engine.publish("exchanges", sample)
