@@ -89,8 +89,8 @@ def _check_parameters(name: str, values: Mapping[str, Any] | None) -> tuple[str,
         raise QueryError(f"there is no query {name}", hint=f"Queries: {', '.join(queries())}.")
     parameters = dict(values or {})
     if set(parameters) != set(query.parameters):
-        wanted = ", ".join(query.parameters) or "none"
-        raise QueryError(f"query {name} takes the parameters {wanted}, not {', '.join(parameters) or 'none'}")
+        expected = ", ".join(query.parameters) or "none"
+        raise QueryError(f"query {name} has the parameters {expected}, not {', '.join(parameters) or 'none'}")
     return query.text, parameters
 
 

@@ -105,26 +105,28 @@ def labels_fault(labels: Sequence[Any]) -> str | None:
     """
     if len(labels) > MAX_LABELS:
         return f"has {len(labels)} labels; at most {MAX_LABELS} are allowed"
-    seen: set[str] = set()
+    earlier_names: set[str] = set()
     for label in labels:
         name, text = (label["name"], label["value"]) if isinstance(label, Mapping) else (label.name, label.value)
-        if fault := _name_fault(name, seen):
+        fault = _name_fault(name, earlier_names)
+        if fault:
             return fault
         if not isinstance(text, str):
             return f".{name}: must be a string"
-        if fault := identifier_fault(text, MAX_LABEL):
+        fault = identifier_fault(text, MAX_LABEL)
+        if fault:
             return f".{name}: {fault}"
-        seen.add(name)
+        earlier_names.add(name)
     return None
 
 
-def _name_fault(name: Any, seen: set[str]) -> str | None:
+def _name_fault(name: Any, earlier_names: set[str]) -> str | None:
     if not isinstance(name, str) or not _is_label_name(name):
-        shown = repr(name[:SHOWN]) if isinstance(name, str) else "this"
-        return f"{shown} is not a valid label name: use at most 64 of a-z, 0-9, _ and ., beginning with a letter"
+        quoted_name = repr(name[:SHOWN]) if isinstance(name, str) else "this"
+        return f"{quoted_name} is not a valid label name: use at most 64 of a-z, 0-9, _ and ., beginning with a letter"
     if name in NO_LABELS:
         return f".{name}: is a field of its own, not a label; send it there"
-    return f".{name}: appears twice" if name in seen else None
+    return f".{name}: appears twice" if name in earlier_names else None
 
 
 def _check_time(name: str, value: datetime, latest: datetime = LATEST) -> None:
@@ -148,23 +150,23 @@ Check = Callable[[Any], None]
 _CHECKS: dict[str, Callable[[str, Any], None]] = {"double": _check_finite, "float": _check_finite, "int": _check_int}
 
 
-def _check_of(avro_type: Any, name: str, named: dict[str, Any]) -> Check | None:
-    """Return the check for values of a type; None if all values are valid. `name` is the field; `named` collects record types."""
+def _check_of(avro_type: Any, name: str, definitions: dict[str, Any]) -> Check | None:
+    """Return the check for values of a type; None if all values are valid. `name` is the field; `definitions` collects record types."""
     if isinstance(avro_type, str):
-        if avro_type in named:
-            return _check_of(named[avro_type], name, named)
+        if avro_type in definitions:
+            return _check_of(definitions[avro_type], name, definitions)
         return functools.partial(_CHECKS[avro_type], name) if avro_type in _CHECKS else None
     if isinstance(avro_type, list):
-        return _check_of(avro_type[1], name, named)
+        return _check_of(avro_type[1], name, definitions)
     if "logicalType" in avro_type:
         return functools.partial(_check_time, name)
     if avro_type["type"] == "array":
-        item_check = _check_of(avro_type["items"], name, named)
+        item_check = _check_of(avro_type["items"], name, definitions)
         return None if item_check is None else functools.partial(_check_items, item_check)
-    named[f"{NAMESPACE}.{avro_type['name']}"] = avro_type
+    definitions[f"{NAMESPACE}.{avro_type['name']}"] = avro_type
     checks: list[tuple[str, Check]] = []
     for field in avro_type["fields"]:
-        check = _check_of(field["type"], f"{name}.{field['name']}", named)
+        check = _check_of(field["type"], f"{name}.{field['name']}", definitions)
         if check is not None:
             checks.append((field["name"], check))
     return functools.partial(_check_record, checks) if checks else None
@@ -177,7 +179,8 @@ def _check_items(check: Check, values: Sequence[Any]) -> None:
 
 def _check_record(checks: Sequence[tuple[str, Check]], fields: dict[str, Any]) -> None:
     for field, check in checks:
-        if (value := fields.get(field)) is not None:
+        value = fields.get(field)
+        if value is not None:
             check(value)
 
 
@@ -190,6 +193,7 @@ def _checks_of(prefix: bytes) -> Check:
 def check_fields(schema: RecordSchema, fields: dict[str, Any]) -> None:
     """Check the times and numbers of a record. Raises BoundsError naming the field that is out of bounds."""
     _checks_of(schema.prefix)(fields)
-    occurred, ingested = fields.get("occurred_at"), fields.get("ingested_at")
+    occurred = fields.get("occurred_at")
+    ingested = fields.get("ingested_at")
     if occurred is not None and ingested is not None:
         _check_time(f"{schema.name}.occurred_at", occurred, ingested + CLOCK_TOLERANCE)

@@ -22,12 +22,12 @@ from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Diagnosis, Exchange
 
-MOST = 10_000
-"""Sessions that are evaluated at once, at most."""
+MAX_SESSIONS = 10_000
+"""Maximum number of sessions that are selected together."""
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
-_ALL = 10 * MOST
-_SHOWN = 100
-"""Characters of a name that a message shows."""
+_ALL = 10 * MAX_SESSIONS
+_MAX_NAME_LENGTH = 100
+"""Characters of a name in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class SessionSelection:
     """The selection of finished sessions that are to be evaluated."""
 
     sessions: Sequence[str] = ()
-    """Ids, alone or as connection/id. Naming sessions gets all of them, so `project` only tells equal ids apart."""
+    """Ids, alone or as connection/id. All named sessions are selected; `project` only distinguishes equal ids."""
     tags: Sequence[str] = ()
     """One of them is enough: on an exchange of the session, or in `tags` of its session_start."""
     project: str | None = None
@@ -46,7 +46,7 @@ class SessionSelection:
     until: datetime | None = None
     """Only sessions that ended before."""
     limit: int = 100
-    """Most sessions, the newest first; those that are named are all taken."""
+    """Maximum number of sessions, newest first. It does not apply to named sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,51 +60,53 @@ class FinishedSession:
     """Event time of the end as it was recorded, UTC."""
 
 
-def finished_sessions(cursor: duckdb.DuckDBPyConnection, wanted: SessionSelection) -> list[FinishedSession]:
+def finished_sessions(cursor: duckdb.DuckDBPyConnection, selection: SessionSelection) -> list[FinishedSession]:
     """Return the selected finished sessions, the last one to end first. A session is finished once its end is recorded.
 
-    Raises InputError for a named session that does not exist, is not finished or is in several connections, and for filters beside names.
+    Raises InputError for a named session that does not exist, is not finished or is in several connections, and for filters together with names.
     """
-    if wanted.sessions and (wanted.tags or wanted.since or wanted.until):
+    if selection.sessions and (selection.tags or selection.since or selection.until):
         raise InputError(
             "sessions are named and also selected by tag or time", hint="Name sessions, or select them by tag or time."
         )
-    named = list(dict.fromkeys(wanted.sessions))
-    if len(named) > MOST or wanted.limit > MOST:
-        raise InputError(f"more than {MOST} sessions are selected", hint="Evaluate them in parts, by tag, project or time.")
+    names = list(dict.fromkeys(selection.sessions))
+    if len(names) > MAX_SESSIONS or selection.limit > MAX_SESSIONS:
+        raise InputError(
+            f"more than {MAX_SESSIONS} sessions are selected", hint="Evaluate them in parts, by tag, project or time."
+        )
     values = {
         # A name with a slash is either connection/id or an id that contains a slash.
-        "sessions": [part for name in named for part in (name, name.partition("/")[2]) if part] or None,
-        "tags": list(wanted.tags) or None,
-        "project": wanted.project,
-        "since": wanted.since,
-        "until": wanted.until,
-        "limit": _ALL if named else wanted.limit,
+        "sessions": [part for name in names for part in (name, name.partition("/")[2]) if part] or None,
+        "tags": list(selection.tags) or None,
+        "project": selection.project,
+        "since": selection.since,
+        "until": selection.until,
+        "limit": _ALL if names else selection.limit,
     }
     sessions = [FinishedSession(**row) for row in query_rows(cursor, "evaluable_sessions", values)]
-    if named:
-        sessions = [session for session in sessions if session.session_id in named or _qualified_name(session) in named]
-        _check_named(cursor, named, wanted, sessions)
+    if names:
+        sessions = [session for session in sessions if session.session_id in names or _qualified_name(session) in names]
+        _check_named(cursor, names, selection, sessions)
     return sessions
 
 
 def _check_named(
-    cursor: duckdb.DuckDBPyConnection, named: Sequence[str], wanted: SessionSelection, sessions: Sequence[FinishedSession]
+    cursor: duckdb.DuckDBPyConnection, names: Sequence[str], selection: SessionSelection, sessions: Sequence[FinishedSession]
 ) -> None:
     """Raise InputError for the first name that does not identify exactly one session."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for session in sessions:
         by_name[session.session_id].append(_qualified_name(session))
         by_name[_qualified_name(session)].append(_qualified_name(session))
-    for name in named:
+    for name in names:
         matches = by_name.get(name, [])
         if not matches:
-            raise _unavailable_error(cursor, name, wanted)
+            raise _unavailable_error(cursor, name, selection)
         if len(matches) > 1:
-            raise InputError(f"session {_shown(name)} is in several connections", hint=f"Name one: {', '.join(matches)}.")
+            raise InputError(f"session {_quote_name(name)} is in several connections", hint=f"Name one: {', '.join(matches)}.")
 
 
-def _unavailable_error(cursor: duckdb.DuckDBPyConnection, name: str, wanted: SessionSelection) -> InputError:
+def _unavailable_error(cursor: duckdb.DuckDBPyConnection, name: str, selection: SessionSelection) -> InputError:
     """Return the error that says why a named session cannot be evaluated."""
     connection, _, session = name.partition("/")
     candidates = [(None, name), (connection, session)]
@@ -112,27 +114,28 @@ def _unavailable_error(cursor: duckdb.DuckDBPyConnection, name: str, wanted: Ses
         row
         for connection, session in candidates
         for row in query_rows(cursor, "open_topics", {"sessions": [session], "connection": connection, "as_of": _LONG_AGO})
-        if not wanted.is_confined or row["project"] == wanted.project
+        if not selection.is_confined or row["project"] == selection.project
     ]
     projects = sorted({row["project"] for row in rows})
     if not rows:
-        return InputError(f"there is no session {_shown(name)}", hint="`driftline runs` lists those that have ended.")
+        return InputError(f"there is no session {_quote_name(name)}", hint="`driftline runs` lists those that have ended.")
     if all(map(is_reserved, projects)):
-        return InputError(f"session {_shown(name)} is a round of anchor judgements", hint="Anchors are not evaluated.")
-    if wanted.project is not None and wanted.project not in projects:
+        return InputError(f"session {_quote_name(name)} is a round of anchor judgements", hint="Anchors are not evaluated.")
+    if selection.project is not None and selection.project not in projects:
         return InputError(
-            f"session {_shown(name)} is not of project {_shown(wanted.project)}", hint=f"It is of {', '.join(projects)}."
+            f"session {_quote_name(name)} does not belong to project {_quote_name(selection.project)}",
+            hint=f"It belongs to {', '.join(projects)}.",
         )
     hint = "End it with `driftline finalize`, or wait until it has been idle for the session gap."
-    return InputError(f"session {_shown(name)} has not ended yet", hint=hint)
+    return InputError(f"session {_quote_name(name)} has not ended yet", hint=hint)
 
 
 def _qualified_name(session: FinishedSession) -> str:
     return f"{session.connection}/{session.session_id}"
 
 
-def _shown(name: str) -> str:
-    return repr(name[:_SHOWN])
+def _quote_name(name: str) -> str:
+    return repr(name[:_MAX_NAME_LENGTH])
 
 
 BATCH_SESSIONS = 50

@@ -64,45 +64,52 @@ def delete_flushed(connection: duckdb.DuckDBPyConnection, topic: str, starts: Ma
 
 def delete_tables(connection: duckdb.DuckDBPyConnection, tables: Sequence[str]) -> None:
     """Delete every row of the named tables."""
-    named = {schema.table: schema for schema in current_schemas().values()}
+    schemas = {schema.table: schema for schema in current_schemas().values()}
     for table in tables:
-        connection.execute(f"DELETE FROM {full_name(named[table])}")
+        connection.execute(f"DELETE FROM {full_name(schemas[table])}")
 
 
 def delete_derived(
-    connection: duckdb.DuckDBPyConnection, tables: Sequence[str], but: str, stages: Sequence[str], consumers: Sequence[str]
+    connection: duckdb.DuckDBPyConnection,
+    tables: Sequence[str],
+    except_stage: str,
+    stages: Sequence[str],
+    consumers: Sequence[str],
 ) -> None:
     """Delete the rows that stages derived, their states and their watermarks.
 
-    Sessions with a state in the stage `but` keep their rows and states. The states of `stages` and the watermarks of `consumers` stay.
+    Sessions with a state in the stage `except_stage` keep their rows and states. The states of `stages` and the watermarks of `consumers` stay.
     """
-    kept = f"NOT IN (SELECT key FROM {full_name(schema_of('StageState'))} WHERE stage = $but)"
-    named = {schema.table: schema for schema in current_schemas().values()}
+    not_excepted = f"NOT IN (SELECT key FROM {full_name(schema_of('StageState'))} WHERE stage = $stage)"
+    schemas = {schema.table: schema for schema in current_schemas().values()}
     for table in tables:
-        connection.execute(f"DELETE FROM {full_name(named[table])} WHERE connection || '/' || session_id {kept}", {"but": but})
+        connection.execute(
+            f"DELETE FROM {full_name(schemas[table])} WHERE connection || '/' || session_id {not_excepted}",
+            {"stage": except_stage},
+        )
     connection.execute(
-        f"DELETE FROM {full_name(named['stage_state'])} WHERE key {kept} AND NOT list_contains($stages, stage)",
-        {"but": but, "stages": list(stages)},
+        f"DELETE FROM {full_name(schemas['stage_state'])} WHERE key {not_excepted} AND NOT list_contains($stages, stage)",
+        {"stage": except_stage, "stages": list(stages)},
     )
     connection.execute(
-        f"DELETE FROM {full_name(named['watermarks'])} WHERE NOT list_contains($consumers, consumer)",
+        f"DELETE FROM {full_name(schemas['watermarks'])} WHERE NOT list_contains($consumers, consumer)",
         {"consumers": list(consumers)},
     )
 
 
 def delete_sums(connection: duckdb.DuckDBPyConnection, sums: KeptSums) -> None:
     """Delete kept sums and their watermarks. Sums that outlive their records stay for days that retention has deleted."""
-    marks = full_name(schema_of("Watermark"))
+    watermarks = full_name(schema_of("Watermark"))
     for name, day in sums.tables.items():
         outlives = (
-            f"SELECT 1 FROM {marks} WHERE $outlives AND consumer = $retention AND topic = kept.project"
+            f"SELECT 1 FROM {watermarks} WHERE $outlives AND consumer = $retention AND topic = kept.project"
             f" AND {day} < make_timestamp(next_position)"
         )
         connection.execute(
             f"DELETE FROM {full_name(schema_of(name))} AS kept WHERE NOT EXISTS ({outlives})",
             {"retention": RETENTION, "outlives": not sums.deleted},
         )
-    connection.execute(f"DELETE FROM {marks} WHERE consumer = $consumer", {"consumer": sums.consumer})
+    connection.execute(f"DELETE FROM {watermarks} WHERE consumer = $consumer", {"consumer": sums.consumer})
 
 
 def find_days(connection: duckdb.DuckDBPyConnection, name: str, time: str, positions: pl.DataFrame) -> set[Day]:

@@ -71,30 +71,32 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def sql_type(avro_type: Any, named: dict[str, str], *, timestamp: str = "TIMESTAMP") -> str:
+def sql_type(avro_type: Any, record_types: dict[str, str], *, timestamp: str = "TIMESTAMP") -> str:
     """Return the DuckDB type of an Avro type.
 
-    `named` collects record types, so that later fields can refer to them by name. `timestamp` is TIMESTAMP in tables (always UTC)
+    `record_types` collects record types, so that later fields can refer to them by name. `timestamp` is TIMESTAMP in tables (always UTC)
     and TIMESTAMPTZ in rows for Python, which needs the time zone.
     """
     if isinstance(avro_type, str):
-        return named[avro_type] if avro_type in named else PRIMITIVE_TYPES[avro_type]
+        return record_types[avro_type] if avro_type in record_types else PRIMITIVE_TYPES[avro_type]
     if isinstance(avro_type, list):
-        return sql_type(avro_type[1], named, timestamp=timestamp)
+        return sql_type(avro_type[1], record_types, timestamp=timestamp)
     if "logicalType" in avro_type:
         return timestamp
     if avro_type["type"] == "array":
-        return sql_type(avro_type["items"], named, timestamp=timestamp) + "[]"
-    fields = (f"{quote(field['name'])} {sql_type(field['type'], named, timestamp=timestamp)}" for field in avro_type["fields"])
+        return sql_type(avro_type["items"], record_types, timestamp=timestamp) + "[]"
+    fields = (
+        f"{quote(field['name'])} {sql_type(field['type'], record_types, timestamp=timestamp)}" for field in avro_type["fields"]
+    )
     text = f"STRUCT({', '.join(fields)})"
-    named[f"driftline.{avro_type['name']}"] = text
+    record_types[f"driftline.{avro_type['name']}"] = text
     return text
 
 
 def column_types(schema: RecordSchema, *, timestamp: str = "TIMESTAMP") -> dict[str, str]:
     """Return the DuckDB types of a record type's columns, in the order of the schema."""
-    named: dict[str, str] = {}
-    return {field["name"]: sql_type(field["type"], named, timestamp=timestamp) for field in schema.fields}
+    record_types: dict[str, str] = {}
+    return {field["name"]: sql_type(field["type"], record_types, timestamp=timestamp) for field in schema.fields}
 
 
 def default_literal(field: Json) -> str:

@@ -248,22 +248,22 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def _inline_references(node: Any, named: dict[str, Json]) -> Any:
+def _inline_references(node: Any, definitions: dict[str, Json]) -> Any:
     """Return the type with each reference to a named type replaced by its definition under a unique name.
 
     Polars does not resolve references. Names are not part of the encoding, so the bodies stay valid.
     """
     if isinstance(node, str):
-        return _inline_references(named[node], named) if node in named else node
+        return _inline_references(definitions[node], definitions) if node in definitions else node
     if isinstance(node, list):
-        return [_inline_references(branch, named) for branch in node]
+        return [_inline_references(branch, definitions) for branch in node]
     if node["type"] == "array":
-        return {**node, "items": _inline_references(node["items"], named)}
+        return {**node, "items": _inline_references(node["items"], definitions)}
     if node["type"] != "record":
         return node
     # Omit docs and defaults: polars fails on a boolean default, and decoding needs neither.
-    fields = [{"name": item["name"], "type": _inline_references(item["type"], named)} for item in node["fields"]]
-    named[f"{NAMESPACE}.{node['name']}"] = node
+    fields = [{"name": item["name"], "type": _inline_references(item["type"], definitions)} for item in node["fields"]]
+    definitions[f"{NAMESPACE}.{node['name']}"] = node
     return {"type": "record", "name": f"R{next(_NAMES)}", "fields": fields}
 
 
@@ -325,21 +325,21 @@ def _size_and_last(kind: str, column: pl.Expr) -> tuple[pl.Expr, pl.Expr | None]
 
 @dataclass
 class _Checks:
-    """Bytes to look at: their places in the block, and what must stand there; null where anything may."""
+    """Bytes to check: their offsets in the block, and their expected values; null allows any value."""
 
-    places: list[pl.Series] = field(default_factory=list)
+    offsets: list[pl.Series] = field(default_factory=list)
     expected: list[pl.Series] = field(default_factory=list)
 
-    def add(self, places: pl.Series, expected: pl.Series) -> None:
-        self.places.append(places)
+    def add(self, offsets: pl.Series, expected: pl.Series) -> None:
+        self.offsets.append(offsets)
         self.expected.append(expected)
 
     def hold(self, block: bytes) -> bool:
-        if not self.places:
+        if not self.offsets:
             return True
         stored = pl.Series([block]).bin.reinterpret(dtype=pl.Array(pl.UInt8, len(block))).explode()
-        found = stored.gather(pl.concat(self.places))
-        return bool((found == pl.concat(self.expected)).all())  # null where anything may stand
+        actual = stored.gather(pl.concat(self.offsets))
+        return bool((actual == pl.concat(self.expected)).all())  # a comparison with null is null, which `all` ignores
 
 
 @dataclass(frozen=True)
@@ -425,28 +425,29 @@ class Layout:
         for name, step in self._steps:
             if step is not None:
                 parts.append(step.size(rows.inner[name]))  # type: ignore[arg-type]  # each step measures for itself
-        whole = parts[0]
+        total = parts[0]
         for part in parts[1:]:
-            whole = whole + part
-        return whole
+            total = total + part
+        return total
 
     def past(self, rows: _Measured, at: pl.Series, checks: _Checks) -> pl.Series:
-        """Return the places behind the rows when they start at the places `at`."""
-        known = rows.columns
+        """Return the offsets after the rows, which start at the offsets `at`."""
         for name, step in self._steps:
             if step is not None:
                 at = step.past(rows.inner[name], at, checks)  # type: ignore[arg-type]  # as above
                 continue
-            if (branch := known.get(f"{name} branch")) is not None:
+            branch = rows.columns.get(f"{name} branch")
+            if branch is not None:
                 checks.add(at, branch)
-            at = at + known[f"{name} size"]
-            if (last := known.get(f"{name} last")) is not None and last.null_count() < len(last):
+            at = at + rows.columns[f"{name} size"]
+            last = rows.columns.get(f"{name} last")
+            if last is not None and last.null_count() < len(last):
                 checks.add(at - 1, last)
         return at
 
 
 class _Array:
-    """The layout of arrays: the count of their items, the items, and a count of zero unless there were none."""
+    """The layout of arrays: the count of their items, the items, and, if there are any, a count of zero."""
 
     def __init__(self, items: Any) -> None:
         self._of_records = isinstance(items, dict) and items["type"] == "record"
@@ -465,63 +466,69 @@ class _Array:
         """Return the bytes of each array."""
         if arrays.sizes is None:
             return arrays.count_sizes
-        # The items of one row follow each other: what all of them take is the difference between two sums.
+        # The items of one row are adjacent, so their total size is the difference between two sums.
         sums = pl.Series([0], dtype=pl.Int64).append(arrays.sizes.cum_sum())
         ends = arrays.counts.cum_sum()
         return arrays.count_sizes + (sums.gather(ends) - sums.gather(ends - arrays.counts)) + arrays.filled.cast(pl.Int64)
 
     def past(self, arrays: _Items, at: pl.Series, checks: _Checks) -> pl.Series:
-        """Return the places behind the arrays when they start at the places `at`."""
+        """Return the offsets after the arrays, which start at the offsets `at`."""
         at = _past_counts(arrays.counts, arrays.count_sizes, at, checks)
         if arrays.items is None or arrays.sizes is None:
             return at
-        behind, counts = arrays.sizes.cum_sum(), arrays.counts.filter(arrays.filled)
-        rows = behind.gather(counts.cum_sum() - 1)
-        moves = at.filter(arrays.filled) - rows.shift(1, fill_value=0)
-        # Within the block the items of one row follow each other, the rows do not: move each row's items to their row.
-        moved = pl.select(pl.lit(moves).repeat_by(counts).explode()).to_series()
-        self._layout.past(arrays.items, behind - arrays.sizes + moved, checks)
-        return at.scatter(arrays.filled.arg_true(), moves + rows + 1)
+        item_ends = arrays.sizes.cum_sum()
+        counts = arrays.counts.filter(arrays.filled)
+        row_ends = item_ends.gather(counts.cum_sum() - 1)
+        shifts = at.filter(arrays.filled) - row_ends.shift(1, fill_value=0)
+        # In the block, the items of one row are adjacent but the rows are not, so shift each row's items to their row.
+        item_shifts = pl.select(pl.lit(shifts).repeat_by(counts).explode()).to_series()
+        self._layout.past(arrays.items, item_ends - arrays.sizes + item_shifts, checks)
+        return at.scatter(arrays.filled.arg_true(), shifts + row_ends + 1)
 
 
 def _past_counts(counts: pl.Series, size: pl.Series, at: pl.Series, checks: _Checks) -> pl.Series:
-    """Return the places behind the counts. Every byte of them is looked at: two blocks can be as long as one."""
-    widest = size.max()
-    if widest == 1:
+    """Return the offsets after the counts. Each byte is checked, because two blocks can be as long as one."""
+    max_size = size.max()
+    if max_size == 1:
         checks.add(at, (counts * 2).cast(pl.UInt8))
         return at + 1
-    for place in range(widest if isinstance(widest, int) else 0):
-        here = size > place
-        more = (size > place + 1).cast(pl.Int64) * 128
-        checks.add((at + place).filter(here), ((counts * 2 // (1 << 7 * place)) % 128 + more).filter(here).cast(pl.UInt8))
+    for index in range(max_size if isinstance(max_size, int) else 0):
+        has_byte = size > index
+        continuation_bit = (size > index + 1).cast(pl.Int64) * 128
+        expected = (counts * 2 // (1 << 7 * index)) % 128 + continuation_bit
+        checks.add((at + index).filter(has_byte), expected.filter(has_byte).cast(pl.UInt8))
     return at + size
 
 
-def _broken(avro_type: Any, value: pl.Expr, named: dict[str, Any]) -> pl.Expr | None:
-    """True where a decoded value is out of bounds, as `_check_of` judges it; a decoded int cannot be."""
+def _bounds_violation(avro_type: Any, value: pl.Expr, definitions: dict[str, Any]) -> pl.Expr | None:
+    """Return an expression that is true for decoded values out of bounds; None if there are none.
+
+    The bounds are those of `schemas.bounds`. A decoded int is always within them.
+    """
     if isinstance(avro_type, str):
-        if avro_type in named:
-            return _broken(named[avro_type], value, named)
+        if avro_type in definitions:
+            return _bounds_violation(definitions[avro_type], value, definitions)
         return ~value.is_finite() if avro_type in ("double", "float") else None
     if isinstance(avro_type, list):
-        return _broken(avro_type[1], value, named)
+        return _bounds_violation(avro_type[1], value, definitions)
     if "logicalType" in avro_type:
         return ~value.is_between(EARLIEST, LATEST)
     if avro_type["type"] == "array":
-        item = _broken(avro_type["items"], pl.element(), named)
+        item = _bounds_violation(avro_type["items"], pl.element(), definitions)
         return None if item is None else value.list.eval(item.fill_null(value=False)).list.any()
-    named[f"{NAMESPACE}.{avro_type['name']}"] = avro_type
-    fields = [_broken(field["type"], value.struct.field(field["name"]), named) for field in avro_type["fields"]]
-    return pl.any_horizontal(*found) if (found := [field for field in fields if field is not None]) else None
+    definitions[f"{NAMESPACE}.{avro_type['name']}"] = avro_type
+    fields = [_bounds_violation(field["type"], value.struct.field(field["name"]), definitions) for field in avro_type["fields"]]
+    bounded_fields = [field for field in fields if field is not None]
+    return pl.any_horizontal(*bounded_fields) if bounded_fields else None
 
 
 @functools.cache
 def bounds_of(prefix: bytes) -> dict[str, pl.Expr]:
-    """For each field of a schema that has bounds: an expression that is true where a value is out of them."""
-    named: dict[str, Any] = {}
+    """Return, for each field of a schema with bounds, an expression that is true for values out of them."""
+    definitions: dict[str, Any] = {}
     fields = schemas_by_prefix()[prefix].fields
-    found = {field["name"]: _broken(field["type"], pl.col(field["name"]), named) for field in fields}
-    bounds = {name: broken.fill_null(value=False) for name, broken in found.items() if broken is not None}
+    expressions = {field["name"]: _bounds_violation(field["type"], pl.col(field["name"]), definitions) for field in fields}
+    bounds = {name: expression.fill_null(value=False) for name, expression in expressions.items() if expression is not None}
     if {"occurred_at", "ingested_at"} <= bounds.keys():
         bounds["occurred_at"] |= pl.col("occurred_at") > pl.col("ingested_at") + CLOCK_TOLERANCE
     return bounds

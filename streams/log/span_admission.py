@@ -79,14 +79,14 @@ def _draft_span(
 
 
 def _prefilter_texts(redactor: Redactor, drafts: Iterable[SpanDraft | RejectedItem]) -> Redactor:
-    """Return the redactor after one prefilter run over the texts of the drafts: most texts are clean, and many recur."""
+    """Return the redactor after one prefilter run over the texts of the drafts: most texts have no secret, and many are repeated."""
     texts: list[str] = []
-    named: list[str] = []
+    json_texts: list[str] = []
     for draft in drafts:
         if isinstance(draft, SpanDraft):
             texts += draft.texts
-            named += draft.named
-    return redactor.with_prefilter(texts, json_texts=named)
+            json_texts += draft.named
+    return redactor.with_prefilter(texts, json_texts=json_texts)
 
 
 def _admit_draft(draft: SpanDraft, redactor: Redactor, now: datetime) -> AdmittedSpan:

@@ -68,7 +68,7 @@ def test_an_unknown_query_is_refused_with_the_available_names() -> None:
 @pytest.mark.parametrize("values", [None, {}, {"projekt": None}, {"project": None, "limit": 1}])
 def test_parameters_must_match_those_of_the_query(values: dict[str, object] | None) -> None:
     """A missing or misspelt parameter must not silently select everything."""
-    with Store(None) as store, pytest.raises(QueryError, match="query runs takes the parameters project, since, newest, not"):
+    with Store(None) as store, pytest.raises(QueryError, match="query runs has the parameters project, since, newest, not"):
         run_query(store.cursor(), "runs", values)
 
 

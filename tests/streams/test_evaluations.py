@@ -153,7 +153,7 @@ def test_an_id_with_a_slash_is_found_as_it_is(store: Store) -> None:
         ({"sessions": ["north/s1"]}, "there is no session 'north/s1'", "driftline runs"),
         ({"sessions": ["open"]}, "session 'open' has not ended yet", "driftline finalize"),
         ({"sessions": ["local/open"]}, "session 'local/open' has not ended yet", "driftline finalize"),
-        ({"sessions": ["s1"], "project": "shop"}, "session 's1' is not of project 'shop'", "It is of ops."),
+        ({"sessions": ["s1"], "project": "shop"}, "session 's1' does not belong to project 'shop'", "It belongs to ops."),
         ({"sessions": ["round"]}, "session 'round' ", "not evaluated"),
         ({"sessions": ["s1"], "tags": ["nightly"]}, "named and also selected", "select them by tag"),
         ({"sessions": ["s1"], "since": START}, "named and also selected", "select them by tag"),

@@ -51,7 +51,7 @@ from service.write.evaluating import Progress, catch_up, evaluation_estimate
 from service.write.evaluating import evaluate as make_evaluations
 from service.write.input_files import find_files_below
 from streams.evaluations import Estimate, Prepared, prepare
-from streams.finished_sessions import MOST, SessionSelection
+from streams.finished_sessions import MAX_SESSIONS, SessionSelection
 from streams.judging.call_budget import StoppedError
 
 Sessions = Annotated[
@@ -172,8 +172,10 @@ def _session_filter(
     since: str | None,
     limit: int,
 ) -> SessionSelection:
-    if limit > MOST:
-        raise SettingsError(f"--limit {limit}: the maximum is {MOST} sessions", hint="Select fewer sessions with --since.")
+    if limit > MAX_SESSIONS:
+        raise SettingsError(
+            f"--limit {limit}: the maximum is {MAX_SESSIONS} sessions", hint="Select fewer sessions with --since."
+        )
     if connection is not None and not sessions:
         raise SettingsError(
             "--connection needs --session", hint="Name the sessions, or select them by --tag, --project or --since."
