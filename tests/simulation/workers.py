@@ -64,7 +64,7 @@ class Member:
         self._cluster = cluster
         self._name = name
         self._client = SimulatedConsumer(cluster)
-        self._fetching = asyncio.Lock()
+        self._fetch_lock = asyncio.Lock()
         self._flows = asyncio.Event()
         self._has_to_join = asyncio.Event()
         self._has_to_join.set()
@@ -109,7 +109,7 @@ class Member:
             for topic, stage in self.hooks.stages.items():
                 stage.assign([place.partition for place in partitions if place.topic == topic])
             positions: dict[TopicPartition, int] = await self._cluster.call(self._cluster.group.committed.copy)
-            async with self._fetching:
+            async with self._fetch_lock:
                 self._client.assign(partitions)
                 for place in partitions:
                     self._client.seek(place, positions[place])
