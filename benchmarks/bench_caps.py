@@ -53,7 +53,7 @@ def texts_of(kind: str, chance: random.Random) -> Iterator[str]:
 @cache
 def demo_exchanges() -> list[Exchange]:
     """Return some exchanges of the demo."""
-    return [one for one in exchanges(400) if isinstance(one, Exchange)]
+    return [exchange for exchange in exchanges(400) if isinstance(exchange, Exchange)]
 
 
 def session(kind: str, number: int) -> Iterator[Exchange]:

@@ -197,7 +197,7 @@ def measured(targets: Mapping[str, Target], clients: int, count: int) -> list[di
 
 def ratio(rates: Sequence[Mapping[str, float]], name: str, beside: str) -> str:
     """Return the median of the rounds' own ratios."""
-    return f"{statistics.median(one[name] / one[beside] for one in rates):.2f}"
+    return f"{statistics.median(rate[name] / rate[beside] for rate in rates):.2f}"
 
 
 def load_rows(clients: int, rounds: Sequence[Mapping[str, Load]]) -> Iterator[list[str]]:

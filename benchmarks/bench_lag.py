@@ -173,7 +173,7 @@ async def count_judged(topics: KafkaConnection, partitions: int) -> int:
         ends, subjects = await consumer.end_offsets(places), set[str]()
         while [place for place in places if await consumer.position(place) < ends[place]]:
             for records in (await consumer.getmany(timeout_ms=200)).values():
-                found = (decode(one.value) for one in records)
+                found = (decode(record.value) for record in records)
                 subjects |= {one.subject_id for one in found if isinstance(one, Reservation)}
         return len(subjects)
     finally:

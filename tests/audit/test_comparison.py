@@ -83,7 +83,7 @@ def test_one_exchange_a_session_is_the_textbook_s_paired_interval(differences: l
 @given(st.lists(st.tuples(*[st.floats(-4, 4)] * 3), min_size=2, max_size=12))
 def test_sessions_of_one_size_count_as_their_means(sessions: list[tuple[float, ...]]) -> None:
     """A session of equal exchanges counts as one."""
-    of_sessions, of_means = interval_of(sessions), interval_of([[statistics.fmean(one)] for one in sessions])
+    of_sessions, of_means = interval_of(sessions), interval_of([[statistics.fmean(session)] for session in sessions])
 
     assert of_sessions.low == pytest.approx(of_means.low, abs=1e-9)
     assert of_sessions.high == pytest.approx(of_means.high, abs=1e-9)

@@ -34,7 +34,7 @@ ODD = tuple(
 )
 SHIPPED = (
     *(pattern for needed in injection.REQUIRED_PATTERNS.values() for pattern in needed()),
-    *(pattern for one in shipped_methodologies().values() for check in one.tier1 for pattern in check.patterns),
+    *(pattern for methodology in shipped_methodologies().values() for check in methodology.tier1 for pattern in check.patterns),
     DISAGREEMENT,
     SECRET_PREFILTER,
 )

@@ -120,17 +120,17 @@ def test_a_default_may_not_be_taken_away_again(tree: Path) -> None:
     edit_schema(tree, "Heartbeat", _add_default)
     assert generate(tree).returncode == 0
     edit_schema(tree, "Heartbeat", lambda definition: definition["fields"][-1].pop("default"))
-    done = generate(tree)
-    assert done.returncode == 1
-    assert re.search("Heartbeat cannot read .*version 1", done.stderr)
+    process = generate(tree)
+    assert process.returncode == 1
+    assert re.search("Heartbeat cannot read .*version 1", process.stderr)
 
 
 def test_a_published_type_may_not_disappear(tree: Path) -> None:
     """Its records stay in topics and files, and would be of no known type."""
     (tree / "schemas" / "avsc" / "driftline.Heartbeat.avsc").unlink()
-    done = generate(tree, "--check")
-    assert done.returncode == 1
-    assert re.search("Heartbeat .*schema was removed", done.stderr)
+    process = generate(tree, "--check")
+    assert process.returncode == 1
+    assert re.search("Heartbeat .*schema was removed", process.stderr)
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_baselines_incidents_and_anchors_stay(store: Store, samples: SampleMaker
     tables = {"Baseline": "baselines", "Incident": "incidents", "Anchor": "anchors", "Erasure": "erasures"}
     with store.transaction() as transaction:
         for name, topic in tables.items():
-            transaction.append(topic, [encode(one) for one in samples.records(name, 5)])
+            transaction.append(topic, [encode(record) for record in samples.records(name, 5)])
         review = samples.records("Review", 1)[0]
         decision = msgspec.structs.replace(review, kind="incident_decision", occurred_at=OLD, ingested_at=NEW)
         transaction.append("reviews", [encode(decision)])

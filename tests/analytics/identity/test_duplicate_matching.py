@@ -24,7 +24,7 @@ LATER = timedelta(seconds=2)
 def append(store: Store, topic: str, *records: Record) -> AppendResult:
     """Append records, skipping known ones."""
     with store.transaction() as transaction:
-        return transaction.append(topic, [encode(one) for one in records], skip_known=True)
+        return transaction.append(topic, [encode(record) for record in records], skip_known=True)
 
 
 def imported_exchange(number: int, **fields: Any) -> Exchange:
@@ -164,7 +164,7 @@ def test_a_loop_that_continues_after_an_import_is_counted_completely() -> None:
     read_at = build.START + timedelta(minutes=2)
     entries = [timed_event(number, number / 2, event_id=f"r{number}", entry_id=f"r{number}") for number in range(3)]
     with Store(None) as store:
-        append(store, "agent-events", *(msgspec.structs.replace(one, ingested_at=read_at) for one in entries))
+        append(store, "agent-events", *(msgspec.structs.replace(entry, ingested_at=read_at) for entry in entries))
         rounds = [append(store, "agent-events", timed_event(number, number)) for number in range(4, 10)]
     assert [outcome.written for outcome in rounds] == [{"agent_events": 1}] * 6
 
@@ -204,8 +204,8 @@ def test_batch_sizes_do_not_change_the_duplicates(size: int) -> None:
     with Store(None) as store:
         append(store, "agent-events", *(reported_event(f"h{number}", number, told_by="hook") for number in range(0, 24, 3)))
         outcomes = [append(store, "agent-events", *entries[start : start + size]) for start in range(0, 24, size)]
-        assert sum(one.written["agent_events"] for one in outcomes) == 16
-        assert sum(one.known for one in outcomes) == 8
+        assert sum(outcome.written["agent_events"] for outcome in outcomes) == 16
+        assert sum(outcome.known for outcome in outcomes) == 8
 
 
 def test_matched_pairs_are_forgotten_within_bounds() -> None:

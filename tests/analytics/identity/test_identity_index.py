@@ -43,10 +43,10 @@ def test_answers_equal_those_of_a_full_lookup(batches: list[list[int]], written_
         for index, numbers in enumerate(batches):
             records = [exchange("s", number) for number in numbers]
             with plain.transaction() as transaction:
-                expected = transaction.append("exchanges", [encode(one) for one in records], skip_known=True)
+                expected = transaction.append("exchanges", [encode(record) for record in records], skip_known=True)
             if index in written_elsewhere:
                 with store.transaction() as transaction:
-                    outcome = transaction.append("exchanges", [encode(one) for one in records], skip_known=True)
+                    outcome = transaction.append("exchanges", [encode(record) for record in records], skip_known=True)
             else:
                 outcome = append(store, identities, *records)
             assert sum(outcome.written.values()) == sum(expected.written.values())
@@ -101,14 +101,14 @@ def test_many_identities_stay_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_numbers_and_times_are_recognized(topic: str, records: list[Record]) -> None:
     """The log returns other types than decoding does; with another hash a repetition would be new."""
-    messages = [encode(one) for one in records]
+    messages = [encode(record) for record in records]
     with Store(None) as store:
         for identities in (KnownIdentities(), KnownIdentities()):
             with store.transaction() as transaction:
                 outcome = transaction.append(topic, messages[:-1], skip_known=True)
                 identities.read(transaction.connection, topic, transaction.end_of(topic))
             assert outcome.known + sum(outcome.written.values()) == len(messages) - 1
-        assert [_are_new(identities, topic, [one]) for one in records[:-1]] == [False] * (len(records) - 1)
+        assert [_are_new(identities, topic, [record]) for record in records[:-1]] == [False] * (len(records) - 1)
         assert _are_new(identities, topic, records[-1:])
         with store.transaction() as transaction:
             repetition = transaction.append(topic, messages, skip_known=True)

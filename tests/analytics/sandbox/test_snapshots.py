@@ -59,7 +59,7 @@ def test_reading_the_latest_revisions_needs_no_memory_for_the_evidence(tmp_path:
                 build.incident(incident_id=f"i{number}", revision=revision, metadata=evidence) for number in range(3000)
             ]
             with store.transaction() as transaction:
-                transaction.append("incidents", [encode(one) for one in incidents])
+                transaction.append("incidents", [encode(incident) for incident in incidents])
         copy_database(store, tmp_path / "copy.duckdb")
     build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
     with duckdb.connect(str(tmp_path / "snapshot.duckdb"), read_only=True) as snapshot:

@@ -133,8 +133,8 @@ def test_other_content_under_a_known_identity_is_a_conflict(store: Store) -> Non
     """Two clients with the same numbering must not hide each other's events, so the conflict is reported."""
     originals = [event("s1", 0), event("s1", 1)]
     append(store, "agent-events", *originals, skip_known=True)
-    conflicting = [msgspec.structs.replace(one, payload='{"other":1}') for one in originals]
-    redelivered = [msgspec.structs.replace(one, seq=7, ingested_at=NOON) for one in originals]
+    conflicting = [msgspec.structs.replace(original, payload='{"other":1}') for original in originals]
+    redelivered = [msgspec.structs.replace(original, seq=7, ingested_at=NOON) for original in originals]
     batch = [conflicting[0], redelivered[1], event("s1", 2), redelivered[0], conflicting[1]]
     assert AppendResult({"agent_events": 1}, 2, [0, 4]) == append(store, "agent-events", *batch, skip_known=True)
     assert list(enumerate([*originals, batch[2]])) == read_topic(store, "agent-events")
@@ -692,4 +692,4 @@ def test_a_file_can_be_closed_while_others_request_cursors(tmp_path: Path) -> No
             requests = [threads.submit(request_cursors) for _ in range(4)]
             all_ready.wait()
             store.close()
-            assert {one.result() for one in requests} == {duckdb.ConnectionException}
+            assert {request.result() for request in requests} == {duckdb.ConnectionException}

@@ -175,9 +175,9 @@ def test_dimension_columns_of_an_older_file_are_read_into_the_list(path: Path) -
     for _ in range(2):  # the second time there is nothing left to do
         with Store(path) as store:
             rows = store.cursor().execute("SELECT session_id, dimensions FROM diagnoses ORDER BY session_id").fetchall()
-            assert {name: [one["dimension"] for one in dimensions] for name, dimensions in rows} == expected
-            assert [one["score"] for one in rows[0][1]] == [80, 100, 0, None, None, None]
-            assert [one["score"] for one in rows[1][1]] == [None] * 6
+            assert {name: [dimension["dimension"] for dimension in dimensions] for name, dimensions in rows} == expected
+            assert [row["score"] for row in rows[0][1]] == [80, 100, 0, None, None, None]
+            assert [row["score"] for row in rows[1][1]] == [None] * 6
             (first_diagnosis, _) = rows_as_records("Diagnosis", store.read("diagnoses", 0, 10)["Diagnosis"])
             assert isinstance(first_diagnosis, Diagnosis)
             assert first_diagnosis.scores == scores

@@ -80,12 +80,12 @@ def publish(store: Store, *records: Observation) -> None:
     """Append exchanges and judgements to the log."""
     with store.transaction() as transaction:
         for topic, kind in (("exchanges", Exchange), ("judgements", Judgement)):
-            transaction.append(topic, [encode(one) for one in records if isinstance(one, kind)], skip_known=True)
+            transaction.append(topic, [encode(record) for record in records if isinstance(record, kind)], skip_known=True)
 
 
 def append_at_offset(store: Store, topic: str, partition: int, first_offset: int, records: Sequence[Observation]) -> None:
     """Flush records at an offset of a partition, as a consumer of several partitions does."""
-    ((name, frame),) = decode_batch([encode(one) for one in records]).frames.items()
+    ((name, frame),) = decode_batch([encode(record) for record in records]).frames.items()
     positions = [
         pl.lit(partition, pl.Int32).alias("_partition"),
         (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset"),
@@ -146,7 +146,7 @@ def test_sums_equal_those_of_the_single_judgements(store: Store, seed: int) -> N
             remove(store, "Judgement", "judgements", of_session)
             remove(store, "Exchange", "exchanges", of_session)
         cuts = sorted(NOON + timedelta(minutes=chance.randrange(-6000, 6000)) for _ in range(2))
-        hours = [one.replace(minute=0) for one in cuts]
+        hours = [cut.replace(minute=0) for cut in cuts]
         assert_sums_match(store, (None, *ALWAYS), ("ops", cuts[0], cuts[1]), ("web", *hours), (None, hours[0], cuts[1]))
 
 

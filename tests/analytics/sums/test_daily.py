@@ -116,9 +116,9 @@ def test_a_refresh_does_not_change_the_fleet(store: Store, seed: int) -> None:
         end = NOON.replace(hour=0) + timedelta(days=2)
         period = {"as_of": NOON + timedelta(days=1), "from": end - timedelta(days=3), "to": end}
         windows = [{"project": project, **period} for project in (None, "ops", "web")]
-        rows_before = [query_rows(store.cursor(), "projects", one) for one in windows]
+        rows_before = [query_rows(store.cursor(), "projects", window) for window in windows]
         refresh_daily(store)
-        assert [query_rows(store.cursor(), "projects", one) for one in windows] == rows_before
+        assert [query_rows(store.cursor(), "projects", window) for window in windows] == rows_before
         assert {"ops", "web"} >= {row["project"] for row in rows_before[0]}
 
 

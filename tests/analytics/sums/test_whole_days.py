@@ -26,7 +26,7 @@ ALL = {"score_days", "cost_hours", "exchange_days"}
 def append(store: Store, topic: str, *records: Record) -> None:
     """Append records to the log."""
     with store.transaction() as transaction:
-        transaction.append(topic, [encode(one) for one in records])
+        transaction.append(topic, [encode(record) for record in records])
 
 
 @pytest.fixture

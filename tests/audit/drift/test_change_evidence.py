@@ -118,7 +118,7 @@ def test_correlated_scores_of_a_session_count_less() -> None:
     rng = random.Random(4)
     means = [rng.gauss(0.7, 0.1) for _ in range(60)]
     session_units = [Unit(START + timedelta(hours=12 * number), 1, 1.0, mean) for number, mean in enumerate(means)]
-    tens = [Unit(one.at, 10, 10.0, 10 * one.total) for one in session_units]
+    tens = [Unit(unit.at, 10, 10.0, 10 * unit.total) for unit in session_units]
 
     assert evidence_at(session_units, 25)[1] == pytest.approx(evidence_at(tens, 25)[1])
     assert np.allclose(evidence_at(session_units, 25)[0].variance, evidence_at(tens, 25)[0].variance)

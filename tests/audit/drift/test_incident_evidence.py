@@ -89,7 +89,7 @@ def test_only_unreadable_parts_are_skipped() -> None:
     )
     assert evidence.note is None
     assert {rule: (seen.mean_before, seen.sigma) for rule, seen in evidence.rules.items()} == {"sequential": (0.9, None)}
-    assert [one.score_id for one in evidence.exchanges] == ["s"]
+    assert [exchange.score_id for exchange in evidence.exchanges] == ["s"]
     assert [one.tier for one in evidence.moved] == ["tier2"]
 
 

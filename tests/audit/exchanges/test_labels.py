@@ -23,7 +23,7 @@ VALUES = st.one_of(st.sampled_from(["acme", "", " ", "a" * 257, "a\nb"]), st.tex
 
 def test_labels_are_sorted_by_name() -> None:
     """The order of labels does not matter."""
-    assert [one.name for one in read_labels({"b": "2", "a": "1"}, REDACTOR)] == ["a", "b"]
+    assert [label.name for label in read_labels({"b": "2", "a": "1"}, REDACTOR)] == ["a", "b"]
 
 
 def test_a_missing_value_has_no_labels() -> None:
@@ -56,6 +56,7 @@ def test_a_column_follows_the_rules_of_single_values(pairs: list[tuple[str, str]
 def test_exchanges_and_events_have_the_same_labels() -> None:
     """Both schemas spell out the type."""
     kinds = [
-        next(one["type"] for one in schema_of(name).fields if one["name"] == "labels") for name in ("Exchange", "AgentEvent")
+        next(field["type"] for field in schema_of(name).fields if field["name"] == "labels")
+        for name in ("Exchange", "AgentEvent")
     ]
     assert kinds[0] == kinds[1]

@@ -110,8 +110,8 @@ def test_the_digest_is_of_what_is_measured(tmp_path: Path) -> None:
 )
 def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, change: tuple[str, str], problem: str) -> None:
     """The author of a methodology sees only this message, so it must name the line."""
-    (told,) = refusal(tmp_path, GOOD.replace(*change))
-    assert told.startswith(problem)
+    (reported,) = refusal(tmp_path, GOOD.replace(*change))
+    assert reported.startswith(problem)
 
 
 def test_an_unknown_when_lists_the_known_ones(tmp_path: Path) -> None:

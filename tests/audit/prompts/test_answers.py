@@ -111,14 +111,14 @@ def test_a_valid_answer_on_tier_3_comes_in_the_order_it_was_asked(names: list[st
     given_scores = dict(zip(names, scores, strict=True))
     answer = valid_answer(TIER3)
     answer["dimensions"] = {name: {"quote": "", "reasoning": "r", "score": score} for name, score in given_scores.items()}
-    read = TIER3.read(json.dumps(answer))
-    assert isinstance(read, Tier3Answer)
+    result = TIER3.read(json.dumps(answer))
+    assert isinstance(result, Tier3Answer)
     assert [(item.id, given_scores[item.id]) for item in POLICY.methodology.tier3] == [
-        (d.dimension, d.score) for d in read.dimensions
+        (d.dimension, d.score) for d in result.dimensions
     ]
-    assert read.score == pytest.approx(sum(scores) / 3)
-    assert read.anomaly is False
-    assert read.anomaly_reason is None
+    assert result.score == pytest.approx(sum(scores) / 3)
+    assert result.anomaly is False
+    assert result.anomaly_reason is None
 
 
 def test_the_mean_is_exact() -> None:
@@ -145,10 +145,10 @@ json_values = st.recursive(
 def test_no_text_makes_a_reader_raise(text: str) -> None:
     """An exception would stop a worker, and with it every session behind it."""
     for question in QUESTIONS:
-        read = question.read(text)
-        assert isinstance(read, Invalid)
-        assert 1 <= len(read.problems) <= MAX_PROBLEMS + 1
-        assert all(len(problem) < 400 and problem.isprintable() for problem in read.problems)
+        result = question.read(text)
+        assert isinstance(result, Invalid)
+        assert 1 <= len(result.problems) <= MAX_PROBLEMS + 1
+        assert all(len(problem) < 400 and problem.isprintable() for problem in result.problems)
 
 
 @given(st.data())
@@ -160,12 +160,12 @@ def test_an_answer_with_one_random_value_is_valid_only_if_the_value_fits(data: s
     if question is not THINKING and data.draw(st.booleans()):
         target = answer["dimensions"][data.draw(st.sampled_from(sorted(answer["dimensions"])))]
     target[data.draw(st.sampled_from(sorted(target)))] = data.draw(json_values)
-    read = question.read(json.dumps(answer))
-    if isinstance(read, ThinkingAnswer):
-        assert 0 <= read.alignment <= 1
-    elif not isinstance(read, Invalid):
-        low, high = (0, 1) if isinstance(read, Tier2Answer) else (1, 5)
-        assert all(low <= item.score <= high and item.reasoning for item in read.dimensions)
+    result = question.read(json.dumps(answer))
+    if isinstance(result, ThinkingAnswer):
+        assert 0 <= result.alignment <= 1
+    elif not isinstance(result, Invalid):
+        low, high = (0, 1) if isinstance(result, Tier2Answer) else (1, 5)
+        assert all(low <= item.score <= high and item.reasoning for item in result.dimensions)
 
 
 def change_answer(change: Callable[[dict[str, Any]], object], question: Question = TIER2) -> dict[str, Any]:
@@ -289,9 +289,9 @@ def test_all_problems_are_reported_at_once_up_to_a_limit() -> None:
 )
 def test_a_quote_is_found_however_it_is_copied(quote: str) -> None:
     """The judge sees escapes and may copy them or their characters; case and white space do not matter."""
-    read = TIER2.read(json.dumps(change_answer(lambda a: scope_assessment(a).update(quote=quote))))
-    assert isinstance(read, Tier2Answer)
-    assert read.dimensions[0].reasoning == f"It fits. [“{quote}”]"
+    result = TIER2.read(json.dumps(change_answer(lambda a: scope_assessment(a).update(quote=quote))))
+    assert isinstance(result, Tier2Answer)
+    assert result.dimensions[0].reasoning == f"It fits. [“{quote}”]"
 
 
 def test_a_quote_may_contain_escape_codes() -> None:
@@ -309,9 +309,9 @@ def test_a_quote_must_be_in_the_text_that_the_judge_saw() -> None:
     for quote, dropped in (("hidden words", 1), ("b the end", 0)):
         answer = valid_answer(TIER2)
         scope_assessment(answer).update(quote=quote)
-        read = question.read(json.dumps(answer))
-        assert isinstance(read, Tier2Answer)
-        assert dropped == read.dropped_quotes
+        result = question.read(json.dumps(answer))
+        assert isinstance(result, Tier2Answer)
+        assert dropped == result.dropped_quotes
 
 
 @pytest.mark.parametrize(
@@ -333,36 +333,36 @@ def test_a_quote_that_is_not_found_is_dropped_and_the_tier_kept(question: Questi
     else:
         answer |= {field: quote, "flagged": True, "flag_reason": "Odd."} if question is TIER2 else {field: quote}
         answer |= {"anomaly": True, "anomaly_reason": "Odd."} if question is TIER3 else {}
-    read = question.read(json.dumps(answer))
-    assert not isinstance(read, Invalid)
-    assert read.dropped_quotes == 1
-    assert "[" not in repr(read)
+    result = question.read(json.dumps(answer))
+    assert not isinstance(result, Invalid)
+    assert result.dropped_quotes == 1
+    assert "[" not in repr(result)
 
 
 def test_a_quote_for_a_verdict_that_is_false_is_neither_kept_nor_counted() -> None:
     """The quote of a false verdict is not part of the score."""
-    read = TIER2.read(json.dumps(valid_answer(TIER2) | {"flag_quote": "nowhere"}))
-    assert isinstance(read, Tier2Answer)
-    assert read.dropped_quotes == 0
-    assert read.flag_reason is None
+    result = TIER2.read(json.dumps(valid_answer(TIER2) | {"flag_quote": "nowhere"}))
+    assert isinstance(result, Tier2Answer)
+    assert result.dropped_quotes == 0
+    assert result.flag_reason is None
 
 
 def test_a_long_reasoning_is_cut() -> None:
     """A record has limits, whatever a model writes."""
     answer = valid_answer(THINKING) | {"reasoning": "r" * 5000, "quote": ""}
-    read = THINKING.read(json.dumps(answer))
-    assert isinstance(read, ThinkingAnswer)
-    assert len(read.reasoning) == MAX_REASONING_LENGTH
-    assert read.reasoning[-2:] == "r…"
+    result = THINKING.read(json.dumps(answer))
+    assert isinstance(result, ThinkingAnswer)
+    assert len(result.reasoning) == MAX_REASONING_LENGTH
+    assert result.reasoning[-2:] == "r…"
 
 
 def test_the_reason_of_a_flag_is_kept_with_its_quote() -> None:
     """A person who looks at the exchange must know where."""
     answer = valid_answer(TIER2) | {"flagged": True, "flag_reason": "It claims more.", "flag_quote": "it is"}
-    read = TIER2.read(json.dumps(answer))
-    assert isinstance(read, Tier2Answer)
-    assert read.flagged is True
-    assert read.flag_reason == "It claims more. [“it is”]"
+    result = TIER2.read(json.dumps(answer))
+    assert isinstance(result, Tier2Answer)
+    assert result.flagged is True
+    assert result.flag_reason == "It claims more. [“it is”]"
 
 
 def answer_with_score(score: float, reasoning: str = "It fits.") -> str:
@@ -489,11 +489,11 @@ def test_a_repair_without_loss_is_made_and_named(text: str, repair: str) -> None
     extracted = extract_answer(text, TIER2.schema, TIER2.read)
     assert isinstance(extracted, AnswerText)
     assert extracted.repairs == (repair,)
-    read, good = TIER2.read(extracted.text), TIER2.read(GOOD)
-    assert isinstance(read, Tier2Answer)
+    result, good = TIER2.read(extracted.text), TIER2.read(GOOD)
+    assert isinstance(result, Tier2Answer)
     assert isinstance(good, Tier2Answer)
-    assert read.score == good.score
-    assert read.flagged is good.flagged
+    assert result.score == good.score
+    assert result.flagged is good.flagged
 
 
 @pytest.mark.parametrize(

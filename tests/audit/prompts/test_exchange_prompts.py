@@ -279,7 +279,12 @@ def test_the_size_counts_every_byte_that_depends_on_the_question(text: str) -> N
     question = tier2_question(builders.exchange("s", 1, text), POLICY)
     marks_size = sum(len(f"<{one.name} >\n\n</{one.name} >\n\n") for one in question.materials)
     sent_text = question.instructions + question.content("") + json.dumps(question.schema)
-    parts = (question.instructions, question.task, json.dumps(question.schema), *(one.literal for one in question.materials))
+    parts = (
+        question.instructions,
+        question.task,
+        json.dumps(question.schema),
+        *(material.literal for material in question.materials),
+    )
     if all(unicodedata.is_normalized("NFKC", part) for part in parts):
         assert len(sent_text.encode()) - marks_size == question.texts_size
     assert sum(len(unicodedata.normalize("NFKC", part).encode()) for part in parts) <= question.texts_size

@@ -432,7 +432,7 @@ def test_a_look_at_many_texts_passes_over_what_holds_no_secret_alone(texts: list
 def test_patterns_of_a_policy_have_their_first_look() -> None:
     """The prefilter must know the policy's kinds, or a text with only such a secret would be skipped."""
     patterns = (r"\AEMP-[0-9]{6}$", r"(?-m:^k[0-9]+)", r"(?i)badge no\. [0-9]+")
-    custom = Redactor(RedactionSettings(patterns=tuple(SecretPattern(kind="a", pattern=one) for one in patterns)))
+    custom = Redactor(RedactionSettings(patterns=tuple(SecretPattern(kind="a", pattern=pattern) for pattern in patterns)))
     for secret in ("EMP-123456", "k1", "BADGE no. 7"):
         assert custom.redact(secret)[1] == Counter(a=1)
 

@@ -214,7 +214,7 @@ def test_a_time_more_than_a_day_after_receipt_is_refused() -> None:
         msgspec.structs.replace(HEARTBEAT, occurred_at=at, ingested_at=at)
         for at in (AT + day, AT + day + timedelta(microseconds=1), far_future)
     ]
-    frame = decode_batch([encode(one) for one in records]).frames["Heartbeat"]
+    frame = decode_batch([encode(record) for record in records]).frames["Heartbeat"]
     errors = breaches("Heartbeat", frame, pl.Series([AT] * 3))
     assert sorted(errors) == [1, 2]
     assert str(errors[2]).startswith(
