@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 from support.forking import Forked, forking
@@ -69,10 +69,13 @@ class Terminal:
             return str(self._code)
         arguments = shlex.split(command)
         if arguments[0] == "driftline":
-            out, err = StringIO(), StringIO()
+            # Commands also write bytes to the buffer of standard output.
+            written = BytesIO()
+            out = TextIOWrapper(written, encoding="utf-8", newline="", write_through=True)
+            err = StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 self._code = run(arguments[1:])
-            return out.getvalue() + err.getvalue()
+            return written.getvalue().decode("utf-8") + err.getvalue()
         command_run = subprocess.run(arguments, check=False, cwd=self._folder, capture_output=True, text=True, timeout=600)
         self._code = command_run.returncode
         return command_run.stdout + command_run.stderr
