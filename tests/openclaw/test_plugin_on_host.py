@@ -1,7 +1,7 @@
-"""The plugin in a real OpenClaw against a real server: what agents say and do arrives once, whatever breaks on the way.
+"""The plugin in a real OpenClaw against a real server: each record is delivered once, despite outages and kills.
 
-One story is told of one state folder: a healthy fleet of a gateway and commands beside it, a server that is away while many turns
-come and the gateway is killed, both back, and an import before and after. Tests look at what is left of it.
+A module fixture plays one sequence: a healthy gateway with commands beside it; a server outage with many turns, in which the gateway is
+killed; the return of both; and an import before and after the delivery. The tests check its results.
 """
 
 from __future__ import annotations
@@ -33,8 +33,13 @@ from openclaw.queues import Queue, identity
 
 pytestmark = pytest.mark.slow
 
-TOOLS, SECOND, OVERLOADED, WAITING, BIG = "Look into the backup", "And then", "Busy now", "Wait for it", "Say a lot"
-COMMAND, FULL = "command", "full"
+TOOLS = "Look into the backup"
+SECOND = "And then"
+OVERLOADED = "Busy now"
+WAITING = "Wait for it"
+BIG = "Say a lot"
+COMMAND = "command"
+FULL = "full"
 AWAY_TURNS = 12
 BIG_CALLS, BIG_STEPS = 7, 3
 QUICK = {"flushMs": 100, "retryBaseMs": 100, "retryMaxMs": 1000, "heartbeatSeconds": 1}
@@ -42,7 +47,7 @@ Json = dict[str, Any]
 
 
 def wrapped(tool: str, **arguments: str) -> Call:
-    """A call of a catalogued tool, as models make it since 2026.9."""
+    """Return a call of a tool of the catalog, as models make it since 2026.9."""
     return Call("tool_call", {"id": tool, "args": arguments})
 
 
@@ -75,41 +80,41 @@ PLAYS = {
 
 @dataclass
 class Stage:
-    """A server at one address, an OpenClaw that sends to it, and what was noted on the way."""
+    """A server at one address, an OpenClaw that sends to it, and the observations of the tests."""
 
     children: Nursery
     home: Home
     instance: Instance
     port: int
     beside: Mapping[str, Instance] = field(default_factory=dict)
-    """Further OpenClaws, by their sessions; their plugin shares the folder of the queue."""
-    noted: dict[str, Any] = field(default_factory=dict)
+    """Other OpenClaws by session; their plugins share the folder of the queue."""
+    observations: dict[str, Any] = field(default_factory=dict)
 
     @property
     def queue(self) -> Queue:
-        """The plugin's queue."""
+        """Return the plugin's queue."""
         return Queue(self.instance.state / "driftline")
 
     def serve(self) -> Child:
-        """Start the server at its address; it takes calls when this returns."""
+        """Start the server at its address and wait until it accepts calls."""
         server = self.children.start(self.home, "serve", "--port", str(self.port))
         server.serving()
         return server
 
-    def take(self, home: Home, *options: str) -> Json:
-        """Import the state folders; what came of it, with the exit code."""
-        folders = [str(one.state) for one in (self.instance, self.beside[COMMAND])]
+    def import_folders(self, home: Home, *options: str) -> Json:
+        """Import the state folders and return the summary with the exit code."""
+        folders = [str(instance.state) for instance in (self.instance, self.beside[COMMAND])]
         code, printed = self.children.run(home, "import", "openclaw", *folders, "--json", *options)
         summary: Json = json.loads(printed)
         return {"code": code} | summary
 
     def drain(self) -> None:
-        """Wait until everything was delivered."""
-        until(self.queue.is_empty, f"the queue to be delivered: {self.queue.count('delivered')} were")
+        """Wait until the queue is empty."""
+        until(self.queue.is_empty, f"the queue to be delivered; {self.queue.count('delivered')} records were")
 
 
 def configured(installed: Installed, folder: Path, provider: Provider, home: Home, port: int, **more: Any) -> Instance:
-    """An OpenClaw with the plugin, installed as its README says, for a server at a port."""
+    """Return an OpenClaw with the plugin, installed as its README describes, for a server at this port."""
     config = QUICK | {"url": f"http://127.0.0.1:{port}", "token": home.connection("gateway")} | more.pop("config", {})
     entry = ALLOWED | {"enabled": True, "config": config}
     plugins = {"load": {"paths": [str(PLUGIN)]}, "allow": ["driftline"], "entries": {"driftline": entry}}
@@ -118,28 +123,29 @@ def configured(installed: Installed, folder: Path, provider: Provider, home: Hom
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[Nursery]:
-    """Where servers come from."""
+    """Return a starter of processes."""
     with nursery() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[Provider]:
-    """The stand-in for the paid model."""
+    """Return the stand-in for the paid model."""
     with stand_in(PLAYS) as opened:
         yield opened
 
 
 def home_in(folder: Path) -> Home:
-    """A database of its own, into which transcripts are imported under the connection that the plugin delivers by."""
+    """Return a workspace with its own database, whose imports use the connection of the plugin."""
     folder.mkdir(parents=True)
     return Home(folder, DRIFTLINE_CONNECTION="gateway", DRIFTLINE_PROJECT="ops")
 
 
 @pytest.fixture(scope="module")
 def stage(newest_openclaw: Installed, children: Nursery, provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    """The whole story, told once."""
-    folder, port = tmp_path_factory.mktemp("host"), free_port()
+    """Play the sequence once and return its observations."""
+    folder = tmp_path_factory.mktemp("host")
+    port = free_port()
     home = home_in(folder / "home")
     instance = configured(newest_openclaw, folder / "openclaw", provider, home, port)
     shared = {"queueDir": str(instance.state / "driftline")}
@@ -156,14 +162,14 @@ def stage(newest_openclaw: Installed, children: Nursery, provider: Provider, tmp
         server.send(signal.SIGTERM)
         assert server.wait() == 0
         imported_first(played, gateway)
-    # Every session has fallen idle then, so that its last exchange is over to an import, too.
+    # By then every session is idle, so an import treats its last exchange as finished.
     later = ("--as-of", (datetime.now(UTC) + timedelta(hours=2)).isoformat())
-    played.noted["later"] = played.take(home, *later)
+    played.observations["later"] = played.import_folders(home, *later)
     alone = home_in(folder / "alone")
-    played.noted["alone"] = played.take(alone, *later)
-    for name, one in (("both", home), ("import", alone)):
-        with Store(one.database) as store:
-            played.noted[name] = {
+    played.observations["alone"] = played.import_folders(alone, *later)
+    for name, database_home in (("both", home), ("import", alone)):
+        with Store(database_home.database) as store:
+            played.observations[name] = {
                 "events": rows(store, EVENTS),
                 "exchanges": rows(store, EXCHANGES),
                 "letters": rows(store, LETTERS),
@@ -177,9 +183,9 @@ LETTERS = "SELECT reason, detail FROM dead_letters"
 
 
 def healthy(stage: Stage, gateway: Gateway) -> None:
-    """A gateway at work, and beside it a command that runs an agent of another state folder and shares the queue's.
+    """Run turns on the gateway, and a command beside it with another state folder and the same queue folder.
 
-    Since 2026.9 OpenClaw lets no two processes run agents of one state folder.
+    Since 2026.9, two processes of OpenClaw cannot run agents of one state folder.
     """
     with ThreadPoolExecutor(2) as pool:
         command = pool.submit(stage.beside[COMMAND].local_turn, COMMAND, TOOLS)
@@ -190,17 +196,17 @@ def healthy(stage: Stage, gateway: Gateway) -> None:
         gateway.turn("busy", SECOND)
         assert compaction.result()["compacted"], compaction.result()
         gateway.turn("long", f"{SECOND} once more")
-        done = command.result()
-    assert done.returncode == 0, done.stderr[-2000:]
-    # Those of the command, too: the next command would take its lane over, and drop them first when its small queue is full.
+        completed = command.result()
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    # The next command would take over this command's lane, and drop its records first when its small queue is full.
     stage.drain()
-    said = words_of_plugin(gateway.said(), done.stderr)
-    stage.noted["healthy"] = {"said": said, "records": stage.queue.records()}
+    log_lines = plugin_log_lines(gateway.said(), completed.stderr)
+    stage.observations["healthy"] = {"log_lines": log_lines, "records": stage.queue.records()}
 
 
 def away(stage: Stage, gateway: Gateway, server: Child) -> None:
-    """No server for many turns, and for a command whose queue is small; then the gateway is killed in the middle of a turn."""
-    said = len(gateway.said())
+    """Stop the server for many turns and for a command with a small queue; then kill the gateway within a turn."""
+    earlier_log_size = len(gateway.said())
     server.kill()
     with ThreadPoolExecutor(1) as pool:
         command = pool.submit(stage.beside[FULL].local_turn, FULL, BIG)
@@ -208,50 +214,53 @@ def away(stage: Stage, gateway: Gateway, server: Child) -> None:
             gateway.turn(f"away-{number % 2}", f"{SECOND} {number}")
         full = command.result()
     assert full.returncode == 0, full.stderr[-2000:]
-    stage.noted["full"] = {"said": words_of_plugin(full.stderr), "size": stage.queue.size()}
+    stage.observations["full"] = {"log_lines": plugin_log_lines(full.stderr), "size": stage.queue.size()}
     with ThreadPoolExecutor(1) as pool:
         pool.submit(abandoned_turn, gateway)
-        until(lambda: "begun" in str(told_of(stage.queue, "tool_output")), "a tool's result in the queue")
+        until(lambda: "begun" in str(queued_events(stage.queue, "tool_output")), "a tool's result in the queue")
         gateway.kill()
-    stage.noted["away"] = {"records": stage.queue.records(), "said": words_of_plugin(gateway.said()[said:])}
+    stage.observations["away"] = {
+        "records": stage.queue.records(),
+        "log_lines": plugin_log_lines(gateway.said()[earlier_log_size:]),
+    }
 
 
 def abandoned_turn(gateway: Gateway) -> None:
-    """A turn whose gateway is killed before it answers."""
+    """Run a turn whose gateway is killed before it answers."""
     with suppress(httpx2.HTTPError):
         gateway.turn("killed", WAITING)
 
 
-def told_of(queue: Queue, event: str) -> list[Json]:
-    """The events of a kind that are in a queue."""
+def queued_events(queue: Queue, event: str) -> list[Json]:
+    """Return the events of a type in a queue."""
     return [record["b"] for record in queue.records() if record["k"] == "event" and record["b"]["event"] == event]
 
 
 def back(stage: Stage, gateway: Gateway) -> Child:
-    """Server and gateway are there again; the server is killed once more in the middle of the delivery."""
+    """Start server and gateway again, and kill the server once more during the delivery."""
     server = stage.serve()
-    before = taken_by(server)
+    earlier_calls = count_accepted_calls(server)
     gateway.start()
-    until(lambda: taken_by(server) > before, "a first call")
+    until(lambda: count_accepted_calls(server) > earlier_calls, "a first call")
     server.kill()
     server = stage.serve()
-    # OpenClaw goes on with the turn that the kill interrupted, in its own words.
+    # OpenClaw continues the interrupted turn with a message of its own.
     until(lambda: "restart recovery terminal" in gateway.said(), "the interrupted turn to be taken up")
     stage.drain()
     return server
 
 
-def taken_by(server: Child) -> int:
-    """How many calls the plugin's server has taken, over all its lives."""
+def count_accepted_calls(server: Child) -> int:
+    """Return the number of calls that the server accepted, over all of its processes."""
     return server.logged.count('"status": 201')
 
 
 def imported_first(stage: Stage, gateway: Gateway) -> None:
-    """The server is away again; what comes then is imported before the plugin delivers it."""
+    """Run turns without a server, and import them before the plugin delivers them."""
     gateway.turn("late", TOOLS)
     gateway.turn("late", SECOND)
     gateway.turn("late", f"{SECOND} at last")
-    stage.noted["first"] = stage.take(stage.home)
+    stage.observations["first"] = stage.import_folders(stage.home)
     server = stage.serve()
     stage.drain()
     gateway.stop()
@@ -259,54 +268,56 @@ def imported_first(stage: Stage, gateway: Gateway) -> None:
     assert server.wait() == 0
 
 
-def words_of_plugin(*logs: str) -> list[str]:
-    """What the plugin said, and what OpenClaw said of it, besides that it has it."""
+def plugin_log_lines(*logs: str) -> list[str]:
+    """Return the log lines of or about the plugin, except those of OpenClaw's normal operation."""
     lines = [line for log in logs for line in log.splitlines() if _PLUGIN.search(line)]
-    return [line for line in lines if not any(words in line for words in _OF_THE_HOST)]
+    return [line for line in lines if not any(message in line for message in _HOST_MESSAGES)]
 
 
-_OF_THE_HOST = ("http server listening", "forced retirement after 5000ms")
-"""The plugin's hooks return at once: a copy of it that is still busy after five seconds waits for OpenClaw, on a machine that is."""
+_HOST_MESSAGES = ("http server listening", "forced retirement after 5000ms")
+"""OpenClaw reports a forced retirement if the machine is slow; the plugin's own hooks return immediately."""
 
 _PLUGIN = re.compile(r"(?<![\w./-])driftline(?![\w./-])")
-"""The plugin's name, and no part of a path."""
+"""The plugin's name outside of a path."""
 
 
-def twice(records: Sequence[Json]) -> list[Any]:
-    """Records that are there more than once."""
-    return [one for one, count in Counter(map(identity, records)).items() if count > 1]
+def find_duplicates(records: Sequence[Json]) -> list[Any]:
+    """Return the identities of records that occur more than once."""
+    return [record_identity for record_identity, count in Counter(map(identity, records)).items() if count > 1]
 
 
-def test_a_healthy_fleet_is_recorded_without_a_word(stage: Stage) -> None:
-    """OpenClaw loads a plugin several times in a process, and several processes share a folder: nobody has to read of that."""
-    assert stage.noted["healthy"]["said"] == []
+def test_a_healthy_fleet_logs_nothing_about_the_plugin(stage: Stage) -> None:
+    """OpenClaw loads a plugin several times per process, and processes share a folder; users need not know."""
+    assert stage.observations["healthy"]["log_lines"] == []
 
 
 def test_each_record_is_in_the_queue_once(stage: Stage) -> None:
-    """Copies of a record cost disk and network for nothing, and show that two write one lane."""
-    for time in ("healthy", "away"):
-        assert twice(stage.noted[time]["records"]) == [], time
+    """Duplicates waste disk and network, and show that two processes write to one lane."""
+    for phase in ("healthy", "away"):
+        assert find_duplicates(stage.observations[phase]["records"]) == [], phase
 
 
-def test_nothing_is_refused_and_what_a_command_left_is_delivered(stage: Stage) -> None:
-    """A command ends before all is delivered: another process takes its lane over."""
-    sessions = {session for session, *_ in stage.noted["both"]["exchanges"]}
+def test_records_of_an_ended_command_are_delivered_and_none_is_refused(stage: Stage) -> None:
+    """A command ends before its records are delivered, and another process takes over its lane."""
+    sessions = {session for session, *_ in stage.observations["both"]["exchanges"]}
     assert {COMMAND, FULL} <= sessions
     assert stage.queue.count("refused") == 0
     assert stage.queue.refused() == []
 
 
-def test_every_event_says_where_it_comes_from(stage: Stage) -> None:
-    """A diagnosis has to know which evidence a source can give."""
-    events = [record["b"] for record in stage.noted["away"]["records"] if record["k"] == "event"]
+def test_every_event_has_its_source(stage: Stage) -> None:
+    """A diagnosis must know which evidence a source can provide."""
+    events = [record["b"] for record in stage.observations["away"]["records"] if record["k"] == "event"]
     assert {event["source"] for event in events} == {"openclaw"}
 
 
-def test_a_wrapped_call_is_that_of_the_tool_inside(stage: Stage) -> None:
-    """Hooks tell of the wrapper and of the tool inside it; a list of tools that are called needs one, and by its name."""
-    events = [json.loads(payload) for session, _, payload in stage.noted["both"]["events"] if session == COMMAND]
-    told = [(event["event"], event.get("tool"), event.get("via"), event.get("action")) for event in events if "tool" in event]
-    assert Counter(told) == Counter(
+def test_a_wrapped_call_is_recorded_once_under_the_inner_tool(stage: Stage) -> None:
+    """Hooks report both the wrapper and the inner tool; tool statistics need one call with the inner name."""
+    events = [json.loads(payload) for session, _, payload in stage.observations["both"]["events"] if session == COMMAND]
+    tool_events = [
+        (event["event"], event.get("tool"), event.get("via"), event.get("action")) for event in events if "tool" in event
+    ]
+    assert Counter(tool_events) == Counter(
         [
             *(("tool_call", tool, "tool_call", None) for tool in ("exec", "memory_search", "read")),
             *(("tool_output", tool, "tool_call", None) for tool in ("exec", "memory_search", "read")),
@@ -318,59 +329,64 @@ def test_a_wrapped_call_is_that_of_the_tool_inside(stage: Stage) -> None:
 
 
 def test_nothing_is_lost_while_the_server_is_away_and_the_gateway_is_killed(stage: Stage) -> None:
-    """What was recorded waits, is said once to wait, and arrives in its order when both are back, whatever is killed meanwhile."""
-    waited, arrived = stage.noted["away"], stage.noted["both"]
-    asked = [f"{SECOND} {number}" for number in range(AWAY_TURNS)]
-    exchanges = [record["b"]["exchange"] for record in waited["records"] if record["k"] == "exchange"]
+    """Records wait in the queue, the log mentions it once, and they arrive in order after the outage."""
+    queued = stage.observations["away"]
+    delivered = stage.observations["both"]
+    questions = [f"{SECOND} {number}" for number in range(AWAY_TURNS)]
+    exchanges = [record["b"]["exchange"] for record in queued["records"] if record["k"] == "exchange"]
 
-    assert len(waited["said"]) == 1, waited["said"]
-    assert "cannot deliver, E" in waited["said"][0]
-    assert asked == [
-        exchange["user_message"]["content"] for exchange in exchanges if exchange["user_message"]["content"] in asked
-    ]
-    assert asked == [text for _, _, text, *_ in arrived["exchanges"] if text in asked]
-    ids = Counter(json.loads(payload)["event_id"] for _, _, payload in arrived["events"])
-    told = {record["b"]["event_id"] for record in waited["records"] if record["k"] == "event"}
-    assert {ids[one] for one in told} == {1}
+    assert len(queued["log_lines"]) == 1, queued["log_lines"]
+    assert "cannot deliver, E" in queued["log_lines"][0]
+    queued_questions = [exchange["user_message"]["content"] for exchange in exchanges]
+    delivered_questions = [text for _, _, text, *_ in delivered["exchanges"]]
+    assert [text for text in queued_questions if text in questions] == questions
+    assert [text for text in delivered_questions if text in questions] == questions
+    delivered_ids = Counter(json.loads(payload)["event_id"] for _, _, payload in delivered["events"])
+    queued_ids = {record["b"]["event_id"] for record in queued["records"] if record["k"] == "event"}
+    assert {delivered_ids[event_id] for event_id in queued_ids} == {1}
 
 
 def test_import_and_plugin_count_once_in_either_order(stage: Stage) -> None:
-    """Whoever uses both has to be able to trust the counts: only failed attempts may be the plugin's own, because it alone sees each."""
-    first, later, alone = (stage.noted[name] for name in ("first", "later", "alone"))
-    both, imported = stage.noted["both"], stage.noted["import"]
-    counted = Counter(kind(event) for event in both["events"] if event[0] != FULL)
+    """Users of both must be able to trust the counts. Only failed attempts may come from the plugin alone."""
+    summaries = [stage.observations[name] for name in ("first", "later", "alone")]
+    both = stage.observations["both"]
+    imported = stage.observations["import"]
+    event_counts = Counter(kind(event) for event in both["events"] if event[0] != FULL)
 
-    assert [one["code"] for one in (first, later, alone)] == [0, 0, 0]
-    assert [one["conflicts"] + one["faults"] for one in (first, later, alone)] == [0, 0, 0]
-    assert both["letters"] == imported["letters"] == []
+    for summary in summaries:
+        assert summary["code"] == 0
+        assert summary["conflicts"] == 0
+        assert summary["faults"] == 0
+    assert both["letters"] == []
+    assert imported["letters"] == []
     assert Counter(imported["exchanges"]) == Counter(exchange for exchange in both["exchanges"] if exchange[0] != FULL)
-    assert Counter(map(kind, imported["events"])) - counted == Counter()
-    attempts = counted - Counter(map(kind, imported["events"]))
-    assert [row for row in attempts if row[1] not in {"error_event", "retry_event"}] == []
+    assert Counter(map(kind, imported["events"])) - event_counts == Counter()
+    only_from_plugin = event_counts - Counter(map(kind, imported["events"]))
+    assert [row for row in only_from_plugin if row[1] not in {"error_event", "retry_event"}] == []
 
 
 def kind(row: tuple[str, str, str]) -> tuple[Any, ...]:
-    """What an event says, whoever brought it."""
+    """Return the content of an event that is the same from plugin and import."""
     session, event, payload = row
-    told = json.loads(payload)
-    usage = told.get("usage", {}).get("total")
-    return (session, event, *(told.get(name) for name in ("tool", "tool_call_id", "via", "action", "is_error")), usage)
+    fields = json.loads(payload)
+    usage = fields.get("usage", {}).get("total")
+    return (session, event, *(fields.get(name) for name in ("tool", "tool_call_id", "via", "action", "is_error")), usage)
 
 
-def test_a_full_queue_drops_the_oldest_and_the_session_knows(stage: Stage) -> None:
-    """A disk is not without end. What is lost is said once, in words that say what to do, and counted in the session that lost it."""
-    noted = stage.noted["full"]
-    events = [json.loads(payload) for session, _, payload in stage.noted["both"]["events"] if session == FULL]
-    warned = [line for line in noted["said"] if "the queue was full" in line]
-    lost = [event for event in events if event["event"] == "records_dropped"]
-    arrived = [event for event in events if event["event"] != "records_dropped"]
+def test_a_full_queue_drops_the_oldest_records_and_reports_them(stage: Stage) -> None:
+    """The log names the setting once, and the session counts its dropped records."""
+    observed = stage.observations["full"]
+    events = [json.loads(payload) for session, _, payload in stage.observations["both"]["events"] if session == FULL]
+    warnings = [line for line in observed["log_lines"] if "the queue was full" in line]
+    drop_events = [event for event in events if event["event"] == "records_dropped"]
+    delivered = [event for event in events if event["event"] != "records_dropped"]
 
-    assert noted["size"] <= 1.2 * 1024 * 1024
-    assert len(warned) == 1, noted["said"]
-    assert "queueMaxMiB" in warned[0]
-    assert sum(event["events"] for event in lost) > 0
-    assert len(arrived) + sum(event["events"] for event in lost) == BIG_EVENTS
-    assert arrived[-1]["event"] == "token_usage", "the newest is kept"
+    assert observed["size"] <= 1.2 * 1024 * 1024
+    assert len(warnings) == 1, observed["log_lines"]
+    assert "queueMaxMiB" in warnings[0]
+    assert sum(event["events"] for event in drop_events) > 0
+    assert len(delivered) + sum(event["events"] for event in drop_events) == BIG_EVENTS
+    assert delivered[-1]["event"] == "token_usage", "the newest record must be kept"
 
 
 BIG_EVENTS = 2 * BIG_STEPS * BIG_CALLS + BIG_STEPS + 1

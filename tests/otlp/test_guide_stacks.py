@@ -179,7 +179,7 @@ def spans_of(posts: list[Post]) -> Iterator[dict[str, Any]]:
 
 def lines_by_hand() -> str:
     """The lines for any SDK, which are a whole program."""
-    (stack,) = [one for one in stacks().stacks if one.key == "any"]
+    (stack,) = [candidate for candidate in stacks().stacks if candidate.key == "any"]
     return stacks().lines(stack, {})
 
 
@@ -249,7 +249,7 @@ def test_every_stack_has_a_turn() -> None:
 @pytest.mark.parametrize("key", sorted(FRAMEWORKS - {"openllmetry"}))
 def test_the_lines_of_a_framework_are_those_of_its_captured_program(key: str) -> None:
     """An instrumentor that is imported or started in another way than in the program that was run may not be there."""
-    (stack,) = [one for one in stacks().stacks if one.key == key]
+    (stack,) = [candidate for candidate in stacks().stacks if candidate.key == key]
     programs = "\n".join(path.read_text("utf-8") for path in (HERE / "programs").rglob("*.*") if path.suffix in {".py", ".mjs"})
     own = [
         line
