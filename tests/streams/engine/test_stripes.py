@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from service.web.context import Stripes
+from service.web.context import StripedLocks
 
 
 def test_calls_with_the_same_name_run_one_after_another() -> None:
     """The second of two batches of a session must see the writes of the first."""
 
     async def work() -> list[str]:
-        stripes, order = Stripes(8), list[str]()
+        stripes, order = StripedLocks(8), list[str]()
 
         async def call(name: str) -> None:
             async with stripes.held(["session", name]):
@@ -29,7 +29,7 @@ def test_calls_with_the_same_names_in_different_order_do_not_deadlock() -> None:
     """Otherwise each would hold a lock that the other needs."""
 
     async def work() -> None:
-        stripes, names = Stripes(4), [f"s{number}" for number in range(20)]
+        stripes, names = StripedLocks(4), [f"s{number}" for number in range(20)]
 
         async def call(names: list[str]) -> None:
             for _ in range(10):
