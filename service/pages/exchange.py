@@ -210,11 +210,14 @@ def texts_of(exchange: Exchange, whole: Whole) -> dict[str, Excerpt]:
 
 def calls_of(record: ExchangeRecord, policy: ProjectPolicy, whole: Whole) -> list[Call]:
     """Return all questions to the judge about an exchange, in order."""
-    resting = set(record.score.judgement_ids)
-    return [_call(one, record, policy, whole, counts=one.judgement_id in resting) for one in record.judgements]
+    current_ids = set(record.score.judgement_ids)
+    return [
+        _describe_call(judgement, record, policy, whole, counts=judgement.judgement_id in current_ids)
+        for judgement in record.judgements
+    ]
 
 
-def _call(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy, whole: Whole, *, counts: bool) -> Call:
+def _describe_call(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy, whole: Whole, *, counts: bool) -> Call:
     question = None if record.exchange is None else rebuild_question(record.exchange, policy, judgement)
     answer = judgement.answer
     return Call(
@@ -254,7 +257,7 @@ def whole_text(record: ExchangeRecord, policy: ProjectPolicy, name: str) -> str 
     if name in TEXTS:
         text: str | None = None if exchange is None else getattr(exchange, name)
         return text
-    judgement = next((one for one in record.judgements if one.judgement_id == judgement_id), None)
+    judgement = next((call for call in record.judgements if call.judgement_id == judgement_id), None)
     if judgement is None or kind not in {PROMPT, ANSWER}:
         return None
     if kind == ANSWER:

@@ -140,11 +140,11 @@ def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> R
     project = evaluation.project if evaluation else row["project"] if row else None
     if project is None:
         return None
-    current = -1 if evaluation is None else evaluation.revision
-    made = row["result_revision"] if row else None
-    done = current if made is None else max(made, current)
-    attempt = row["attempt"] if row else done
-    is_done = done >= attempt
+    finished_attempt = -1 if evaluation is None else evaluation.revision
+    result_revision = row["result_revision"] if row else None
+    last_attempt = finished_attempt if result_revision is None else max(result_revision, finished_attempt)
+    attempt = row["attempt"] if row else last_attempt
+    is_done = last_attempt >= attempt
     set_aside = row["set_aside"] if row and not is_done else None
     prompts = row if row and is_done else {"system_prompt": None, "user_prompt": None}
     return RequestedEvaluation(
@@ -154,7 +154,7 @@ def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> R
             pending=not is_done and set_aside is None,
             attempt=attempt,
             set_aside=set_aside,
-            failed_attempt=done if done > current >= 0 else None,
+            failed_attempt=last_attempt if last_attempt > finished_attempt >= 0 else None,
             evaluation=None if evaluation is None else whole_evaluation(evaluation),
             system_prompt=prompts["system_prompt"],
             user_prompt=prompts["user_prompt"],

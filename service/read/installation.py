@@ -43,7 +43,8 @@ class Installation(Answer, frozen=True):
 
 def installation(cursor: duckdb.DuckDBPyConnection, engine: RecordIntake, access: AccessStore) -> Installation:
     """Return the state of the installation of a server."""
-    store, state = engine.store, engine.state()
+    store = engine.store
+    state = engine.state()
     is_fed = is_fed_by_kafka(store)
     return Installation(
         version=version(),
@@ -53,7 +54,9 @@ def installation(cursor: duckdb.DuckDBPyConnection, engine: RecordIntake, access
         kafka=is_fed,
         database_bytes=_measure_size(store),
         access_bytes=access.path.stat().st_size,
-        lag=[] if is_fed else [Lag(stage=one.stage, behind=one.end - one.position) for one in lagging(store)],
+        lag=[]
+        if is_fed
+        else [Lag(stage=progress.stage, behind=progress.end - progress.position) for progress in lagging(store)],
         dead_letters=letter_reasons(cursor),
     )
 

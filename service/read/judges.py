@@ -19,8 +19,8 @@ from service.text.answers import Answer, Moment
 from streams.judges.rate_limits import MAX_UNREADABLE
 from streams.upkeep.anchors import anchors_of, changes, rounds_of
 
-_SHOWN = 100
-"""Maximum number of rounds shown, newest first."""
+_MAX_ROUNDS = 100
+"""Maximum number of rounds in an answer, newest first."""
 
 
 class AnchoredExchange(Answer, frozen=True):
@@ -107,7 +107,7 @@ def _read_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Round]:
     rounds: dict[datetime, list[Mapping[str, Any]]] = {}
     for row in rows:
         rounds.setdefault(row["round_at"], []).append(row)
-    newest = sorted(rounds.items(), reverse=True)[:_SHOWN]
+    newest = sorted(rounds.items(), reverse=True)[:_MAX_ROUNDS]
     return [
         Round(
             at=at,
