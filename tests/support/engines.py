@@ -19,7 +19,7 @@ from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
 from streams.engine.record_intake import EngineLimits
 from streams.judges.live import LiveJudge, open_live_judge
-from streams.judges.protocol import CallBudget, Judge, Verdict
+from streams.judges.protocol import CallBudget, Judge, ModelTraits, Verdict
 
 
 def policy_of(**settings: object) -> Policy:
@@ -29,7 +29,7 @@ def policy_of(**settings: object) -> Policy:
 
 def live_judge(base_url: str, **options: object) -> LiveJudge:
     """Return a judge over a simulated server."""
-    return open_live_judge(None, base_url, lambda _: (None, False), **options)  # type: ignore[arg-type]
+    return open_live_judge(None, base_url, lambda _: ModelTraits(), **options)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
