@@ -203,7 +203,7 @@ def test_an_unknown_or_ambiguous_id_is_refused(driftline: Command, letters: Lett
     assert code == 2
     assert message in err
     first = next(one for one in "0123456789abcdef" if sum(name.startswith(one) for name in names) > 1)
-    assert "dead letters start with" in driftline("dead-letters", "show", first)[2]
+    assert "dead letters begin with" in driftline("dead-letters", "show", first)[2]
 
 
 def test_an_exchange_that_failed_in_intake_is_judged_after_a_retry(driftline: Command, letters: Letters) -> None:
@@ -275,7 +275,7 @@ def test_a_repeated_failure_makes_a_new_letter(
         out = driftline("dead-letters", "retry", "--stage", "intake")[1]
     (line,) = lines(out)
     assert "1 dead letter retried, 0 not retried" in line
-    assert "1 record refused again" in line
+    assert "1 record rejected again" in line
     monkeypatch.undo()
     assert counts(letters.path, "scores", "dead_letters", "reviews") == (0, 2, 1)
     code, out, _ = driftline("dead-letters", "retry", "--stage", "intake", "--db", str(letters.path))
