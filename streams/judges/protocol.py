@@ -43,8 +43,8 @@ class CallBudget(Protocol):
         """Reserve the largest possible cost of one call; the reservation is durable on return.
 
         Without a bound on the prompt, each byte counts as one token. Returns the maximum number of tokens of the answer: the question's
-        own maximum, a smaller number if the cap allows no more, or 0 if the cap forbids the call. With `answer_tokens` it is that number or 0. An unspent reservation is used first,
-        so a call that was rejected free of charge can be repeated.
+        own maximum, a smaller number if the cap allows no more, or 0 if the cap forbids the call. With `answer_tokens` it is that number
+        or 0. An unspent reservation is used first, so a call that was rejected free of charge can be repeated.
         """
         ...
 

@@ -69,7 +69,7 @@ def _build_run_finding(
     statistics: TierStatistics = getattr(baseline, column)
     first, last = run.days[0].day, run.days[-1].day
     averages = [day.average for day in run.days if day.average is not None]
-    farthest = (min if run.direction == DOWN else max)(averages)
+    farthest = min(averages) if run.direction == DOWN else max(averages)
     length, mean, stddev = len(run.days), statistics.mean or 0.0, statistics.stddev or 0.0
     side = "below" if run.direction == DOWN else "above"
     return Finding(
@@ -111,21 +111,23 @@ def find_changes(data: RuleInput) -> Iterator[Finding]:
         cells = data.measured.cells(tier)
         if not len(cells.last):
             continue
-        reference, opened = data.reference(tier), data.open_changes.get(tier)
-        until = (
-            reference
-            if opened is None or opened.further_since is None
-            else _exclude_days_from(reference, opened.further_since, as_of)
-        )
-        change = find_change(cells, as_of, reference=until, bounds=bounds_of(tier))
+        reference = data.reference(tier)
+        opened = data.open_changes.get(tier)
+        first_reference = reference
+        if opened is not None and opened.further_since is not None:
+            first_reference = _exclude_days_from(reference, opened.further_since, as_of)
+        change = find_change(cells, as_of, reference=first_reference, bounds=bounds_of(tier))
         first_day = cells.last[0].astype(datetime).date()
         if change is not None:
-            yield _build_change_finding(data, (tier, name), change, _ComparedDays(until, first_day))
+            yield _build_change_finding(data, (tier, name), change, _ComparedDays(first_reference, first_day))
         if opened is not None:
-            since = Reference(max(opened.since, reference.since or opened.since), reference.cut, FURTHER_DAYS)
-            further = find_change(cells, as_of, reference=since, bounds=bounds_of(tier))
+            further_start = max(opened.since, reference.since or opened.since)
+            further_reference = Reference(further_start, reference.cut, FURTHER_DAYS)
+            further = find_change(cells, as_of, reference=further_reference, bounds=bounds_of(tier))
             if further is not None and further.direction == opened.direction:
-                yield _build_change_finding(data, (tier, name), further, _ComparedDays(since, opened.since), FURTHER)
+                yield _build_change_finding(
+                    data, (tier, name), further, _ComparedDays(further_reference, opened.since), FURTHER
+                )
         elif change is None and (spread := _find_spread_change(data, tier, cells, SEQUENTIAL)) is not None:
             yield spread
 
@@ -233,8 +235,8 @@ def find_anomaly_spike(data: RuleInput) -> Iterator[Finding]:
     days = [day for day in data.measured.anomalies() if reference.counts(day.day)]
     spike = anomaly_spike(days, data.measured.as_of.date())
     if spike is not None:
-        since = [day for day in days if day.day >= spike.first_day]
-        yield _build_spike_finding(data, spike, since, known_level=reference.since is not None)
+        spike_days = [day for day in days if day.day >= spike.first_day]
+        yield _build_spike_finding(data, spike, spike_days, known_level=reference.since is not None)
 
 
 def _build_spike_finding(data: RuleInput, spike: Spike, days: Sequence[AnomalyDay], *, known_level: bool) -> Finding:

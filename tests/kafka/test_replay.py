@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from support.fleet_histories import Command, clean_environment, past, replay, result, scored_live, scores_in
+from support.fleet_histories import Command, past, replay, result, scored_live, scores_in, settings_in_environment
 from support.fleet_histories import merged_scores_in as merged
 
 from analytics.store.store import Store
@@ -39,7 +39,7 @@ def driftline(
 ) -> Command:
     """Return a function that runs a command on the test's topics, and returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    for name in clean_environment():
+    for name in settings_in_environment():
         monkeypatch.delenv(name)
     monkeypatch.setenv("DRIFTLINE_KAFKA", kafka.bootstrap)
     monkeypatch.setenv("DRIFTLINE_KAFKA_PREFIX", kafka.prefix)

@@ -22,7 +22,7 @@ MADE_WITH = re.compile(r"(@?[a-z][\w/.-]+) (\d[\w.]*\d)\b")
 
 
 def pinned(dialect: str) -> str:
-    """The text of the requirements that a dialect's environment has."""
+    """Return the requirements of a dialect's environment."""
     (file,) = REQUIREMENTS.glob(f"{DIALECTS[dialect].requirements or dialect}.*")
     return file.read_text("utf-8")
 
@@ -36,14 +36,14 @@ def test_each_dialect_has_a_capture_of_bounded_size() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_capture_is_otlp(dialect: str) -> None:
-    """What protobuf refuses no exporter has sent: the capture would have been damaged on its way into the file."""
+    """No exporter sends what protobuf refuses, so such a capture would have been damaged on its way into the file."""
     for line in kept(dialect):
         assert message(line["signal"], line["request"]).ByteSize() > 0
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_capture_has_the_whole_conversation(dialect: str) -> None:
-    """Two turns with their answers, and a refusal: a reader that is tried on less is not tried on what it must tell apart."""
+    """Each capture has two answered turns and a refusal, because readers must tell these apart."""
     text = "\n".join(json.dumps(line, ensure_ascii=False) for line in kept(dialect))
     # The answer about the weather has a sign that some SDKs escape, and its end may be cut off by a limit.
     said = [scenario.WEATHER, scenario.BOAT, scenario.BOAT_ANSWER, scenario.WEATHER_ANSWER[:9]]

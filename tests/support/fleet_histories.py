@@ -187,16 +187,17 @@ def revised(store: Store, now: datetime) -> list[Exchange | JudgingRequest]:
     """Return further revisions of every seventh exchange, and retractions of some others."""
     rows = query_rows(store.cursor(), "named_exchanges", {"project": "ops", "exchanges": _ids(store), "connection": None})
     stored = list(query_records(store.cursor(), "exchange_records", Exchange, {"exchanges": rows}))
-    revised_scores = [
+    revised_exchanges = [
         msgspec.structs.replace(
             one, agent_response=f"{one.agent_response} And it was checked.", content_digest="e" * 16, ingested_at=now
         )
         for one in stored[::7]
     ]
     gone = [msgspec.structs.replace(one, withdrawn=True) for one in stored[3::11] if one not in stored[::7]]
-    revisions = revise(store, Policy(), [*revised_scores, *gone], now)
-    assert len(revised_scores) > 5 < len(gone)
-    assert revisions.revised == len(revised_scores) + len(gone)
+    revisions = revise(store, Policy(), [*revised_exchanges, *gone], now)
+    assert len(revised_exchanges) > 5
+    assert len(gone) > 5
+    assert revisions.revised == len(revised_exchanges) + len(gone)
     return revisions.records
 
 
@@ -242,6 +243,6 @@ def contents(path: Path) -> dict[str, list[tuple[Any, ...]]]:
         return {table: store.cursor().execute(f"SELECT * FROM log.{table} ORDER BY ALL").fetchall() for table in TABLES}
 
 
-def clean_environment() -> list[str]:
-    """Remove our settings from the environment of a test."""
-    return [name for name in os.environ if name.startswith(("DRIFTLINE_", "ANTHROPIC_"))]
+def settings_in_environment() -> list[str]:
+    """Return the variables of the environment that configure Driftline or a judge."""
+    return [name for name in os.environ if name.startswith(("DRIFTLINE_", "ANTHROPIC_", "OPENAI_"))]

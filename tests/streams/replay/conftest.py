@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.effort import SOAK
-from support.fleet_histories import Command, clean_environment, scored_live
+from support.fleet_histories import Command, scored_live, settings_in_environment
 from support.processes import make_once
 
 from service.cli.main import run
@@ -47,7 +47,7 @@ def database(live: Path, tmp_path: Path) -> Path:
 def driftline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Return a function that runs a command in the test's folder without settings, and returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    for name in clean_environment():
+    for name in settings_in_environment():
         monkeypatch.delenv(name)
 
     def call(*arguments: str) -> tuple[int, str, str]:

@@ -73,9 +73,9 @@ def test_rotation_leaves_no_gap_and_revocation_is_immediate(call: Call, tokens: 
     assert access.find(old_token.encode()) is not None
     assert access.find(new_token.encode()) == access.find(old_token.encode())
 
-    third_token = call("POST", f"{path}/rotate", tokens.root)
-    assert third_token.status_code == 409
-    assert third_token.json()["code"] == "conflict"
+    second_rotation = call("POST", f"{path}/rotate", tokens.root)
+    assert second_rotation.status_code == 409
+    assert second_rotation.json()["code"] == "conflict"
 
     revoked = call("POST", f"{path}/revoke", tokens.root, json={"token": old_token[:TOKEN_PREFIX]})
     assert revoked.json() == {"name": name, "revoked": 1}
