@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 from chaos.plant import Plant
 from support.clients import Load, bearer
-from support.fleet_histories import EVENTS, EXCHANGES, history
+from support.fleet_histories import EVENTS, EXCHANGES, build_history
 from support.invariants import Key
 
 from schemas.codec.single_object import encode
@@ -109,7 +109,7 @@ class Traffic:
 
     async def _direct_records(self) -> None:
         """Records with repetitions, hours late, out of order, and under ids that others have; then one poison record a topic."""
-        told = history(self.chance.randrange(2**32), sessions=2)
+        told = build_history(self.chance.randrange(2**32), sessions=2)
         for topic, records in ((EXCHANGES, told.exchanges), (EVENTS, told.events)):
             for record in records:
                 renamed = self._renamed(record)

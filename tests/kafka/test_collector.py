@@ -18,7 +18,7 @@ from support import builders as build
 from support.effort import times
 from support.kafka_sinks import land_all
 from support.kafka_workers import contents, until_committed, working
-from support.otel_collector import traces, turn
+from support.otel_collector import agent_span, traces_request
 from support.servers import Child, Home, Nursery, nursery, until
 from typer.testing import CliRunner
 
@@ -93,7 +93,7 @@ async def read_letters(kafka: KafkaConnection) -> list[DeadLetter]:
 def build_messages(numbers: Sequence[int], traces_per_message: int = 5) -> list[Message]:
     """Return messages with a trace for each of these numbers."""
     parts = [numbers[start : start + traces_per_message] for start in range(0, len(numbers), traces_per_message)]
-    return [(None, traces(*(turn(number, build.START) for number in part)).as_protobuf) for part in parts]
+    return [(None, traces_request(*(agent_span(number, build.START) for number in part)).as_protobuf) for part in parts]
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "snappy", "lz4", "zstd"])

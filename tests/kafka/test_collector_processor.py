@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from support import builders as build
 from support.clocks import NOW
-from support.otel_collector import nanoseconds, traces, turn
+from support.otel_collector import agent_span, traces_request, unix_nanoseconds
 from support.otlp_captures import Captured, requests_of
 from support.otlp_spans import attributes
 
@@ -129,13 +129,13 @@ def test_a_message_gives_the_same_spans_as_over_http(name: str, encoding: str) -
 
 def test_a_topic_may_have_both_encodings() -> None:
     """A topic may hold both encodings after the Collector is reconfigured."""
-    first, second = traces(turn(1, build.START)), traces(turn(2, build.START))
+    first, second = traces_request(agent_span(1, build.START)), traces_request(agent_span(2, build.START))
     assert [span.session_id for span in process_messages(first.as_json, second.as_protobuf).spans] == ["session-1", "session-2"]
 
 
 def test_an_unreadable_message_is_a_dead_letter_and_stops_nothing() -> None:
     """Any producer may write to the topic: a bad message affects no other, and is identified by its offset."""
-    good = traces(turn(1, build.START)).as_protobuf
+    good = traces_request(agent_span(1, build.START)).as_protobuf
     broker = process_messages(*(value for garbage in GARBAGE for value in (garbage, good)))
 
     assert len(broker.spans) == len(GARBAGE)
@@ -150,17 +150,23 @@ def test_an_unreadable_message_is_a_dead_letter_and_stops_nothing() -> None:
 def test_an_invalid_span_affects_no_other() -> None:
     """A faulty span must not affect the other spans of its service."""
     bad = [
-        {**turn(2, build.START), "traceId": "00" * 16},
-        {**turn(3, build.START), "spanId": "ab"},
-        {**turn(4, build.START), "startTimeUnixNano": nanoseconds(build.START.replace(year=2200))},
+        {**agent_span(2, build.START), "traceId": "00" * 16},
+        {**agent_span(3, build.START), "spanId": "ab"},
+        {**agent_span(4, build.START), "startTimeUnixNano": unix_nanoseconds(build.START.replace(year=2200))},
     ]
-    for value in (traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf, traces(*bad).as_json):
+    for value in (
+        traces_request(agent_span(1, build.START), *bad, agent_span(5, build.START)).as_protobuf,
+        traces_request(*bad).as_json,
+    ):
         letters = process_messages(value).letters
         assert {letter.reason for letter in letters} == {"refused_span"}
         assert {letter.detail.partition(":")[0] for letter in letters} == {"trace_id", "span_id", "start_time_unix_nano"}
         assert all(b"Where is order" in letter.body and b"order 1?" not in letter.body for letter in letters)
     assert [
-        span.session_id for span in process_messages(traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf).spans
+        span.session_id
+        for span in process_messages(
+            traces_request(agent_span(1, build.START), *bad, agent_span(5, build.START)).as_protobuf
+        ).spans
     ] == [
         "session-1",
         "session-5",
@@ -169,8 +175,8 @@ def test_an_invalid_span_affects_no_other() -> None:
 
 def test_many_invalid_spans_of_a_message_make_few_letters_with_their_number() -> None:
     """One faulty exporter must not flood the dead letters."""
-    bad = [{**turn(number, build.START), "traceId": "00" * 16} for number in range(1, 200)]
-    letters = process_messages(traces(*bad).as_protobuf).letters
+    bad = [{**agent_span(number, build.START), "traceId": "00" * 16} for number in range(1, 200)]
+    letters = process_messages(traces_request(*bad).as_protobuf).letters
 
     assert len(letters) == collector.MAX_DEAD_LETTERS + 1
     assert len({letter.dead_letter_id for letter in letters}) == len(letters)
@@ -180,7 +186,9 @@ def test_many_invalid_spans_of_a_message_make_few_letters_with_their_number() ->
 def test_a_message_with_too_many_spans_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory must stay bounded, and the other messages are read."""
     monkeypatch.setattr(collector, "MAX_SPANS", 3)
-    small, large = (traces(*(turn(number, build.START) for number in range(1, count))).as_protobuf for count in (4, 5))
+    small, large = (
+        traces_request(*(agent_span(number, build.START) for number in range(1, count))).as_protobuf for count in (4, 5)
+    )
     broker = process_messages(small, large, small)
 
     assert [(letter.reason, letter.position) for letter in broker.letters] == [("too_many_spans", 1)]
@@ -190,7 +198,7 @@ def test_a_message_with_too_many_spans_is_a_dead_letter(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("is_json", [True, False])
 def test_an_incomplete_character_affects_only_its_span(is_json: bool) -> None:
     """A Collector forwards text that an SDK cut within a character, in one message with other spans."""
-    request = traces(turn(1, build.START), turn(2, build.START, **{"gen_ai.agent.name": "clerk @@@"}))
+    request = traces_request(agent_span(1, build.START), agent_span(2, build.START, **{"gen_ai.agent.name": "clerk @@@"}))
     value = request.as_json.replace(b"@@@", rb"\udc9f") if is_json else request.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f")
     broker = process_messages(value)
 
@@ -200,7 +208,7 @@ def test_an_incomplete_character_affects_only_its_span(is_json: bool) -> None:
 
 def test_a_session_id_that_is_not_text_is_a_dead_letter() -> None:
     """A repaired id could name another session; the other spans are accepted."""
-    request = traces(turn(1, build.START), turn(2, build.START, session="visit @@@"))
+    request = traces_request(agent_span(1, build.START), agent_span(2, build.START, session="visit @@@"))
     broker = process_messages(request.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f"))
 
     assert [span.session_id for span in broker.spans] == ["session-1"]
@@ -213,7 +221,9 @@ def test_a_session_id_that_is_not_text_is_a_dead_letter() -> None:
 def test_every_valid_json_name_is_read(names: tuple[str, str]) -> None:
     """HTTP accepts the same names."""
     groups, scopes = (f'"{name}"'.encode() for name in names)
-    value = traces(turn(1, build.START)).as_json.replace(b'"resourceSpans"', groups).replace(b'"scopeSpans"', scopes)
+    value = (
+        traces_request(agent_span(1, build.START)).as_json.replace(b'"resourceSpans"', groups).replace(b'"scopeSpans"', scopes)
+    )
     broker = process_messages(value)
     assert broker.letters == []
     assert [span.session_id for span in broker.spans] == ["session-1"]
@@ -222,8 +232,12 @@ def test_every_valid_json_name_is_read(names: tuple[str, str]) -> None:
 def test_letters_contain_no_secret() -> None:
     """Attribute names identify secrets, in protobuf as in JSON."""
     secret = "not-a-known-form-0123456789"
-    bad = {**turn(2, build.START, api_key=secret, Authorization=f"Bearer {secret}"), "traceId": "00" * 16}
-    letters = [letter for value in (traces(bad).as_json, traces(bad).as_protobuf) for letter in process_messages(value).letters]
+    bad = {**agent_span(2, build.START, api_key=secret, Authorization=f"Bearer {secret}"), "traceId": "00" * 16}
+    letters = [
+        letter
+        for value in (traces_request(bad).as_json, traces_request(bad).as_protobuf)
+        for letter in process_messages(value).letters
+    ]
     assert len(letters) == 2
     assert all(secret.encode() not in letter.body for letter in letters)
 
@@ -237,7 +251,7 @@ def test_an_unexpected_error_affects_one_span(monkeypatch: pytest.MonkeyPatch) -
         return build_draft(observed, *arguments)
 
     monkeypatch.setattr("streams.log.span_admission.build_draft", faulty)
-    broker = process_messages(traces(*(turn(number, build.START) for number in (1, 2, 3))).as_protobuf)
+    broker = process_messages(traces_request(*(agent_span(number, build.START) for number in (1, 2, 3))).as_protobuf)
 
     assert [span.session_id for span in broker.spans] == ["session-1", "session-3"]
     assert [letter.detail for letter in broker.letters] == ["0000000000000002: cannot be read: KeyError"]
@@ -245,7 +259,7 @@ def test_an_unexpected_error_affects_one_span(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_same_message_gives_the_same_ids_and_letters() -> None:
     """After a kill a message is read again, and readers recognize the records by their ids."""
-    values = [traces(turn(1, build.START), {**turn(2, build.START), "spanId": ""}).as_protobuf, b"garbage"]
+    values = [traces_request(agent_span(1, build.START), {**agent_span(2, build.START), "spanId": ""}).as_protobuf, b"garbage"]
     first, repeated = process_messages(*values), process_messages(*values, now=LATER + timedelta(days=1))
     assert first.letters == repeated.letters
     assert first.spans == [msgspec.structs.replace(span, ingested_at=LATER) for span in repeated.spans]
@@ -253,7 +267,7 @@ def test_the_same_message_gives_the_same_ids_and_letters() -> None:
 
 def test_a_message_is_done_only_after_the_broker_has_its_spans() -> None:
     """An offset committed before its spans are durable would lose them in a crash."""
-    value = traces(turn(1, build.START)).as_protobuf
+    value = traces_request(agent_span(1, build.START)).as_protobuf
     for topic in ("spans", "dead-letters"):
         completions: list[bool] = []
         broker = Broker(fails=frozenset({topic}))
@@ -276,7 +290,7 @@ def test_the_policy_assigns_spans_by_topic_service_and_header() -> None:
     policy = Policy(collector=Collector(connection="fleet", project="ops", routes=routes))
 
     def filed(service: str | None, topic: str = TOPIC, **headers: str) -> tuple[str, str, str]:
-        record = message(traces(turn(1, build.START), service=service).as_protobuf, 0, headers)
+        record = message(traces_request(agent_span(1, build.START), service=service).as_protobuf, 0, headers)
         (span,) = process_messages(record, policy=policy, topic=topic).spans
         facts = span.content
         return span.connection, span.project, "cart" if '"agent":"cart"' in facts else "clerk"
@@ -293,7 +307,8 @@ def test_spans_of_two_services_in_one_message_are_assigned_separately() -> None:
     """The Collector's batch processor combines spans of different services."""
     policy = Policy(collector=Collector(routes=(CollectorRoute(service="a", project="one"),)))
     groups = [
-        traces(turn(number, build.START), service=name).request["resourceSpans"][0] for number, name in ((1, "a"), (2, "b"))
+        traces_request(agent_span(number, build.START), service=name).request["resourceSpans"][0]
+        for number, name in ((1, "a"), (2, "b"))
     ]
     broker = process_messages(Captured("traces", {"resourceSpans": groups}).as_protobuf, policy=policy)
     assert {(span.session_id, span.project) for span in broker.spans} == {("session-1", "one"), ("session-2", "default")}
@@ -302,7 +317,7 @@ def test_spans_of_two_services_in_one_message_are_assigned_separately() -> None:
 def test_spans_of_an_unaudited_project_are_skipped() -> None:
     """A disabled project must store nothing, over any path."""
     policy = Policy(projects={"default": ProjectSettings(enabled=False)})
-    broker = process_messages(traces(turn(1, build.START)).as_protobuf, policy=policy)
+    broker = process_messages(traces_request(agent_span(1, build.START)).as_protobuf, policy=policy)
     assert broker.spans == []
     assert broker.letters == []
 
@@ -313,9 +328,9 @@ def test_no_secret_is_produced() -> None:
     attributes_with_secret = attributes(
         {"gen_ai.input.messages": f'[{{"role":"user","parts":[{{"type":"text","content":"My key is {secret}."}}]}}]'}
     )
-    good = turn(1, build.START)
+    good = agent_span(1, build.START)
     good["attributes"] += attributes_with_secret
-    broker = process_messages(traces(good, {**good, "spanId": ""}).as_protobuf, f"key {secret}".encode())
+    broker = process_messages(traces_request(good, {**good, "spanId": ""}).as_protobuf, f"key {secret}".encode())
 
     assert len(broker.spans) == 1
     assert len(broker.letters) == 2
@@ -334,7 +349,7 @@ def test_a_letter_says_that_it_cannot_be_requeued() -> None:
 def test_other_log_records_are_skipped() -> None:
     """The topic may contain an application's whole log beside records of model calls."""
     record = {
-        "timeUnixNano": nanoseconds(build.START),
+        "timeUnixNano": unix_nanoseconds(build.START),
         "traceId": f"{1:032x}",
         "spanId": f"{1:016x}",
         "body": {"stringValue": "starting"},

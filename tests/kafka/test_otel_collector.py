@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from support.clients import bearer
 from support.kafka_workers import until_committed
-from support.otel_collector import UnavailableError, collector, exporting
+from support.otel_collector import UnavailableError, find_or_build_collector, run_collector
 from support.otlp_captures import Captured, requests_of
 from support.processes import free_port
 from support.servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
@@ -49,7 +49,7 @@ SAID = {
 def _built() -> None:
     """Build the Collector before anything else starts. Without it the tests are skipped with a reason, also in CI."""
     try:
-        collector()
+        find_or_build_collector()
     except UnavailableError as error:
         pytest.skip(str(error))
 
@@ -141,7 +141,7 @@ def test_over_http(children: Nursery, sent: list[Captured], directly: Rows, tmp_
 
     def export(url: str) -> None:
         settings = {"endpoint": url, "headers": {"Authorization": f"Bearer {home.tokens['fleet']}"}, "compression": "gzip"}
-        with exporting(tmp_path / "collector", {"otlp_http": settings}) as running:
+        with run_collector(tmp_path / "collector", {"otlp_http": settings}) as running:
             post(sent, running.url)
 
     assert served(children, home, export) == directly
@@ -155,7 +155,7 @@ def test_over_grpc(children: Nursery, sent: list[Captured], directly: Rows, tmp_
     def export(_url: str) -> None:
         headers = {"authorization": f"Bearer {home.tokens['fleet']}"}
         settings = {"endpoint": f"127.0.0.1:{port}", "tls": {"insecure": True}, "headers": headers}
-        with exporting(tmp_path / "collector", {"otlp_grpc": settings}) as running:
+        with run_collector(tmp_path / "collector", {"otlp_grpc": settings}) as running:
             post(sent, running.url)
 
     assert served(children, home, export) == directly
@@ -181,7 +181,9 @@ def test_over_kafka(
     home = Home(tmp_path, POLICY, DRIFTLINE_KAFKA=kafka.bootstrap, DRIFTLINE_KAFKA_PREFIX=kafka.prefix, **settings)
 
     def export(_url: str) -> None:
-        with exporting(tmp_path / "collector", {"kafka": kafka_exporter(kafka, names, encoding, by_trace=by_trace)}) as running:
+        with run_collector(
+            tmp_path / "collector", {"kafka": kafka_exporter(kafka, names, encoding, by_trace=by_trace)}
+        ) as running:
             post(sent, running.url)
 
     worker = children.start(home, "worker", "--stages", f"{COLLECTOR},diagnosis")
@@ -215,7 +217,7 @@ def test_the_configurations_of_the_guide_are_valid(tmp_path: Path) -> None:
     for number, block in enumerate(configurations):
         file = tmp_path / f"{number}.yaml"
         file.write_text(block, "utf-8")
-        command = [str(collector()), "validate", "--config", str(file)]
+        command = [str(find_or_build_collector()), "validate", "--config", str(file)]
         done = subprocess.run(
             command, env=os.environ | {"TOKEN": "dl_x"}, capture_output=True, text=True, timeout=PATIENCE, check=False
         )

@@ -25,7 +25,7 @@ from support import evaluation_builders as evaluated
 from support.clocks import TickingClock
 from support.effort import SOAK
 from support.engines import MoodyJudge, engine_over, runner_over
-from support.fleet_histories import EVENTS, EXCHANGES, History, history
+from support.fleet_histories import EVENTS, EXCHANGES, History, build_history
 from support.servers import Child, Home, Nursery, nursery
 from support.servers import until as wait_until
 
@@ -113,7 +113,7 @@ class Embedded:
 def inputs() -> History:
     """Return the history with evaluation requests for some sessions, some of them repeated."""
     requests = [build_request(f"s{number % 16}", number // 16) for number in range(32)]
-    return replace(history(20261122), requests=[*requests, *requests[::3]])
+    return replace(build_history(20261122), requests=[*requests, *requests[::3]])
 
 
 def build_request(session: str, number: int) -> EvaluationRequest:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from support.fleet_histories import Command, past, replay, result, scored_live, scores_in, settings_in_environment
-from support.fleet_histories import merged_scores_in as merged
+from support.fleet_histories import two_project_exchanges
+from support.replays import Command, configured_variables, create_scored_database, read_scores, replay_path, run_replay
 
 from analytics.store.store import Store
 from schemas.codec.single_object import decode, encode
@@ -30,7 +30,9 @@ MakeTopics = Callable[..., None]
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a database with a history; no test changes it."""
-    return scored_live(tmp_path_factory.mktemp("live") / "driftline.duckdb", records=past(2, SESSIONS))
+    return create_scored_database(
+        tmp_path_factory.mktemp("live") / "driftline.duckdb", records=two_project_exchanges(2, SESSIONS)
+    )
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def driftline(
 ) -> Command:
     """Return a function that runs a command on the test's topics, and returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    for name in settings_in_environment():
+    for name in configured_variables():
         monkeypatch.delenv(name)
     monkeypatch.setenv("DRIFTLINE_KAFKA", kafka.bootstrap)
     monkeypatch.setenv("DRIFTLINE_KAFKA_PREFIX", kafka.prefix)
@@ -98,10 +100,10 @@ def test_scores_are_the_live_ones(
 ) -> None:
     """Duplicates, invalid values, partitions and fetch sizes make no difference."""
     monkeypatch.setattr("streams.replay.topics.WINDOW_RECORDS", window)
-    document = replay(driftline, "--from", "topics", "--workers", workers, "--label", "again")
+    document = run_replay(driftline, "--from", "topics", "--workers", workers, "--label", "again")
     assert document["equal"]
-    replayed_scores = merged(Path(document["file"]))
-    assert replayed_scores == scores_in(produced)
+    replayed_scores = read_scores(Path(document["file"]))
+    assert replayed_scores == read_scores(produced)
     assert document["scores"] == len(replayed_scores)
     assert document["live_scores"] == len(replayed_scores)
 
@@ -109,9 +111,9 @@ def test_scores_are_the_live_ones(
 def test_a_range_of_offsets_is_scored_by_itself(driftline: Command, produced: Path, tmp_path: Path) -> None:
     """Each partition has its own end, beyond which nothing is read."""
     arguments = ("--from", "topics", "--workers", "1", "--label", "some", "--to-offset", "0:40,1:0,2:25")
-    document = replay(driftline, *arguments)
-    replayed_scores = merged(result(tmp_path / "driftline.duckdb", "some"))
-    assert 0 < len(replayed_scores) < len(scores_in(produced))
+    document = run_replay(driftline, *arguments)
+    replayed_scores = read_scores(replay_path(tmp_path / "driftline.duckdb", "some"))
+    assert 0 < len(replayed_scores) < len(read_scores(produced))
     revisions = {score.revision for score in map(decode, replayed_scores) if isinstance(score, Score)}
     assert 0 in revisions
     assert document["range"] == "0:40,1:0,2:25"
@@ -144,7 +146,7 @@ def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
     code, out, err = driftline(*arguments)
     assert code == 0, err
     assert json.loads(out)["equal"]
-    assert scores_in(produced) == merged(result(tmp_path / "driftline.duckdb", "cut"))
+    assert read_scores(produced) == read_scores(replay_path(tmp_path / "driftline.duckdb", "cut"))
 
 
 def test_an_offset_of_a_partition_that_is_not_there_is_refused(driftline: Command, make_topics: MakeTopics) -> None:

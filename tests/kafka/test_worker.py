@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from support import builders as build
 from support.clocks import NOW, TickingClock
-from support.fleet_histories import history
+from support.fleet_histories import build_history
 from support.kafka_workers import EVENTS, STAGES, Collecting, contents, keyed, processing, produce, until_committed
 from support.servers import Home, Nursery, nursery, until
 
@@ -73,7 +73,7 @@ def test_chunks_of_any_size_give_the_records_of_the_embedded_runner(
 ) -> None:
     """Chunk boundaries must make no difference, including for duplicates, conflicts and late records."""
     make_topics(*TOPICS, partitions=PARTITIONS)
-    inputs = history(7, sessions=4 if records_at_once == 1 else 16)
+    inputs = build_history(7, sessions=4 if records_at_once == 1 else 16)
     expected = embedded(dict(inputs.topics))
 
     async def run() -> None:

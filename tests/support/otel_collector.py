@@ -1,6 +1,6 @@
-"""A real OpenTelemetry Collector: built once on a machine by the Collector's own builder, into a cache outside the repository.
+"""A real OpenTelemetry Collector, built with the Collector's own builder and cached in the user's cache folder.
 
-A soak run builds it: the build takes minutes of one processor. Its modules come from the module proxy of Go.
+Only a soak run builds it: the build takes minutes on one processor and downloads modules from the Go module proxy.
 """
 
 from __future__ import annotations
@@ -26,52 +26,58 @@ from support.servers import PATIENCE, until
 
 CONFIG = Path(__file__).parents[1] / "otlp" / "collector" / "builder.yaml"
 BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.165.0"
-BUILD_SECONDS = 3600.0
+BUILD_TIMEOUT_SECONDS = 3600.0
 
 
 class UnavailableError(Exception):
     """No Collector is available on this machine; the message gives the reason."""
 
 
-def collector() -> Path:
-    """Return the program, built once per machine in a soak run; raise UnavailableError if it cannot be built."""
+def find_or_build_collector() -> Path:
+    """Return the path of the cached program. A soak run builds it first if it is missing.
+
+    Raises UnavailableError if the program is neither cached nor can be built.
+    """
     go = shutil.which("go", path=os.pathsep.join([os.environ["PATH"], "/usr/local/go/bin"]))
     if go is None:
-        raise UnavailableError("there is no go: install Go 1.26 or newer, with which the OpenTelemetry Collector is built")
+        raise UnavailableError("go is not installed: building the OpenTelemetry Collector needs Go 1.26 or newer")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "driftline"
     cache.mkdir(parents=True, exist_ok=True)
     program = cache / f"otel-collector-{hashlib.sha256(CONFIG.read_bytes()).hexdigest()[:8]}"
     with locked(cache / f"{program.name}.lock"):
-        if not program.exists() and not SOAK:
+        if program.exists():
+            return program
+        if not SOAK:
             raise UnavailableError(
-                "the Collector is not built on this machine: `make soak` builds it, in minutes and half a gigabyte"
+                "the Collector is not built on this machine: run `make soak`, which takes minutes and half a gigabyte for it"
             )
-        if not program.exists():
-            _build(go, program)
+        _build_collector(go, program)
     return program
 
 
-def _build(go: str, program: Path) -> None:
-    """Generate the sources with the builder and compile them, one package at a time to spare the machine."""
+def _build_collector(go: str, program: Path) -> None:
+    """Generate the sources with the builder and compile them, one package at a time to keep the machine responsive."""
     with tempfile.TemporaryDirectory(prefix="driftline-collector-") as folder:
+        output_folder = Path(folder) / "built"
         config = yaml.safe_load(CONFIG.read_text("utf-8"))
-        config["dist"]["output_path"] = f"{folder}/built"
-        configuration = Path(folder) / "builder.yaml"
-        configuration.write_text(yaml.safe_dump(config), "utf-8")
+        config["dist"]["output_path"] = str(output_folder)
+        config_file = Path(folder) / "builder.yaml"
+        config_file.write_text(yaml.safe_dump(config), "utf-8")
         environment = os.environ | {"GOFLAGS": "-p=1", "PATH": os.pathsep.join([str(Path(go).parent), os.environ["PATH"]])}
-        command = ["nice", "-n", "15", go, "run", BUILDER, "--config", str(configuration)]
+        command = ["nice", "-n", "15", go, "run", BUILDER, "--config", str(config_file)]
         try:
             build = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
+                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise UnavailableError(f"the Collector was not built within {BUILD_SECONDS:g} s") from error
+            raise UnavailableError(f"the Collector was not built within {BUILD_TIMEOUT_SECONDS:g} s") from error
         if build.returncode:
             raise UnavailableError(f"the Collector could not be built: {(build.stdout + build.stderr)[-2000:]}")
-        # Renamed when it is whole, and from its own file system: a build that was cut short is never taken for one.
-        unfinished = program.with_suffix(".partial")
-        shutil.copy2(Path(folder) / "built" / "collector", unfinished)
-        unfinished.rename(program)
+        # The temporary folder may be on another file system, where a rename would not be atomic: an interrupted copy
+        # must not look like a finished program.
+        partial_copy = program.with_suffix(".partial")
+        shutil.copy2(output_folder / "collector", partial_copy)
+        partial_copy.rename(program)
 
 
 class RunningCollector:
@@ -100,8 +106,8 @@ class RunningCollector:
 
 
 @contextmanager
-def exporting(folder: Path, exporters: Mapping[str, Json]) -> Iterator[RunningCollector]:
-    """Yield a Collector that receives OTLP, batches it and exports traces and logs. The folder has its configuration."""
+def run_collector(folder: Path, exporters: Mapping[str, Json]) -> Iterator[RunningCollector]:
+    """Run a Collector that receives OTLP over HTTP and sends batches to the exporters. `folder` gets its configuration and log."""
     port = free_port()
     pipeline = {"receivers": ["otlp"], "processors": ["batch"], "exporters": sorted(exporters)}
     config = {
@@ -114,17 +120,18 @@ def exporting(folder: Path, exporters: Mapping[str, Json]) -> Iterator[RunningCo
         },
     }
     folder.mkdir(parents=True, exist_ok=True)
-    file, log = folder / "collector.yaml", folder / "collector.log"
-    file.write_text(yaml.safe_dump(config), "utf-8")
+    config_file = folder / "collector.yaml"
+    config_file.write_text(yaml.safe_dump(config), "utf-8")
+    log = folder / "collector.log"
     with log.open("wb") as output:
-        process = tied([str(collector()), "--config", str(file)], output.fileno())
-    running = RunningCollector(process, f"http://127.0.0.1:{port}", log)
+        process = tied([str(find_or_build_collector()), "--config", str(config_file)], output.fileno())
+    collector = RunningCollector(process, f"http://127.0.0.1:{port}", log)
     try:
-        until(lambda: _listens(port) or running.ended, "a Collector to listen")
-        assert not running.ended, running.logged[-4000:]
-        yield running
+        until(lambda: _listens(port) or collector.ended, "a Collector to listen")
+        assert not collector.ended, collector.logged[-4000:]
+        yield collector
     finally:
-        running.stop()
+        collector.stop()
 
 
 def _listens(port: int) -> bool:
@@ -133,14 +140,14 @@ def _listens(port: int) -> bool:
     return False
 
 
-def traces(*spans: Json, service: str | None = "checkout") -> Captured:
-    """Return a request with spans of one service."""
+def traces_request(*spans: Json, service: str | None = "checkout") -> Captured:
+    """Return an export request with the spans of one service."""
     return Captured("traces", body(spans, {} if service is None else {"service.name": service}))
 
 
-def turn(trace: int, start: datetime, *, session: str = "", **fields: str) -> Json:
+def agent_span(trace: int, start: datetime, *, session: str = "", **extra_attributes: str) -> Json:
     """Return the span of an agent that answers one question."""
-    texts = {
+    values = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "clerk",
         "gen_ai.conversation.id": session or f"session-{trace}",
@@ -151,12 +158,12 @@ def turn(trace: int, start: datetime, *, session: str = "", **fields: str) -> Js
         "traceId": f"{trace:032x}",
         "spanId": f"{trace:016x}",
         "name": "invoke_agent clerk",
-        "startTimeUnixNano": nanoseconds(start),
-        "endTimeUnixNano": nanoseconds(start + timedelta(seconds=1)),
-        "attributes": attributes({**texts, **fields}),
+        "startTimeUnixNano": unix_nanoseconds(start),
+        "endTimeUnixNano": unix_nanoseconds(start + timedelta(seconds=1)),
+        "attributes": attributes({**values, **extra_attributes}),
     }
 
 
-def nanoseconds(time: datetime) -> str:
-    """Return a time in the format of OTLP's JSON."""
+def unix_nanoseconds(time: datetime) -> str:
+    """Return a time, truncated to whole seconds, as OTLP/JSON writes it: nanoseconds in a string."""
     return f"{int(time.timestamp())}000000000"

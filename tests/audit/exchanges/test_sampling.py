@@ -74,35 +74,36 @@ def run(stream: list[dict[str, Any]], policy: Sampling, state: SamplingState | N
 
 
 @pytest.mark.parametrize(
-    ("turn", "changes", "policy", "expected"),
+    ("turn", "changes", "policy", "reason", "probability"),
     [
-        (7, {"tier1_flags": ("a",)}, {"enabled": False}, ("sampling_disabled", 1.0)),
-        (5, {"tier1_flags": ("a",)}, {}, ("first_turns", 1.0)),
-        (0, {}, {}, ("first_turns", 1.0)),
-        (7, {"tier1_flags": ("a",), "agent_response": "I disagree"}, {}, ("tier1_flags", 1.0)),
-        (7, {"agent_response": "I disagree", "output_tokens": 501}, {}, ("disagreement", 1.0)),
-        (7, {"agent_response": "I disagree"}, {"always_score_disagreement": False}, ("sampling_skip", None)),
-        (9, {"output_tokens": 501}, {}, ("long_response", 1.0)),
-        (7, {"output_tokens": 501}, {"always_score_long_responses": False}, ("sampling_skip", None)),
-        (7, {"output_tokens": 500}, {}, ("sampling_skip", None)),
-        (7, {"output_tokens": None}, {}, ("sampling_skip", None)),
-        (7, {"output_tokens": 1}, {"long_response_threshold": 0}, ("long_response", 1.0)),
-        (7, {"output_tokens": 0}, {"long_response_threshold": 0}, ("sampling_skip", None)),
-        (9, {}, {}, ("routine_sample", 1 / 3)),
-        (6, {}, {}, ("routine_sample", 1 / 3)),
-        (8, {}, {}, ("sampling_skip", None)),
-        (8, {}, {"routine_interval": 1}, ("routine_sample", 1.0)),
-        (0, {}, {"always_score_first": 0, "routine_interval": 7}, ("routine_sample", 1 / 7)),
-        (1, {}, {"always_score_first": 0}, ("sampling_skip", None)),
+        (7, {"tier1_flags": ("a",)}, {"enabled": False}, "sampling_disabled", 1.0),
+        (5, {"tier1_flags": ("a",)}, {}, "first_turns", 1.0),
+        (0, {}, {}, "first_turns", 1.0),
+        (7, {"tier1_flags": ("a",), "agent_response": "I disagree"}, {}, "tier1_flags", 1.0),
+        (7, {"agent_response": "I disagree", "output_tokens": 501}, {}, "disagreement", 1.0),
+        (7, {"agent_response": "I disagree"}, {"always_score_disagreement": False}, "sampling_skip", None),
+        (9, {"output_tokens": 501}, {}, "long_response", 1.0),
+        (7, {"output_tokens": 501}, {"always_score_long_responses": False}, "sampling_skip", None),
+        (7, {"output_tokens": 500}, {}, "sampling_skip", None),
+        (7, {"output_tokens": None}, {}, "sampling_skip", None),
+        (7, {"output_tokens": 1}, {"long_response_threshold": 0}, "long_response", 1.0),
+        (7, {"output_tokens": 0}, {"long_response_threshold": 0}, "sampling_skip", None),
+        (9, {}, {}, "routine_sample", 1 / 3),
+        (6, {}, {}, "routine_sample", 1 / 3),
+        (8, {}, {}, "sampling_skip", None),
+        (8, {}, {"routine_interval": 1}, "routine_sample", 1.0),
+        (0, {}, {"always_score_first": 0, "routine_interval": 7}, "routine_sample", 1 / 7),
+        (1, {}, {"always_score_first": 0}, "sampling_skip", None),
     ],
 )
-def test_the_first_matching_rule_decides(turn: int, changes: dict[str, Any], policy: dict[str, Any], expected: Any) -> None:
+def test_the_first_matching_rule_decides(
+    turn: int, changes: dict[str, Any], policy: dict[str, Any], reason: str, probability: float | None
+) -> None:
     """The reason is stored and determines the weight in averages, so the order of the rules matters."""
-    settings = Sampling(**policy)
-    session = session_that_starts_at(0, settings.routine_interval)
-    decision, _ = decide(SamplingState(), candidate(1, turn=turn, session=session, **changes), settings)
-    reason, probability = expected
-    assert Decision(reason != "sampling_skip", reason, probability, turn) == decision
+    sampling = Sampling(**policy)
+    session = session_that_starts_at(0, sampling.routine_interval)
+    decision, _ = decide(SamplingState(), candidate(1, turn=turn, session=session, **changes), sampling)
+    assert decision == Decision(reason != "sampling_skip", reason, probability, turn)
 
 
 def test_a_default_session_samples_the_documented_turns() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.effort import SOAK
-from support.fleet_histories import Command, scored_live, settings_in_environment
 from support.processes import make_once
+from support.replays import Command, configured_variables, create_scored_database
 
 from service.cli.main import run
 from streams.replay import part
@@ -34,7 +34,7 @@ def loaded_parts() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a database with a history, created once per run; tests copy it and never open it."""
-    return make_once(tmp_path_factory, "replayed", lambda folder: scored_live(folder / NAME)) / NAME
+    return make_once(tmp_path_factory, "replayed", lambda folder: create_scored_database(folder / NAME)) / NAME
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def database(live: Path, tmp_path: Path) -> Path:
 def driftline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Return a function that runs a command in the test's folder without settings, and returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    for name in settings_in_environment():
+    for name in configured_variables():
         monkeypatch.delenv(name)
 
     def call(*arguments: str) -> tuple[int, str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.fleet_histories import Command, contents, merged_scores_in, replay, result, scores_in
+from support.replays import Command, read_scores, read_tables, replay_path, run_replay
 
 from analytics.store.store import Store
 from schemas.records import Score
@@ -16,7 +16,7 @@ BORDER = "2026-10-01T09:10:00Z"
 
 def test_the_recorded_history_is_varied_enough(database: Path) -> None:
     """The history must contain failures, revisions, several tiers and costs, or the tests would prove nothing."""
-    with_all = contents(database)
+    with_all = read_tables(database)
     assert all(with_all[table] for table in with_all), {table: len(rows) for table, rows in with_all.items()}
 
 
@@ -26,21 +26,23 @@ def test_scores_equal_the_live_ones_however_the_work_is_split(
 ) -> None:
     """Scores must not depend on the number of processes or the size of windows."""
     monkeypatch.setattr("streams.replay.history.WINDOW_RECORDS", window)
-    before = contents(database)
-    document = replay(driftline, "--workers", workers, "--label", "again")
+    before = read_tables(database)
+    document = run_replay(driftline, "--workers", workers, "--label", "again")
     assert document["equal"]
     assert document["digest"] == document["live_digest"]
-    assert scores_in(database) == merged_scores_in(result(database, "again"))
-    assert contents(database) == before
-    assert not result(database, "again").with_suffix(".parts").exists()
+    assert read_scores(database) == read_scores(replay_path(database, "again"))
+    assert read_tables(database) == before
+    assert not replay_path(database, "again").with_suffix(".parts").exists()
 
 
 def test_parquet_gives_the_same(driftline: Command, database: Path, tmp_path: Path) -> None:
     """An export is enough to score again on any machine."""
     assert driftline("export", "exported")[0] == 0
-    tables = replay(driftline, "--label", "tables", "--workers", "1")
+    tables = run_replay(driftline, "--label", "tables", "--workers", "1")
     (tmp_path / "elsewhere").mkdir()
-    document = replay(driftline, "--from", "exported", "--db", "elsewhere/none.duckdb", "--workers", "2", "--label", "parquet")
+    document = run_replay(
+        driftline, "--from", "exported", "--db", "elsewhere/none.duckdb", "--workers", "2", "--label", "parquet"
+    )
     assert document["equal"]
     assert tables["digest"] == document["digest"]
     assert database.exists()
@@ -48,10 +50,10 @@ def test_parquet_gives_the_same(driftline: Command, database: Path, tmp_path: Pa
 
 def test_without_a_judge_recorded_answers_are_not_used(driftline: Command, database: Path) -> None:
     """The results of the rules alone need no answers and cost nothing."""
-    document = replay(driftline, "--judge", "none", "--label", "rules", "--workers", "1")
+    document = run_replay(driftline, "--judge", "none", "--label", "rules", "--workers", "1")
     assert not document["equal"]
     assert set(document["dispositions"]) <= {"unscored", "sampling_skip"}
-    with_scores = merged_scores_in(result(database, "rules"))
+    with_scores = read_scores(replay_path(database, "rules"))
     assert document["scores"] == len(with_scores)
 
 
@@ -65,11 +67,11 @@ def test_a_replay_of_a_part_scores_it_as_in_the_full_history(
         "--since": lambda score: f"{score.exchange_at:%Y-%m-%dT%H:%M:%SZ}" >= value,
         "--until": lambda score: f"{score.exchange_at:%Y-%m-%dT%H:%M:%SZ}" < value,
     }
-    document = replay(driftline, option, value, "--label", "part", "--workers", "1")
+    document = run_replay(driftline, option, value, "--label", "part", "--workers", "1")
     assert document["equal"]
-    replayed = merged_scores_in(result(database, "part"))
-    assert 0 < len(replayed) < len(scores_in(database))
-    assert scores_in(database, within[option]) == replayed
+    replayed = read_scores(replay_path(database, "part"))
+    assert 0 < len(replayed) < len(read_scores(database))
+    assert read_scores(database, within[option]) == replayed
 
 
 def test_tables_filled_by_a_sink_are_read_partition_by_partition(driftline: Command, database: Path) -> None:
@@ -80,6 +82,6 @@ def test_tables_filled_by_a_sink_are_read_partition_by_partition(driftline: Comm
             cursor.execute(
                 f"UPDATE log.{table} SET _partition = length(session_id) + ascii(right(session_id, 1)) % 3, _offset = 3 * _offset"
             )
-    document = replay(driftline, "--label", "landed", "--workers", "2")
+    document = run_replay(driftline, "--label", "landed", "--workers", "2")
     assert document["equal"]
-    assert scores_in(database) == merged_scores_in(result(database, "landed"))
+    assert read_scores(database) == read_scores(replay_path(database, "landed"))

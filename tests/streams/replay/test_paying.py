@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import builders as build
 from support.engines import live_judge
-from support.fleet_histories import Command, merged_scores_in, replay, result, scored_live, scores_in
+from support.replays import Command, create_scored_database, read_scores, replay_path, run_replay
 
 from analytics.store.store import Store
 from audit.cost import nano_of
@@ -47,7 +47,9 @@ def judged(tmp_path: Path, simulator: RunningJudge) -> Path:
     ]
 
     async def judge() -> Path:
-        return await asyncio.to_thread(scored_live, tmp_path / "driftline.duckdb", live_judge(simulator.base_url), exchanges)
+        return await asyncio.to_thread(
+            create_scored_database, tmp_path / "driftline.duckdb", live_judge(simulator.base_url), exchanges
+        )
 
     path = asyncio.run(judge())
     simulator.reset("answer")
@@ -63,7 +65,7 @@ def policy_file(folder: Path, text: str) -> str:
 
 def test_with_the_same_policy_every_question_is_answered(driftline: Command, judged: Path, simulator: RunningJudge) -> None:
     """Recorded answers cover every question, so a live judge is not called and the scores are the same."""
-    document = replay(driftline, "--judge", "live", "--yes", "--workers", "1")
+    document = run_replay(driftline, "--judge", "live", "--yes", "--workers", "1")
     assert simulator.requests == 0
     assert document["calls"] == {}
     assert document["cost_usd"] == 0.0
@@ -82,15 +84,15 @@ def test_only_questions_changed_by_a_policy_are_paid_for(
     assert code == 0
     assert simulator.requests == 0
     assert 2 * TURNS <= expected["calls"] <= 3 * TURNS
-    assert not result(judged, "newer").exists()
-    assert not result(judged, "newer").with_suffix(".parts").exists()
-    document = replay(driftline, *arguments, "--yes")
+    assert not replay_path(judged, "newer").exists()
+    assert not replay_path(judged, "newer").with_suffix(".parts").exists()
+    document = run_replay(driftline, *arguments, "--yes")
     assert simulator.requests == sum(document["calls"].values())
     assert expected["calls"] <= simulator.requests <= expected["calls"] + expected["tier3_open"]
     assert 0 < document["cost_usd"] <= expected["at_most_usd"]
     assert not document["equal"]
-    other_scores = scores_in(judged, lambda score: score.project != "shop")
-    replayed = merged_scores_in(result(judged, "newer"))
+    other_scores = read_scores(judged, lambda score: score.project != "shop")
+    replayed = read_scores(replay_path(judged, "newer"))
     assert len(replayed) == len(other_scores) + TURNS
 
 
@@ -100,13 +102,13 @@ def test_unused_live_costs_are_not_charged_under_another_methodology(
 ) -> None:
     """Unscored exchanges must not carry the costs of the live scores, or a comparison would show a difference."""
     policy = policy_file(tmp_path, f"projects: {{ops: {{methodology: {methodology}}}}}")
-    document = replay(driftline, "--judge", "recorded", "--policy", policy, "--label", "other", "--workers", "1")
+    document = run_replay(driftline, "--judge", "recorded", "--policy", policy, "--label", "other", "--workers", "1")
     assert simulator.requests == 0
     assert document["dispositions"]["unscored"] > TURNS
     with Store(judged) as store:
         rows = store.cursor().execute("SELECT judgement_id, cost_usd FROM judgements").fetchall()
     costs = {judgement_id: nano_of(cost) for judgement_id, cost in rows}
-    replayed = [decode(score) for score in merged_scores_in(result(judged, "other"))]
+    replayed = [decode(score) for score in read_scores(replay_path(judged, "other"))]
     assert [sum(costs[judgement_id] for judgement_id in score.judgement_ids) for score in replayed] == [  # type: ignore[attr-defined]
         nano_of(score.cost_usd or 0)  # type: ignore[attr-defined]
         for score in replayed
@@ -128,17 +130,17 @@ def test_nothing_is_paid_for_without_consent(
     assert "Call the judge?" in err
     assert "USD at most" in err
     assert simulator.requests == 0
-    assert not result(judged, "newer").exists()
+    assert not replay_path(judged, "newer").exists()
 
 
 def test_a_session_never_exceeds_its_cap(driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path) -> None:
     """Live costs of other questions do not reduce the replay's cap, and the cap holds."""
     policy = policy_file(tmp_path, "defaults: {methodology: tilt, costCapPerSession: 0.03}")
-    document = replay(driftline, "--judge", "live", "--policy", policy, "--yes", "--label", "capped", "--workers", "1")
+    document = run_replay(driftline, "--judge", "live", "--policy", policy, "--yes", "--label", "capped", "--workers", "1")
     assert "skipped_cost_cap" in document["dispositions"]
     assert simulator.requests == sum(document["calls"].values()) > 0
     spent: Counter[str] = Counter()
-    with Store(result(judged, "capped")) as store:
+    with Store(replay_path(judged, "capped")) as store:
         for session, cost in store.cursor().execute("SELECT session_id, cost_usd FROM judgements").fetchall():
             spent[session] += nano_of(cost)
     assert nano_of(0.01) < max(spent.values()) <= nano_of(0.03)
@@ -151,14 +153,14 @@ def test_batches_give_the_same_scores_at_half_the_price(
     monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, max_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5, costCapPerSession: null}")
     common = ("--policy", policy, "--yes", "--workers", "1")
-    live = replay(driftline, *common, "--judge", "live", "--label", "live-again")
+    live = run_replay(driftline, *common, "--judge", "live", "--label", "live-again")
     live_requests = simulator.requests
     simulator.reset("answer")
-    batch = replay(driftline, *common, "--judge", "batch", "--label", "in-batches")
+    batch = run_replay(driftline, *common, "--judge", "batch", "--label", "in-batches")
     assert sum(live["calls"].values()) == live_requests
     assert sum(batch["calls"].values()) == live_requests
     assert live["dispositions"] == batch["dispositions"]
-    assert batch["scores"] == len(scores_in(judged))
+    assert batch["scores"] == len(read_scores(judged))
     assert batch["cost_usd"] == pytest.approx(live["cost_usd"] / 2, rel=0.2)
 
 
@@ -183,9 +185,9 @@ def test_an_interrupted_batch_is_resumed_and_not_asked_again(
     assert code == ExitCode.INTERRUPTED, err
     assert "run the same command to continue" in err
     monkeypatch.setattr(DurableBudget, "record_judgement", record_judgement)
-    document = replay(driftline, *arguments)
+    document = run_replay(driftline, *arguments)
     assert document["calls"] == {"answered": simulator.requests}
-    assert document["scores"] == len(scores_in(judged))
+    assert document["scores"] == len(read_scores(judged))
 
 
 def test_without_a_judge_the_error_says_what_to_set(driftline: Command, database: Path) -> None:

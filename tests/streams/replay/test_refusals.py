@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.fleet_histories import Command
+from support.replays import Command
 
 from analytics.store.store import Store
 

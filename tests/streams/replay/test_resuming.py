@@ -12,7 +12,8 @@ from typing import NoReturn
 
 import pytest
 from support.effort import SOAK
-from support.fleet_histories import Command, merged_scores_in, past, replay, result, scored_live, scores_in
+from support.fleet_histories import two_project_exchanges
+from support.replays import Command, create_scored_database, read_scores, replay_path, run_replay
 from support.servers import Child, Home, Nursery, nursery, until
 
 from driftline_trial.simulator import running
@@ -61,7 +62,7 @@ def test_a_killed_replay_pays_for_no_answer_twice(children: Nursery, database: P
         for calls in (10, 30):
             child = children.start(fleet, *arguments, before=BEFORE)
             kill_once(child, lambda calls=calls: judge.requests >= calls, "so many calls")
-            assert not result(database, "killed").exists()
+            assert not replay_path(database, "killed").exists()
         code, printed = children.run(fleet, *arguments, before=BEFORE)
         assert code == 0, fleet.log.read_text()
         document = json.loads(printed)
@@ -84,15 +85,15 @@ def test_scores_from_before_a_kill_are_not_computed_again(children: Nursery, dat
     code, printed = children.run(fleet, *arguments, before=BEFORE)
     assert code == 0, fleet.log.read_text()
     assert json.loads(printed)["equal"]
-    assert scores_in(database) == merged_scores_in(result(database, "killed"))
+    assert read_scores(database) == read_scores(replay_path(database, "killed"))
 
 
 def test_a_complete_replay_is_shown_and_not_repeated(driftline: Command, database: Path) -> None:
     """Running a complete replay again shows its result."""
-    first = replay(driftline, "--workers", "1", "--label", "once")
-    before = result(database, "once").stat().st_mtime_ns
-    assert first == replay(driftline, "--workers", "2", "--label", "once")
-    assert result(database, "once").stat().st_mtime_ns == before
+    first = run_replay(driftline, "--workers", "1", "--label", "once")
+    before = replay_path(database, "once").stat().st_mtime_ns
+    assert first == run_replay(driftline, "--workers", "2", "--label", "once")
+    assert replay_path(database, "once").stat().st_mtime_ns == before
     listed = [json.loads(line) for line in driftline("replays", "--json")[1].splitlines()]
     assert [one["label"] for one in listed] == ["once"]
     assert "once" in driftline("replays")[1]
@@ -107,7 +108,7 @@ def test_a_label_identifies_one_replay(
 ) -> None:
     """Two different replays under one label would be confused."""
     (tmp_path / "p.yaml").write_text(POLICY)
-    replay(driftline, "--workers", "1", "--label", "mine")
+    run_replay(driftline, "--workers", "1", "--label", "mine")
     code, _, err = driftline("replay", "--label", "mine", *arguments)
     assert code == 2
     assert f"mine is a replay with another {named}" in err
@@ -125,15 +126,15 @@ def ended(*_: object, **__: object) -> NoReturn:
 
 def test_records_newer_than_the_plan_are_ignored(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay that continues after a week scores its original history, without newer records."""
-    before = scores_in(database)
+    before = read_scores(database)
     with monkeypatch.context() as patch:
         patch.setattr(replays, "in_processes", ended)
         with pytest.raises(EndedError):
             driftline("replay", "--label", "old", "--workers", "2")
-    scored_live(database, records=past(seed=2, sessions=3))
-    assert len(before) < len(scores_in(database))
-    replay(driftline, "--label", "old", "--workers", "2")
-    assert merged_scores_in(result(database, "old")) == before
+    create_scored_database(database, records=two_project_exchanges(seed=2, sessions=3))
+    assert len(before) < len(read_scores(database))
+    run_replay(driftline, "--label", "old", "--workers", "2")
+    assert read_scores(replay_path(database, "old")) == before
 
 
 def test_a_result_is_complete_or_absent(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,16 +145,16 @@ def test_a_result_is_complete_or_absent(driftline: Command, database: Path, monk
         patch.setattr(plan, "read_digests", ended)
         with pytest.raises(EndedError):
             driftline("replay", *arguments)
-    assert not result(database, "merged").exists()
+    assert not replay_path(database, "merged").exists()
     assert parts.exists()
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", ended)
         with pytest.raises(EndedError):
             driftline("replay", *arguments)
-    assert result(database, "merged").exists()
+    assert replay_path(database, "merged").exists()
     assert parts.exists()
-    assert replay(driftline, *arguments)["equal"]
-    assert scores_in(database) == merged_scores_in(result(database, "merged"))
+    assert run_replay(driftline, *arguments)["equal"]
+    assert read_scores(database) == read_scores(replay_path(database, "merged"))
     assert not parts.exists()
 
 
@@ -166,4 +167,4 @@ def test_only_one_process_works_on_a_label(driftline: Command, database: Path) -
         code, _, err = driftline("replay", "--label", "busy", "--workers", "1")
     assert code == 2
     assert re.search("another process .*replay busy", err)
-    assert replay(driftline, "--label", "busy", "--workers", "1")["equal"]
+    assert run_replay(driftline, "--label", "busy", "--workers", "1")["equal"]
