@@ -27,10 +27,12 @@ from audit.exchanges.sampling import (
 )
 from audit.policy import Sampling
 
-QUIET: dict[str, Any] = {"agent_response": "Done.", "output_tokens": 10, "tier1_flags": ()}
-DEFAULT = Sampling()
-STAYS = {"sampling_disabled", "first_turns"}
-"""Reasons that a turn keeps if it is one of the last."""
+UNREMARKABLE: dict[str, Any] = {"agent_response": "Done.", "output_tokens": 10, "tier1_flags": ()}
+DEFAULT_POLICY = Sampling()
+MAX_CHI_SQUARE = 30
+"""About p = 0.0004 for ten starts, the largest number tested."""
+PERMANENT_REASONS = {"sampling_disabled", "first_turns"}
+"""Reasons that a turn keeps even if it is one of the last."""
 
 policies = st.builds(
     Sampling,
@@ -41,34 +43,34 @@ policies = st.builds(
     always_score_disagreement=st.booleans(),
     always_score_long_responses=st.booleans(),
 )
-facts = st.fixed_dictionaries(
+fact_sets = st.fixed_dictionaries(
     {
         "agent_response": st.sampled_from(["Done.", "I disagree."]),
         "output_tokens": st.sampled_from([None, 0, 500, 501]),
         "tier1_flags": st.sampled_from([(), (), ("silent_refusal",)]),
     }
 )
-streams = st.lists(facts, max_size=25)
+streams = st.lists(fact_sets, max_size=25)
 
 
 @cache
-def session_that_starts_at(start: int, interval: int) -> str:
+def find_session(start: int, interval: int) -> str:
     """Return a session whose routine samples are the turns with this remainder."""
     return next(name for name in map(str, itertools.count()) if routine_start(name, interval) == start)
 
 
-def candidate(number: int, *, turn: int | None = None, session: str = "", **given_facts: Any) -> Candidate:
+def candidate(number: int, *, turn: int | None = None, session: str = "", **facts: Any) -> Candidate:
     """Return exchange `number` of a session, by default without anything notable."""
-    values = {**QUIET, **given_facts}
+    values = {**UNREMARKABLE, **facts}
     return Candidate(session=session, exchange_id=f"e{number}", revision=0, turn_number=turn, record=b"%d" % number, **values)
 
 
-def run(stream: list[dict[str, Any]], policy: Sampling, state: SamplingState | None = None, start: int = 1) -> Any:
-    """Decide on a stream of exchanges; return the decisions and the final state."""
+def decide_all(stream: list[dict[str, Any]], policy: Sampling, state: SamplingState | None = None, start: int = 1) -> Any:
+    """Return the decisions on a stream of exchanges, and the final state."""
     state = state or SamplingState()
     decisions = []
-    for number, given_facts in enumerate(stream, start):
-        decision, state = decide(state, candidate(number, **given_facts), policy)
+    for number, facts in enumerate(stream, start):
+        decision, state = decide(state, candidate(number, **facts), policy)
         decisions.append(decision)
     return decisions, state
 
@@ -101,26 +103,24 @@ def test_the_first_matching_rule_decides(
 ) -> None:
     """The reason is stored and determines the weight in averages, so the order of the rules matters."""
     sampling = Sampling(**policy)
-    session = session_that_starts_at(0, sampling.routine_interval)
+    session = find_session(0, sampling.routine_interval)
     decision, _ = decide(SamplingState(), candidate(1, turn=turn, session=session, **changes), sampling)
     assert decision == Decision(reason != "sampling_skip", reason, probability, turn)
 
 
 def test_a_default_session_samples_the_documented_turns() -> None:
-    """Sampled are the first 5, every 3rd routine turn, and at the end the last 3, including the routine one."""
-    decisions, state = run([{"session": session_that_starts_at(0, 3)}] * 14, DEFAULT)
+    """The documentation promises the first 5 turns, every 3rd turn after them, and the last 3, including the routine one."""
+    decisions, state = decide_all([{"session": find_session(0, 3)}] * 14, DEFAULT_POLICY)
     assert [turn for turn, decision in enumerate(decisions, 1) if decision.sampled] == [1, 2, 3, 4, 5, 6, 9, 12]
-    last, _ = close(state, DEFAULT)
-    assert [(one.turn, one.exchange_id, one.revision, one.record) for one in last] == [
-        (12, "e12", 1, b"12"),
-        (13, "e13", 1, b"13"),
-        (14, "e14", 1, b"14"),
-    ]
+    last_exchanges, _ = close(state, DEFAULT_POLICY)
+    assert last_exchanges == tuple(
+        DeferredExchange(turn=turn, exchange_id=f"e{turn}", revision=1, record=b"%d" % turn) for turn in (12, 13, 14)
+    )
 
 
 def test_a_missing_turn_number_is_counted() -> None:
     """Most sources send no turn numbers, without which the rules about turns would not work."""
-    decisions, _ = run([{}, {}, {"turn": 40}, {}], DEFAULT)
+    decisions, _ = decide_all([{}, {}, {"turn": 40}, {}], DEFAULT_POLICY)
     assert [decision.turn for decision in decisions] == [1, 2, 40, 4]
 
 
@@ -128,9 +128,8 @@ def test_a_missing_turn_number_is_counted() -> None:
 @given(streams, policies)
 def test_the_first_turns_are_always_sampled(stream: list[dict[str, Any]], policy: Sampling) -> None:
     """Problems often show early in a session."""
-    decisions, _ = run(stream, policy)
-    first = policy.always_score_first
-    assert all(decision.sampled for decision in decisions[:first])
+    decisions, _ = decide_all(stream, policy)
+    assert all(decision.sampled for decision in decisions[: policy.always_score_first])
     assert all(decision.sampled == (decision.probability is not None) for decision in decisions)
     assert all(
         decision.probability == 1 / policy.routine_interval for decision in decisions if decision.reason == "routine_sample"
@@ -144,62 +143,64 @@ def test_closing_any_prefix_samples_its_last_turns_except_the_first_ones(
 ) -> None:
     """The rule about last turns must hold for every session, although its end is known only afterwards."""
     for length in range(len(stream) + 1):
-        decisions, state = run(stream[:length], policy)
+        decisions, state = decide_all(stream[:length], policy)
         tail = range(max(0, length - policy.always_score_last), length)
-        expected = [f"e{index + 1}" for index in tail if decisions[index].reason not in STAYS]
-        last, _ = close(state, policy)
-        assert [deferred.exchange_id for deferred in last] == expected
+        expected = [f"e{index + 1}" for index in tail if decisions[index].reason not in PERMANENT_REASONS]
+        last_exchanges, _ = close(state, policy)
+        assert [deferred.exchange_id for deferred in last_exchanges] == expected
 
 
 @settings(deadline=None)
 @given(streams, policies, st.lists(st.integers(0, 25), max_size=4))
 def test_batches_do_not_affect_decisions(stream: list[dict[str, Any]], policy: Sampling, cuts: list[int]) -> None:
     """State is stored between batches, whose boundaries must not affect any decision."""
-    expected_decisions, expected_state = run(stream, policy)
+    expected_decisions, expected_state = decide_all(stream, policy)
     decisions: list[Decision] = []
     state = SamplingState()
-    edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    for start, end in itertools.pairwise(edges):
+    boundaries = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    for start, end in itertools.pairwise(boundaries):
         state = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=SamplingState)
-        part, state = run(stream[start:end], policy, state, start + 1)
-        decisions += part
+        batch, state = decide_all(stream[start:end], policy, state, start + 1)
+        decisions += batch
     assert decisions == expected_decisions
     assert state == expected_state
 
 
 @settings(deadline=None)
 @given(st.lists(streams, max_size=4), policies)
-def test_a_reopened_session_samples_no_turn_twice(parts: list[list[dict[str, Any]]], policy: Sampling) -> None:
+def test_a_reopened_session_samples_no_turn_twice(batches: list[list[dict[str, Any]]], policy: Sampling) -> None:
     """Late records reopen sessions; an exchange is one of the last only once, however often its session closes."""
     state = SamplingState()
-    handed_out: list[str] = []
+    closed_ids: list[str] = []
     eligible: list[str] = []
     decision_count = 0
-    for part in parts:
-        decisions, state = run(part, policy, state, decision_count + 1)
+    for batch in batches:
+        decisions, state = decide_all(batch, policy, state, decision_count + 1)
         eligible += [
-            f"e{decision_count + index}" for index, decision in enumerate(decisions, 1) if decision.reason not in STAYS
+            f"e{decision_count + index}"
+            for index, decision in enumerate(decisions, 1)
+            if decision.reason not in PERMANENT_REASONS
         ]
-        decision_count += len(part)
-        last, state = close(state, policy)
+        decision_count += len(batch)
+        last_exchanges, state = close(state, policy)
         newest = {f"e{number}" for number in range(decision_count - policy.always_score_last + 1, decision_count + 1)}
-        assert {deferred.exchange_id for deferred in last} == (newest & set(eligible)) - set(handed_out)
-        handed_out += [deferred.exchange_id for deferred in last]
+        assert {deferred.exchange_id for deferred in last_exchanges} == (newest & set(eligible)) - set(closed_ids)
+        closed_ids += [deferred.exchange_id for deferred in last_exchanges]
         assert close(state, policy) == ((), state)
-    assert len(handed_out) == len(set(handed_out))
+    assert len(closed_ids) == len(set(closed_ids))
 
 
 def test_the_last_turns_are_those_with_the_highest_numbers() -> None:
     """Records arrive out of order; a late one from the middle is not among the last."""
     policy = Sampling(always_score_first=0, always_score_last=2, routine_interval=100)
-    _, state = run([{"turn": 8}, {"turn": 11}, {"turn": 10}, {"turn": 3}], policy)
+    _, state = decide_all([{"turn": 8}, {"turn": 11}, {"turn": 10}, {"turn": 3}], policy)
     assert [deferred.turn for deferred in close(state, policy)[0]] == [10, 11]
 
 
 def test_turns_with_equal_numbers_are_kept_apart() -> None:
     """A source that restarts its count must not lose an exchange or confuse two."""
     policy = Sampling(always_score_first=0, always_score_last=2, routine_interval=100)
-    _, state = run([{"turn": 7}, {"turn": 7}, {"turn": 7}], policy)
+    _, state = decide_all([{"turn": 7}, {"turn": 7}, {"turn": 7}], policy)
     assert [deferred.exchange_id for deferred in close(state, policy)[0]] == ["e2", "e3"]
 
 
@@ -207,47 +208,48 @@ def test_turns_with_equal_numbers_are_kept_apart() -> None:
 @given(streams, policies)
 def test_the_state_stays_small(stream: list[dict[str, Any]], policy: Sampling) -> None:
     """State is written after every batch for every session of the fleet, so it must be small."""
-    _, state = run(stream * 4, policy)
+    _, state = decide_all(stream * 4, policy)
     assert len(state.newest) <= policy.always_score_last
     assert len(state.deferred) <= policy.always_score_last
 
 
 def test_a_smaller_window_takes_effect_at_once() -> None:
     """A policy may change during a session."""
-    _, state = run([{}] * 8, Sampling(always_score_first=0, routine_interval=100))
+    _, state = decide_all([{}] * 8, Sampling(always_score_first=0, routine_interval=100))
     assert [deferred.turn for deferred in close(state, Sampling(always_score_last=1))[0]] == [8]
     assert close(state, Sampling(always_score_last=0)) == ((), SamplingState(exchanges=8))
 
 
-def test_what_is_parked_is_enough_to_score_it() -> None:
-    """The log is not read again when the session closes, so the state must have the exchanges."""
+def test_a_deferred_exchange_has_what_its_scoring_needs() -> None:
+    """Closing a session does not read the log again, so the state must contain the encoded exchange."""
     policy = Sampling(always_score_first=0, routine_interval=100)
-    given_candidate = Candidate(session="s", exchange_id="x", revision=4, turn_number=2, record=b"\x00\xff", **QUIET)
-    _, state = decide(SamplingState(), given_candidate, policy)
+    exchange = Candidate(session="s", exchange_id="x", revision=4, turn_number=2, record=b"\x00\xff", **UNREMARKABLE)
+    _, state = decide(SamplingState(), exchange, policy)
     assert close(state, policy)[0] == (DeferredExchange(2, "x", 5, b"\x00\xff"),)
 
 
-def weights_of(stream: Sequence[dict[str, Any]], policy: Sampling, session: str, closes: set[int]) -> dict[str, Fraction]:
+def compute_weights(stream: Sequence[dict[str, Any]], policy: Sampling, session: str, closes: set[int]) -> dict[str, Fraction]:
     """Return the final weight of each exchange, with the session closing after some of the exchanges."""
-    state, weights = SamplingState(), dict[str, Fraction]()
-    for number, given_facts in enumerate(stream, 1):
-        decision, state = decide(state, candidate(number, session=session, **given_facts), policy)
+    state = SamplingState()
+    weights: dict[str, Fraction] = {}
+    for number, facts in enumerate(stream, 1):
+        decision, state = decide(state, candidate(number, session=session, **facts), policy)
         probability = 0 if decision.probability is None else Fraction(decision.probability).limit_denominator(10_000)
         weights[f"e{number}"] = 1 / probability if probability else Fraction(0)
         if number in closes:
-            last, state = close(state, policy)
-            weights |= {deferred.exchange_id: Fraction(1) for deferred in last}
+            last_exchanges, state = close(state, policy)
+            weights |= {deferred.exchange_id: Fraction(1) for deferred in last_exchanges}
     return weights
 
 
-numbered = st.lists(
-    st.builds(lambda given_facts, turn: {**given_facts, "turn": turn}, facts, st.none() | st.integers(-2, 40)), max_size=30
+numbered_streams = st.lists(
+    st.builds(lambda facts, turn: {**facts, "turn": turn}, fact_sets, st.none() | st.integers(-2, 40)), max_size=30
 )
 """Turn numbers as sources send them: none, out of order, some repeated."""
 
 
 @settings(deadline=None)
-@given(numbered, policies, st.sets(st.integers(1, 30), max_size=3))
+@given(numbered_streams, policies, st.sets(st.integers(1, 30), max_size=3))
 def test_the_weights_of_a_session_add_up_to_its_turns_in_expectation(
     stream: list[dict[str, Any]], policy: Sampling, closes: set[int]
 ) -> None:
@@ -258,23 +260,23 @@ def test_the_weights_of_a_session_add_up_to_its_turns_in_expectation(
     interval = policy.routine_interval
     sums = Counter[str]()
     for start in range(interval):
-        sums.update(weights_of(stream, policy, session_that_starts_at(start, interval), closes))  # type: ignore[arg-type]
+        sums.update(compute_weights(stream, policy, find_session(start, interval), closes))  # type: ignore[arg-type]
     assert sums == {f"e{number}": interval for number in range(1, len(stream) + 1)}
 
 
 @settings(deadline=None)
 @given(st.integers(1, 60), policies)
-def test_the_last_turns_of_a_closed_session_stand_for_themselves(turns: int, policy: Sampling) -> None:
+def test_the_last_turns_of_a_closed_session_have_weight_1(turns: int, policy: Sampling) -> None:
     """A routine sample among the last turns would also represent judged turns, so that 21 turns would weigh 25."""
-    weights = weights_of([{}] * turns, policy, "ops/s1", {turns})
-    last = [weights[f"e{number}"] for number in range(max(1, turns - policy.always_score_last + 1), turns + 1)]
-    assert [1] * min(turns, policy.always_score_last) == last
+    weights = compute_weights([{}] * turns, policy, "ops/s1", {turns})
+    last_weights = [weights[f"e{number}"] for number in range(max(1, turns - policy.always_score_last + 1), turns + 1)]
+    assert last_weights == [1] * min(turns, policy.always_score_last)
     assert abs(sum(weights.values()) - turns) < policy.routine_interval
 
 
 def test_a_session_of_21_turns_weighs_21_on_average() -> None:
     """The 5 first and 3 last turns have weight 1; of the 13 between, 4 or 5 have weight 3."""
-    totals = [sum(weights_of([{}] * 21, DEFAULT, session_that_starts_at(start, 3), {21}).values()) for start in range(3)]
+    totals = [sum(compute_weights([{}] * 21, DEFAULT_POLICY, find_session(start, 3), {21}).values()) for start in range(3)]
     assert totals == [23, 20, 20]
 
 
@@ -282,11 +284,11 @@ def test_a_session_of_21_turns_weighs_21_on_average() -> None:
 def test_every_start_is_drawn_as_often_as_any_other(interval: int) -> None:
     """The stated probability is 1 / interval, so starts must be uniform for any naming of sessions."""
     names = [f"{connection}/{number}" for connection in ("openclaw", "http") for number in range(10_000)]
-    drawn = Counter(routine_start(name, interval) for name in names)
+    session_counts = Counter(routine_start(name, interval) for name in names)
     expected = len(names) / interval
-    chi2 = sum((drawn[start] - expected) ** 2 / expected for start in range(interval))
-    assert set(range(interval)) == set(drawn)
-    assert chi2 < 30
+    chi2 = sum((session_counts[start] - expected) ** 2 / expected for start in range(interval))
+    assert set(session_counts) == set(range(interval))
+    assert chi2 < MAX_CHI_SQUARE
 
 
 def test_the_start_is_the_same_in_every_process() -> None:
@@ -294,59 +296,62 @@ def test_the_start_is_the_same_in_every_process() -> None:
     assert [routine_start(name, 3) for name in ("http/a", "http/b", "http/\ud800", "openclaw/main")] == [0, 1, 0, 1]
 
 
-distinct = st.lists(st.tuples(st.integers(0, 60), facts), max_size=25, unique_by=lambda pair: pair[0]).map(
-    lambda pairs: [{**given_facts, "turn": turn} for turn, given_facts in pairs]
-)
+distinctly_numbered_streams = st.lists(
+    st.tuples(st.integers(0, 60), fact_sets), max_size=25, unique_by=lambda pair: pair[0]
+).map(lambda pairs: [{**facts, "turn": turn} for turn, facts in pairs])
+
+
+def compute_weights_by_turn(stream: Sequence[dict[str, Any]], policy: Sampling) -> dict[int, Fraction]:
+    """Return the final weight of each turn of a session that closes after its last exchange."""
+    weights = compute_weights(stream, policy, "s", {len(stream)})
+    turns = [facts["turn"] for facts in stream]
+    return dict(zip(turns, weights.values(), strict=True))
 
 
 @settings(deadline=None)
-@given(distinct, policies, st.randoms())
+@given(distinctly_numbered_streams, policies, st.randoms())
 def test_the_order_of_arrival_changes_no_weight(stream: list[dict[str, Any]], policy: Sampling, random: Any) -> None:
     """Records arrive late and out of order; which turns count, and their weight, must depend only on the turns."""
     shuffled = random.sample(stream, len(stream))
-    by_turn = [
-        {one["turn"]: weight for one, weight in zip(order, weights_of(order, policy, "s", {len(order)}).values(), strict=True)}
-        for order in (stream, shuffled)
-    ]
-    assert by_turn[0] == by_turn[1]
+    assert compute_weights_by_turn(shuffled, policy) == compute_weights_by_turn(stream, policy)
 
 
-ASKED = Decision(sampled=True, reason="routine_sample", probability=1 / 3, turn=9)
+ROUTINE_DECISION = Decision(sampled=True, reason="routine_sample", probability=1 / 3, turn=9)
 
 
-def closing_after(requests: Sequence[int]) -> tuple[SamplingState, Sampling]:
-    """Return the state of a session of one turn that may become its last, after requests under these revisions."""
+def decide_again_for_revisions(revisions: Sequence[int]) -> tuple[SamplingState, Sampling]:
+    """Return the state and policy of a one-turn session whose turn was requested again with each of these revisions."""
     policy = Sampling(always_score_first=0, always_score_last=1)
     _, state = decide(SamplingState(), candidate(1, turn=9), policy)
-    for revision in requests:
-        decision, given_revision, state = decide_again(state, "e1", ASKED, revision)
-        assert decision == ASKED
-        assert given_revision == revision
+    for revision in revisions:
+        decision, next_revision, state = decide_again(state, "e1", ROUTINE_DECISION, revision)
+        assert decision == ROUTINE_DECISION
+        assert next_revision == revision
     return state, policy
 
 
-def test_a_turn_that_was_judged_again_is_one_of_the_last_all_the_same() -> None:
+def test_a_turn_that_was_judged_again_is_still_one_of_the_last() -> None:
     """Requesting a failed verdict again must not remove the turn from the last ones; revisions continue from the request's."""
-    state, policy = closing_after([1, 2])
-    last, _ = close(state, policy)
-    assert [(deferred.exchange_id, deferred.revision) for deferred in last] == [("e1", 3)]
+    state, policy = decide_again_for_revisions([1, 2])
+    last_exchanges, _ = close(state, policy)
+    assert [(deferred.exchange_id, deferred.revision) for deferred in last_exchanges] == [("e1", 3)]
 
 
-def test_a_request_that_crosses_the_close_leaves_the_turn_one_of_the_last() -> None:
+def test_a_request_made_before_the_close_keeps_the_turn_one_of_the_last() -> None:
     """A request made before the close was known would otherwise reuse its revision, and the turn would get weight 3."""
-    state, policy = closing_after([])
+    state, policy = decide_again_for_revisions([])
     _, state = close(state, policy)
-    decision, revision, state = decide_again(state, "e1", ASKED, 1)
+    decision, revision, state = decide_again(state, "e1", ROUTINE_DECISION, 1)
     assert decision == Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
     assert revision == 2
     last_turn = Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
     assert decide_again(state, "e1", last_turn, 3)[:2] == (last_turn, 3)
 
 
-def test_a_request_for_a_turn_that_the_state_does_not_know_is_taken_as_it_is() -> None:
+def test_a_request_for_a_turn_outside_the_state_is_unchanged() -> None:
     """First turns keep their reason, and old turns are not among the last."""
-    state, _ = closing_after([])
-    assert decide_again(state, "e7", ASKED, 5) == (ASKED, 5, state)
+    state, _ = decide_again_for_revisions([])
+    assert decide_again(state, "e7", ROUTINE_DECISION, 5) == (ROUTINE_DECISION, 5, state)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +381,7 @@ def test_a_request_for_a_turn_that_the_state_does_not_know_is_taken_as_it_is() -
         "No, the tests",
     ],
 )
-def test_pushing_back_is_recognized(response: str) -> None:
+def test_disagreement_is_recognized(response: str) -> None:
     """Disagreement shows the agent's judgement, so it is always sampled."""
     assert is_disagreement(f"Well. {response} because of x.")
 
@@ -395,6 +400,6 @@ def test_pushing_back_is_recognized(response: str) -> None:
         "No. The",
     ],
 )
-def test_what_only_looks_like_pushing_back_is_not(response: str) -> None:
-    """Every match is a paid call."""
+def test_an_ordinary_response_is_no_disagreement(response: str) -> None:
+    """Every match costs a judge call."""
     assert not is_disagreement(response)
