@@ -131,7 +131,7 @@ def turned(connected: Connected, turn: Turn, lines: str, folder: Path, more: str
     or_skip(lambda: made(turn.requirements, ENVIRONMENTS))
     with turn.stand_in(plays(turn.tool_prefix)) as provider:
         connected.variables = provided(provider, str(folder)) | variables
-        printed = connected.run("agent", turn.program(lines), turn.requirements, folder, more)
+        printed = connected.run("agent", turn.build_program(lines), turn.requirements, folder, more)
         assert not provider.unknown, provider.unknown
     return printed
 
@@ -237,8 +237,8 @@ def test_a_program_has_the_words_of_the_guide(name: str) -> None:
     """A session that is set in another way than the guide says proves nothing of the guide."""
     stack = stack_of(TURNS[name])
 
-    for words in (*TURNS[name].said, *TURNS[name].left_out):
-        assert f"`{words}`" in stack.session
+    for snippet in (*TURNS[name].snippets.values(), *TURNS[name].omitted):
+        assert f"`{snippet}`" in stack.session
 
 
 def test_every_stack_has_a_turn() -> None:
@@ -267,7 +267,7 @@ def test_an_environment_has_the_packages_that_the_guide_has_installed(name: str)
     turn = TURNS[name]
     (file,) = REQUIREMENTS.glob(f"{turn.requirements}.*")
     pinned = file.read_text("utf-8")
-    named = [package for package in stack_of(turn).install.split()[2:] if package not in turn.left_out]
+    named = [package for package in stack_of(turn).install.split()[2:] if package not in turn.omitted]
 
     assert named
     assert [package for package in named if f"{package}==" not in pinned and f'"{package}":' not in pinned] == []
