@@ -54,16 +54,24 @@ class Space:
 def measure_space(path: Path) -> Space:
     """Return the size and used part of a closed file. Raises StoreError if it is damaged or open in another process."""
     with attach_files({"source": path}) as connection:
-        rows = connection.execute(
+        [(size, used)] = connection.execute(
             "SELECT block_size * total_blocks, block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'source'"
         ).fetchall()
-        has_watermarks = connection.execute(
-            "SELECT 1 FROM duckdb_tables() WHERE database_name = 'source' AND table_name = 'watermarks'"
-        ).fetchall()
-        marked = "SELECT 1 FROM source.log.watermarks WHERE consumer = ? AND next_position > 0"
-        holds_erased = bool(has_watermarks and connection.execute(marked, [COMPACTION]).fetchall())
-    ((size, used),) = rows
+        holds_erased = _holds_erased(connection)
     return Space(int(size), int(used), holds_erased)
+
+
+def _holds_erased(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Return whether a deletion has marked the attached file `source` for compaction."""
+    watermark_tables = connection.execute(
+        "SELECT 1 FROM duckdb_tables() WHERE database_name = 'source' AND table_name = 'watermarks'"
+    ).fetchall()
+    if not watermark_tables:
+        return False
+    marks = connection.execute(
+        "SELECT 1 FROM source.log.watermarks WHERE consumer = ? AND next_position > 0", [COMPACTION]
+    ).fetchall()
+    return bool(marks)
 
 
 def bytes_written(path: Path) -> int:

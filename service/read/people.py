@@ -179,9 +179,10 @@ def _search_time(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str)
         return None
     bounds = [None if days is None else newest - timedelta(days=days) for days in SEARCH_DAYS]
     for until, since in pairwise(bounds):
-        for row in _read_times(cursor, project, [score_id], since, until):
-            at: datetime = row["exchange_at"]
-            return at
+        rows = _read_times(cursor, project, [score_id], since, until)
+        if rows:
+            exchange_at: datetime = rows[0]["exchange_at"]
+            return exchange_at
     return None
 
 
@@ -225,12 +226,13 @@ def next_to_review(
         return None
     params = {"connection": row["connection"], "exchange": row["exchange_id"], "at": row["exchange_at"]}
     exchange = next(query_records(cursor, "exchange_of", Exchange, params), None)
-    texts = ("user_message", "agent_response", "agent_thinking")
     return ReviewItem.of(
         row,
         session_id=score.session_id,
         turn_number=score.turn_number,
-        **{name: exchange and getattr(exchange, name) for name in texts},
+        user_message=None if exchange is None else exchange.user_message,
+        agent_response=None if exchange is None else exchange.agent_response,
+        agent_thinking=None if exchange is None else exchange.agent_thinking,
         stratum=None if blind else row["stratum"],
         score=None if blind else score,
     )
@@ -280,32 +282,52 @@ def _correct_mean(
     end: datetime | None,
     pairs: Sequence[dict[str, Any]],
 ) -> CorrectedMean:
-    """Correct the judge's mean by pairs of human scores and the judge's. Several human scores of an exchange count as their mean."""
+    """Correct the judge's mean of a period. `pairs` are the human scores in it, each beside the judge's score of the exchange."""
+    sessions = {(pair["connection"], pair["session_id"]) for pair in pairs}
+    keys = [{"connection": connection, "session_id": session_id} for connection, session_id in sessions]
+    rows = query_rows(cursor, "judged_sessions", {"project": project, "from": start, "to": end, "sessions": keys})
+    mean = corrected_mean(_weigh_labels(pairs), _sum_labeled_sessions(rows), _sum_other_sessions(rows))
+    return CorrectedMean.of(dataclasses.asdict(mean))
+
+
+def _weigh_labels(pairs: Sequence[dict[str, Any]]) -> list[WeightedLabel]:
+    """Return a label for each exchange in the pairs. Several human scores of an exchange count as their mean."""
     by_exchange: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for pair in pairs:
         by_exchange[pair["score_id"]].append(pair)
-    exchanges = Counter(ratings[0]["stratum"] for ratings in by_exchange.values())
+    labeled_in_stratum = Counter(ratings[0]["stratum"] for ratings in by_exchange.values())
     labels = []
     for ratings in by_exchange.values():
         pair = ratings[0]
         labels.append(
             WeightedLabel(
                 session=(pair["connection"], pair["session_id"]),
-                weight=pair["weight"] * pair["in_stratum"] / exchanges[pair["stratum"]],
+                weight=pair["weight"] * pair["in_stratum"] / labeled_in_stratum[pair["stratum"]],
                 human=fmean(rating["human_score"] for rating in ratings),
                 judge=pair["judge_score"],
             )
         )
-    sessions = {(pair["connection"], pair["session_id"]) for pair in pairs}
-    keys = [{"connection": connection, "session_id": session_id} for connection, session_id in sessions]
-    rows = query_rows(cursor, "judged_sessions", {"project": project, "from": start, "to": end, "sessions": keys})
-    labelled: dict[Hashable, SessionSum] = {
-        (row["connection"], row["session_id"]): SessionSum(row["weight"], row["total"])
+    return labels
+
+
+def _sum_labeled_sessions(rows: Sequence[dict[str, Any]]) -> dict[Hashable, SessionSum]:
+    """Return the judge's sums of the sessions with labels, from rows of the query `judged_sessions`."""
+    return {
+        (row["connection"], row["session_id"]): SessionSum(weight=row["weight"], total=row["total"])
         for row in rows
         if row["session_id"] is not None
     }
-    others = NO_SESSIONS
+
+
+def _sum_other_sessions(rows: Sequence[dict[str, Any]]) -> PopulationSums:
+    """Return the judge's sums over all sessions without labels: the row of `judged_sessions` that has no session id."""
     for row in rows:
         if row["session_id"] is None:
-            others = PopulationSums(row["weight"], row["total"], row["weight_squares"], row["mixed"], row["total_squares"])
-    return CorrectedMean.of(dataclasses.asdict(corrected_mean(labels, labelled, others)))
+            return PopulationSums(
+                weight=row["weight"],
+                total=row["total"],
+                weight_squares=row["weight_squares"],
+                mixed=row["mixed"],
+                total_squares=row["total_squares"],
+            )
+    return NO_SESSIONS

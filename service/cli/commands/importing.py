@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -111,6 +112,10 @@ MAX_FAULTS = 10
 """Maximum number of faulty rows that a dry run lists per file."""
 MAX_CELL_LENGTH = 60
 """Maximum characters of a text in the table."""
+MAX_COLUMNS_LENGTH = 2000
+"""Maximum characters of the column names in the title of a mapping file."""
+MAX_DETAIL_LENGTH = 400
+"""Maximum characters of a fault's description."""
 INTERNAL_FIELDS = ("ingested_at", "content_digest")
 log = logging.getLogger(__name__)
 
@@ -165,7 +170,7 @@ def _add_command(source: TranscriptSource) -> None:
             begin_history(workspace, workspace.settings.project)
             with file_progress(inputs.files) as report:
                 summary = Importer(workspace, agent=options.agent).import_transcripts(source, inputs.files, report)
-            _show_with_drift(workspace, summary, show_findings, as_json=options.as_json)
+            _present(workspace, summary, workspace.settings.project, show_findings, as_json=options.as_json)
             if follow:
                 _follow(workspace, source, paths, options, interval)
         leave(failed=bool(summary.faults or inputs.rejected))
@@ -249,7 +254,7 @@ def import_events(
         begin_history(workspace, workspace.settings.project)
         with file_progress(inputs.files) as report:
             summary = Importer(workspace, agent=options.agent).import_events(inputs.files, report)
-        _show_with_drift(workspace, summary, show_drift, as_json=options.as_json)
+        _present(workspace, summary, workspace.settings.project, show_drift, as_json=options.as_json)
     leave(failed=bool(summary.faults or inputs.rejected))
 
 
@@ -303,14 +308,8 @@ def _import(workspace: Workspace, layouts: dict[Path, Layout], options: ImportOp
     importer = Importer(workspace, agent=options.agent, layouts={path: layout.key for path, layout in layouts.items()})
     with file_progress(list(layouts)) as report:
         summary = importer.import_exchanges(exchange_source(layouts, labels), layouts, report)
-    if not options.as_json:
-        show(summary, workspace.settings.database, as_json=False)  # first, because judging and checking may take a while
-    judging = _judge(workspace, project, yes=options.yes, as_json=options.as_json) if judge else {}
-    drift = find_drift(workspace, target)
-    if options.as_json:
-        show(summary, workspace.settings.database, as_json=True, more=judging | {"history": drift.as_json()})
-    else:
-        show_drift(workspace, drift)
+    judge_imported = partial(_judge, workspace, project, yes=options.yes) if judge else None
+    _present(workspace, summary, target, show_drift, as_json=options.as_json, judge=judge_imported)
     return summary.faults
 
 
@@ -323,33 +322,31 @@ def _describe_cost(workspace: Workspace, layouts: dict[Path, Layout], labels: La
     return describe_estimate(bulk, MAX_ESTIMATED_EXCHANGES)
 
 
-def _judge(workspace: Workspace, project: str | None, *, yes: bool, as_json: bool) -> dict[str, Any]:
-    """Have the unscored exchanges judged if the user accepts the cost; return the outcome for scripts."""
+def _judge(workspace: Workspace, project: str | None, *, yes: bool) -> dict[str, Any] | None:
+    """Have the unscored exchanges judged if the user accepts the cost; return the outcome, or None if nothing was judged."""
     outcome = judge_unscored(workspace, project, None, yes=yes)
     if workspace.server is not None:
         with working("the server's judge scores them"):
             workspace.server.call("rejudge", RejudgeResult, project, None, 0)  # returns when the judge has no work left
-    if outcome is not None and not as_json:
-        out.say(describe_outcome(outcome))
-    return {"judged": outcome}
+    return outcome
 
 
 def _save_mapping(path: Path, profiled: ProfiledFiles, redactor: Redactor) -> None:
-    """Write the proposed mapping of the first table. Raises InputError if there is no table, or if the file exists."""
-    tables = (profile for profile in profiled.profiles.values() if not (profile.own_table or profile.export))
-    table = next(tables, None)
-    if table is None:
+    """Write the proposed mapping of the first table that needs one. Raises InputError if none does, or if the file exists."""
+    unmapped = [profile for profile in profiled.profiles.values() if not (profile.own_table or profile.export)]
+    if not unmapped:
         raise InputError("no mapping is needed: the files are known exports", hint="Import them without --save-map.")
-    columns = redactor.redact(", ".join(table.columns))[0]
-    text = mapping_text(table.sources, f"Fields of an exchange from the columns of {table.path.name}: {plain(columns, 2000)}")
+    profile = unmapped[0]
+    columns = redactor.redact(", ".join(profile.columns))[0]
+    title = f"Fields of an exchange from the columns of {profile.path.name}: {plain(columns, MAX_COLUMNS_LENGTH)}"
     try:
         with path.open("x", encoding="utf-8") as stream:
-            stream.write(text)
+            stream.write(mapping_text(profile.sources, title))
     except FileExistsError:
         raise InputError(f"{path}: exists already", hint="Name another file, or remove this one.") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}", hint="Choose a writable folder.") from error
-    next_step = f"name columns for {', '.join(table.missing)} in it, then" if table.missing else "then"
+    next_step = f"name columns for {', '.join(profile.missing)} in it, then" if profile.missing else "then"
     err.say(f"mapping written to {path}; {next_step} import with --map {path}")
 
 
@@ -375,7 +372,7 @@ def _show_preview(profiled: ProfiledFiles, context: ReadingContext, policy: Poli
             continue
         out.print(exchange_view(exchanges))
         for problem in problems[:MAX_FAULTS]:
-            err.say(f"{plain(path)}: {plain(problem, 400)}: would become a dead letter")
+            err.say(f"{plain(path)}: {plain(problem, MAX_DETAIL_LENGTH)}: would become a dead letter")
 
 
 def _print_format(profile: FileProfile) -> None:
@@ -464,12 +461,21 @@ def file_progress(files: Sequence[Path]) -> Iterator[Report]:
         yield report
 
 
-def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[str, Any] | None = None) -> None:
-    """Print the result of an import and flush it, for readers of a pipe under `--follow`."""
+def show(summary: ImportSummary, database: Path, *, as_json: bool) -> None:
+    """Print the result of an import."""
     if as_json:
-        print_json(summary.as_json() | (more or {}))
-        sys.stdout.flush()
-        return
+        _print_document(summary.as_json())
+    else:
+        _print_summary(summary, database)
+
+
+def _print_document(document: dict[str, Any]) -> None:
+    """Print a JSON document and flush it, because a script may read a pipe under `--follow`."""
+    print_json(document)
+    sys.stdout.flush()
+
+
+def _print_summary(summary: ImportSummary, database: Path) -> None:
     _print_totals(summary)
     for (state, example), traces in summary.left_out.most_common(MAX_REASONS):
         example_note = f" ({plain(example, 100)})" if example else ""
@@ -519,17 +525,28 @@ def _print_open_answers(answers: Sequence[PendingAnswer]) -> None:
         out.say(f"  … and {len(answers) - MAX_OPEN_ANSWERS} more")
 
 
-def _show_with_drift(
-    workspace: Workspace, summary: ImportSummary, show_checks: Callable[[Workspace, Drift], None], *, as_json: bool
+def _present(
+    workspace: Workspace,
+    summary: ImportSummary,
+    target: str,
+    show_checks: Callable[[Workspace, Drift], None],
+    *,
+    as_json: bool,
+    judge: Callable[[], dict[str, Any] | None] | None = None,
 ) -> None:
-    """Print the result of an import and then the findings of the checks of its days, or both in one document."""
-    database = workspace.settings.database
-    project = workspace.settings.project
+    """Print the result of an import, the outcome of `judge` and the findings in the imported days, or all of it as one JSON document."""
     if as_json:
-        show(summary, database, as_json=True, more={"history": find_drift(workspace, project).as_json()})
+        document = summary.as_json()
+        if judge is not None:
+            document["judged"] = judge()
+        document["history"] = find_drift(workspace, target).as_json()
+        _print_document(document)
         return
-    show(summary, database, as_json=False)  # first, because the checks may take a while
-    show_checks(workspace, find_drift(workspace, project))
+    _print_summary(summary, workspace.settings.database)  # first, because judging and checking may take a while
+    outcome = None if judge is None else judge()
+    if outcome is not None:
+        out.say(describe_outcome(outcome))
+    show_checks(workspace, find_drift(workspace, target))
 
 
 def find_drift(workspace: Workspace, target: str) -> Drift:

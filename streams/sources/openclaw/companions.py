@@ -159,7 +159,8 @@ def build_session_facts(key: str, chat: str, spawned_by: str, entry: SessionEntr
     snapshot = entry.skills_snapshot.skills if entry.skills_snapshot is not None else []
     names = sorted({skill.name for skill in snapshot if skill.name and not has_surrogates(skill.name)})
     size = entry.context_tokens
-    provider, model = (value if isinstance(value, str) else None for value in (entry.model_provider, entry.model))
+    provider = entry.model_provider if isinstance(entry.model_provider, str) else None
+    model = entry.model if isinstance(entry.model, str) else None
     context_window = ContextWindow(size, provider, model) if type(size) is int and size > 0 else None
     return SessionFacts(frozenset(tags), multi_user, skills=tuple(names), context_window=context_window)
 
@@ -206,23 +207,40 @@ def read_facts_beside(transcript: Path, header: Json) -> SessionFacts:
     try:
         stat = file.stat()
     except OSError:
-        entry_arguments = None
+        conversation = None
     else:
-        entry_arguments = _read_session_file(file, stat.st_mtime_ns, stat.st_size).get(str(session))
-    facts = SessionFacts() if entry_arguments is None else build_session_facts(*entry_arguments)
+        conversation = _read_session_file(file, _FileStamp(stat.st_mtime_ns, stat.st_size)).get(str(session))
+    facts = SessionFacts()
+    if conversation is not None:
+        entry = conversation.entry
+        facts = build_session_facts(conversation.key, entry.chat_type or "", entry.spawned_by or "", entry)
     return facts._replace(inherited=frozenset(_read_inherited_ids(transcript, header)))
 
 
+class _FileStamp(NamedTuple):
+    """The version of a file. It is part of the key of the cache, so that a changed file is read again."""
+
+    modified_ns: int
+    size: int
+
+
+class _Conversation(NamedTuple):
+    """A conversation in a SESSIONS file."""
+
+    key: str
+    entry: SessionEntry
+
+
 @functools.lru_cache(maxsize=16)
-def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _EntryArguments]:
-    """Return the arguments of `build_session_facts` by current session id. Unreadable entries are ignored."""
-    if size > MAX_SESSIONS_BYTES or file.is_symlink():
+def _read_session_file(file: Path, stamp: _FileStamp) -> dict[str, _Conversation]:
+    """Return the conversations in a SESSIONS file by current session id. Unreadable entries are ignored."""
+    if stamp.size > MAX_SESSIONS_BYTES or file.is_symlink():
         return {}
     try:
         encoded_entries = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
-    entries: dict[str, _EntryArguments] = {}
+    conversations: dict[str, _Conversation] = {}
     for key, body in encoded_entries.items():
         if len(memoryview(body)) > MAX_ENTRY_BYTES:
             continue
@@ -231,8 +249,8 @@ def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _Entr
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         if entry.session_id is not None:
-            entries[entry.session_id] = key, entry.chat_type or "", entry.spawned_by or "", entry
-    return entries
+            conversations[entry.session_id] = _Conversation(key, entry)
+    return conversations
 
 
 def _read_inherited_ids(transcript: Path, header: Json) -> Iterator[str]:
@@ -277,6 +295,3 @@ def _read_id(line: Line) -> str | None:
 
 class _IdOnly(msgspec.Struct):
     id: str | None = None
-
-
-_EntryArguments = tuple[str, str, str, SessionEntry]

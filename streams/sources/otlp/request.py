@@ -140,11 +140,11 @@ def _build_span(entry: RequestItem[Span], now: datetime) -> ReceivedSpan | Rejec
         return span
     start = span.start_time_unix_nano
     end = span.end_time_unix_nano
-    problem = _find_id_problem(span.trace_id, span.span_id) or _find_time_problem(start, now)
+    problem = _find_id_problem(span.trace_id, span.span_id) or _find_time_problem("start_time_unix_nano", start, now)
     if problem:
         return RejectedItem(problem, _encode_rejected(span, span.name))
     started_at = _to_time(start)
-    has_valid_end = end > start and not _find_time_problem(end, now)
+    has_valid_end = end > start and not _find_time_problem("end_time_unix_nano", end, now)
     events = span.events
     attributes = span.attributes
     has_lost_content = (
@@ -188,7 +188,7 @@ def _build_log(entry: RequestItem[LogRecord], now: datetime) -> ReceivedSpan | R
     if not name.startswith(_GEN_AI_PREFIX):
         return None
     time = record.time_unix_nano or record.observed_time_unix_nano
-    problem = _find_id_problem(record.trace_id, record.span_id) or _find_time_problem(time, now)
+    problem = _find_id_problem(record.trace_id, record.span_id) or _find_time_problem("time_unix_nano", time, now)
     if problem:
         return RejectedItem(problem, _encode_rejected(record, name))
     body = to_python(record.body)
@@ -219,12 +219,12 @@ def _find_id_problem(trace_id: bytes, span_id: bytes) -> str:
     return ""
 
 
-def _find_time_problem(nanoseconds: int, now: datetime) -> str:
-    """Return what is wrong with a time; an empty text if it is valid."""
+def _find_time_problem(field: str, nanoseconds: int, now: datetime) -> str:
+    """Return what is wrong with the time in a field; an empty text if it is valid."""
     if not nanoseconds:
-        return "start_time_unix_nano: is missing"
+        return f"{field}: is missing"
     if nanoseconds < _EARLIEST or nanoseconds > _latest_time(now):
-        return "start_time_unix_nano: is before the year 2000 or more than a day in the future"
+        return f"{field}: is before the year 2000 or more than a day in the future"
     return ""
 
 
