@@ -1,4 +1,4 @@
-"""The wheels: all that the packages need at run time, and nothing else. The trial gear has one of its own."""
+"""The published wheels contain what the packages need at run time, and nothing else. The trial gear has its own wheel."""
 
 import ast
 import configparser
@@ -6,50 +6,53 @@ import re
 import subprocess
 import sys
 import tomllib
-import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from email.message import Message
 from email.parser import Parser
 from importlib import metadata
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "audit", "analytics", "streams", "service")
 TRIAL = ROOT / "trial"
+TRIAL_PACKAGE = "driftline_trial"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 TRIAL_PROJECT = tomllib.loads((TRIAL / "pyproject.toml").read_text("utf-8"))
 DEPENDENCIES = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-OPTIONAL = [requirement for extra in EXTRAS.values() for requirement in extra]
+OPTIONAL_DEPENDENCIES = [requirement for requirements in EXTRAS.values() for requirement in requirements]
 DATA_FOLDERS = ("schemas/avsc", "schemas/history", "audit/methodologies", "analytics/sql")
+NEW_STANDARD_MODULES = {"compression"}
+"""Modules of the standard library that the oldest supported Python does not have."""
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZipFile]:
     """The wheel as it would be published."""
-    with zipfile.ZipFile(built(ROOT, tmp_path_factory.mktemp("wheel"))) as opened:
-        yield opened
+    with ZipFile(build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))) as archive:
+        yield archive
 
 
 @pytest.fixture(scope="module")
-def trial_wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+def trial_wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZipFile]:
     """The wheel of the trial gear."""
-    with zipfile.ZipFile(built(TRIAL, tmp_path_factory.mktemp("trial"))) as opened:
-        yield opened
+    with ZipFile(build_wheel(TRIAL, tmp_path_factory.mktemp("trial"))) as archive:
+        yield archive
 
 
-def built(project: Path, folder: Path) -> Path:
-    """The wheel of a project, built into an empty folder."""
+def build_wheel(project: Path, folder: Path) -> Path:
+    """Build the wheel of a project into an empty folder, and return its path."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=600)
-    (path,) = folder.iterdir()
+    [path] = folder.iterdir()
     return path
 
 
-def files_of(folder: Path, *packages: str) -> set[str]:
-    """The files of packages in a folder, relative to it."""
+def list_files(folder: Path, *packages: str) -> set[str]:
+    """Return the files of packages in a folder, relative to it and without compiled code."""
     return {
         path.relative_to(folder).as_posix()
         for package in packages
@@ -58,118 +61,127 @@ def files_of(folder: Path, *packages: str) -> set[str]:
     }
 
 
-def about(wheel: zipfile.ZipFile, name: str) -> str:
-    """A file of the wheel's metadata."""
-    (path,) = (entry for entry in wheel.namelist() if entry.endswith(f".dist-info/{name}"))
+def read_dist_info(wheel: ZipFile, name: str) -> str:
+    """Return the text of a file in the wheel's `.dist-info` folder."""
+    [path] = [entry for entry in wheel.namelist() if entry.endswith(f".dist-info/{name}")]
     return wheel.read(path).decode()
 
 
-def description(wheel: zipfile.ZipFile) -> Message:
-    """The wheel's core metadata."""
-    return Parser().parsestr(about(wheel, "METADATA"))
+def read_metadata(wheel: ZipFile) -> Message:
+    """Return the wheel's core metadata."""
+    return Parser().parsestr(read_dist_info(wheel, "METADATA"))
 
 
-def test_the_wheel_carries_every_file_of_the_packages(wheel: zipfile.ZipFile) -> None:
-    """A pattern in .gitignore also keeps a file out of the wheel; schemas, policies and queries are missed only at run time."""
-    assert files_of(ROOT, *PACKAGES) - set(wheel.namelist()) == set()
+def normalize_name(requirement: str) -> str:
+    """Return the normalized name of the distribution in a requirement, such as `ruamel-yaml` for `ruamel.yaml>=0.18`."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[<>=!~;\[ ]", requirement)[0]).lower()
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return the modules that a file imports anywhere, except by relative imports."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules.add(node.module)
+    return modules
+
+
+def provides_module(distribution: str, module: str) -> bool:
+    """Return whether an installed distribution contains a module."""
+    path = module.replace(".", "/")
+    return any(str(file).startswith((f"{path}/", f"{path}.py")) for file in metadata.files(distribution) or ())
+
+
+def imported_distributions(folder: Path, *packages: str) -> set[str]:
+    """Return the normalized names of the distributions that packages in a folder import from, without our own."""
+    distributions_by_package = metadata.packages_distributions()
+    own_packages = {*PACKAGES, *packages, *sys.stdlib_module_names, *NEW_STANDARD_MODULES}
+    paths = [path for package in packages for path in (folder / package).rglob("*.py")]
+    distributions = set()
+    for module in set().union(*map(imported_modules, paths)):
+        package = module.split(".")[0]
+        if package in own_packages:
+            continue
+        candidates = distributions_by_package.get(package, [module])
+        if len(candidates) > 1:  # Several distributions share a namespace package.
+            candidates = [candidate for candidate in candidates if provides_module(candidate, module)]
+        distributions.update(normalize_name(candidate) for candidate in candidates)
+    return distributions
+
+
+def test_the_wheel_carries_every_file_of_the_packages(wheel: ZipFile) -> None:
+    """A pattern in .gitignore also keeps a file out of the wheel, and a missing schema or query fails only at run time."""
+    assert list_files(ROOT, *PACKAGES) - set(wheel.namelist()) == set()
 
 
 @pytest.mark.parametrize("folder", DATA_FOLDERS)
-def test_the_wheel_carries_the_data_of(wheel: zipfile.ZipFile, folder: str) -> None:
-    """What is read through importlib.resources has to be there in an installation, not only in the repository."""
-    assert [name for name in wheel.namelist() if name.startswith(f"{folder}/") and not name.endswith(".py")]
+def test_the_wheel_carries_data_files(wheel: ZipFile, folder: str) -> None:
+    """Files that are read through importlib.resources must be in an installation, not only in the repository."""
+    data_files = [name for name in wheel.namelist() if name.startswith(f"{folder}/") and not name.endswith(".py")]
+    assert data_files != []
 
 
-def test_the_wheel_holds_nothing_but_the_packages(wheel: zipfile.ZipFile) -> None:
-    """Tests, benchmarks and the trial gear would be installed as top-level names of everybody's environment."""
+def test_the_wheel_holds_nothing_but_the_packages(wheel: ZipFile) -> None:
+    """Tests or benchmarks in the wheel would become top-level packages of the user's environment."""
     assert {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" not in name} == {*PACKAGES}
 
 
-def test_the_trial_gear_has_a_wheel_of_its_own(trial_wheel: zipfile.ZipFile) -> None:
-    """Its texts and rules are data, which is missed only when the demo runs."""
-    held = {name for name in trial_wheel.namelist() if ".dist-info/" not in name}
+def test_the_trial_gear_has_a_wheel_of_its_own(trial_wheel: ZipFile) -> None:
+    """Its texts and rules are data files, and a missing one fails only when the demo runs."""
+    packaged_files = {name for name in trial_wheel.namelist() if ".dist-info/" not in name}
 
-    assert held == files_of(TRIAL, "driftline_trial")
-    assert {"driftline_trial/demo/fleet.yaml", "driftline_trial/simulator/rules.yaml"} <= held
-    assert about(trial_wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_text("utf-8")
+    assert packaged_files == list_files(TRIAL, TRIAL_PACKAGE)
+    assert f"{TRIAL_PACKAGE}/demo/fleet.yaml" in packaged_files
+    assert f"{TRIAL_PACKAGE}/simulator/rules.yaml" in packaged_files
+    assert read_dist_info(trial_wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_text("utf-8")
 
 
-def test_the_trial_gear_goes_with_the_same_version() -> None:
-    """It uses modules of Driftline, which any version may change; what else it imports comes with that version."""
+def test_the_trial_gear_requires_the_same_version_and_no_other_dependency() -> None:
+    """It imports internal modules of Driftline, which may change in any version. That version also brings its other imports."""
     project = TRIAL_PROJECT["project"]
 
     assert project["version"] == PROJECT["project"]["version"]
     assert project["dependencies"] == [f"driftline=={project['version']}"]
-    assert distributions_imported(TRIAL, "driftline_trial") <= {*map(distribution_name, DEPENDENCIES)}
+    assert imported_distributions(TRIAL, TRIAL_PACKAGE) <= {*map(normalize_name, DEPENDENCIES)}
 
 
-def test_the_command_is_installed(wheel: zipfile.ZipFile) -> None:
-    """Without its entry point an installation is a library nobody can start."""
+def test_the_wheel_declares_the_commands_of_the_project(wheel: ZipFile) -> None:
+    """Without its entry point, an installation has no `driftline` command."""
     scripts = configparser.ConfigParser()
-    scripts.read_string(about(wheel, "entry_points.txt"))
+    scripts.read_string(read_dist_info(wheel, "entry_points.txt"))
 
     assert dict(scripts["console_scripts"]) == PROJECT["project"]["scripts"]
 
 
-def test_an_installation_brings_no_development_tools(wheel: zipfile.ZipFile) -> None:
-    """What runs the tests is a dependency group, which stays out of the metadata; extras are brought only where they are asked for."""
-    extras = {f"{one}; extra == '{name}'" for name, extra in EXTRAS.items() for one in extra}
-    assert {*description(wheel).get_all("Requires-Dist", [])} == {*DEPENDENCIES} | extras
-    assert description(wheel).get_all("Provides-Extra") == [*EXTRAS]
+def test_the_wheel_requires_only_dependencies_and_extras(wheel: ZipFile) -> None:
+    """Users must not have to install the tools that develop and test Driftline."""
+    optional = {f"{requirement}; extra == '{extra}'" for extra, requirements in EXTRAS.items() for requirement in requirements}
+
+    assert {*read_metadata(wheel).get_all("Requires-Dist", [])} == {*DEPENDENCIES} | optional
+    assert read_metadata(wheel).get_all("Provides-Extra") == [*EXTRAS]
 
 
-def test_the_license_travels_with_the_wheel(wheel: zipfile.ZipFile) -> None:
-    """The Apache License asks for a copy to go with the work."""
-    assert (ROOT / "LICENSE").read_text("utf-8") == about(wheel, "licenses/LICENSE")
-    assert description(wheel)["License-Expression"] == PROJECT["project"]["license"]
-
-
-NEWER_MODULES = {"compression"}
-"""Modules that only later versions of the standard library have."""
-
-
-def distribution_name(text: str) -> str:
-    """The normalised name of the distribution that a requirement, a pin or a package's metadata names."""
-    return re.sub(r"[-_.]+", "-", re.split(r"[<>=!~;\[ ]", text)[0]).lower()
-
-
-def distributions_imported(folder: Path, *packages: str) -> set[str]:
-    """The distributions that packages in a folder import from, wherever in a module; without ours."""
-    owners = metadata.packages_distributions()
-    names = set()
-    for path in (path for package in packages for path in (folder / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names.add(node.module or "")
-    foreign = {
-        name for name in names if name.split(".")[0] not in {*PACKAGES, *packages, *sys.stdlib_module_names, *NEWER_MODULES}
-    }
-    return {distribution_name(owner) for name in foreign for owner in having(name, owners.get(name.split(".")[0], [name]))}
-
-
-def having(module: str, owners: Sequence[str]) -> Sequence[str]:
-    """Those of the distributions that have a module: several may share a namespace."""
-    start = module.replace(".", "/")
-    return [
-        owner
-        for owner in owners
-        if len(owners) == 1 or any(str(file).startswith((f"{start}/", f"{start}.py")) for file in metadata.files(owner) or ())
-    ]
+def test_the_wheel_carries_the_license(wheel: ZipFile) -> None:
+    """The Apache License requires a copy in every distribution (section 4a)."""
+    assert read_dist_info(wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_text("utf-8")
+    assert read_metadata(wheel)["License-Expression"] == PROJECT["project"]["license"]
 
 
 def test_the_dependencies_are_what_is_imported() -> None:
-    """A package that only comes along with another is gone when that one drops it; one that nothing imports is dead weight."""
-    assert {distribution_name(requirement) for requirement in (*DEPENDENCIES, *OPTIONAL)} == distributions_imported(
-        ROOT, *PACKAGES
-    )
+    """A transitive dependency can disappear with any release of the package that brings it; an unused one is dead weight."""
+    declared = {normalize_name(requirement) for requirement in [*DEPENDENCIES, *OPTIONAL_DEPENDENCIES]}
+
+    assert imported_distributions(ROOT, *PACKAGES) == declared
 
 
 def test_every_dependency_is_pinned() -> None:
-    """An unpinned dependency makes today's green run say nothing about tomorrow's."""
+    """With an unpinned dependency, a test run that passes today may fail tomorrow without a change."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
-    pinned = {distribution_name(line) for line in lines if not line.startswith("#")}
-    wanted = [*DEPENDENCIES, *OPTIONAL, *PROJECT["dependency-groups"]["dev"], *PROJECT["build-system"]["requires"]]
+    pinned = {normalize_name(line) for line in lines if not line.startswith("#")}
+    development = PROJECT["dependency-groups"]["dev"]
+    build_system = PROJECT["build-system"]["requires"]
+    requirements = [*DEPENDENCIES, *OPTIONAL_DEPENDENCIES, *development, *build_system]
 
-    assert {distribution_name(requirement) for requirement in wanted} - pinned == set()
+    assert {normalize_name(requirement) for requirement in requirements} - pinned == set()

@@ -1,4 +1,4 @@
-"""What must hold in a database once it is quiet, whatever happened to the server that filled it."""
+"""Invariants of a database whose records are all processed, even if its server crashed on the way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows(store: Store, statement: str) -> list[tuple[Any, ...]]:
 
 
 def encoded(store: Store, topic: str) -> list[bytes]:
-    """Return every record of a topic as bytes, sorted independently of the time of writing."""
+    """Return every record of a topic as sorted bytes, so that databases written in another order compare equal."""
     frames = store.read(topic, 0, store.end_of(topic))
     return sorted(encode(record) for _, _, record in StageBatch.of(topic, frames).records())
 
@@ -39,7 +39,7 @@ def scores_of(database: Path) -> list[bytes]:
 
 
 def check(database: Path, accepted: Collection[Key], caps: Mapping[str, float], calls: int | None = None) -> None:
-    """Check the invariants. `caps` are in USD by project; `calls` is the number of judge calls, if counted."""
+    """Check all invariants. `caps` are the session caps in USD by project; `calls` is the number of judge calls, if counted."""
     with Store(database) as store:
         check_nothing_lost_or_doubled(store, accepted)
         check_money(store, caps)
@@ -51,43 +51,42 @@ def check(database: Path, accepted: Collection[Key], caps: Mapping[str, float], 
 def check_nothing_lost_or_doubled(store: Store, accepted: Collection[Key]) -> None:
     """Check that every accepted exchange is stored once and has one current score, and that nothing else is scored."""
     stored_exchanges = Counter(rows(store, "SELECT connection, exchange_id FROM log.exchanges"))
-    assert set(accepted) - stored_exchanges.keys() == set(), "accepted and lost"
-    assert set(stored_exchanges.values()) == {1}, "there twice"
-    scored = Counter(rows(store, "SELECT connection, exchange_id FROM scores"))
-    assert dict.fromkeys(stored_exchanges, 1) == dict(scored)
-    revisions = rows(
+    assert set(accepted) - stored_exchanges.keys() == set(), "accepted exchanges are not stored"
+    assert set(stored_exchanges.values()) == {1}, "exchanges are stored twice"
+    scored_exchanges = Counter(rows(store, "SELECT connection, exchange_id FROM scores"))
+    assert scored_exchanges == stored_exchanges
+    repeated_revisions = rows(
         store, "SELECT connection, exchange_id, revision, count(*) FROM log.scores GROUP BY ALL HAVING count(*) > 1"
     )
-    assert revisions == [], "a revision twice"
+    assert repeated_revisions == []
 
 
 def check_money(store: Store, caps: Mapping[str, float]) -> None:
-    """Check that judgements, current scores and session states account for the same nano-USD, and that no session is over its cap."""
-    spent: Counter[tuple[str, str, str]] = Counter()
+    """Check that judgements, current scores and session states contain the same costs, and that no session exceeds its cap."""
+    cost_by_session: Counter[tuple[str, str, str]] = Counter()
     for project, connection, session, cost in rows(store, "SELECT project, connection, session_id, cost_usd FROM judgements"):
-        spent[project, connection, session] += nano_of(cost)
-    in_scores = sum(nano_of(cost) for (cost,) in rows(store, "SELECT cost_usd FROM scores"))
+        cost_by_session[project, connection, session] += nano_of(cost)
+    total_of_scores = sum(nano_of(cost) for (cost,) in rows(store, "SELECT cost_usd FROM scores"))
     states = rows(store, "SELECT state FROM log.stage_state WHERE stage = 'scoring'")
-    in_states = sum(STATE.decode(state).spent for (state,) in states)
-    assert [sum(spent.values())] * 2 == [in_scores, in_states]
-    assert [session for session, cost in spent.items() if cost > nano_of(caps[session[0]])] == [], "beyond their cap"
+    total_of_states = sum(STATE.decode(state).spent for (state,) in states)
+    assert total_of_scores == cost_by_session.total()
+    assert total_of_states == cost_by_session.total()
+    for (project, connection, session), cost in cost_by_session.items():
+        assert cost <= nano_of(caps[project]), f"session {session} of {connection} exceeds its cap"
     with closing(store.cursor()) as cursor:
         assert query_rows(cursor, "open_reservations") == []
 
 
 def check_judgements(store: Store, calls: int | None) -> None:
-    """Check that no answered question was asked again, and that every call is accounted for.
+    """Check that no answered question was asked again, and that every call is recorded.
 
-    A call whose process died was reserved for; whether it was made before that, nobody knows.
+    A call is reserved before it is made. If the process dies in between, the reservation is recorded as interrupted, with or without a call.
     """
     repeated_answers = rows(
         store, "SELECT fingerprint FROM judgements WHERE outcome = 'answered' GROUP BY ALL HAVING count(*) > 1"
     )
     assert repeated_answers == []
     if calls is not None:
-        ((recorded_calls, interrupted),) = rows(
-            store,
-            "SELECT coalesce(sum(attempts) FILTER (outcome <> 'interrupted'), 0), count(*) FILTER (outcome = 'interrupted') "
-            "FROM judgements",
-        )
-        assert recorded_calls <= calls <= recorded_calls + interrupted
+        [(recorded,)] = rows(store, "SELECT coalesce(sum(attempts), 0) FROM judgements WHERE outcome <> 'interrupted'")
+        [(interrupted,)] = rows(store, "SELECT count(*) FROM judgements WHERE outcome = 'interrupted'")
+        assert recorded <= calls <= recorded + interrupted
