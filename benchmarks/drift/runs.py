@@ -1,6 +1,6 @@
 """Drift of runs: how often quiet agents raise a false alarm, and how soon one whose runs get worse is found.
 
-Each line simulates the finished runs of agents with several types of failure and asks `streams.watch.rules`, week by week, as
+Each line simulates the finished runs of agents with several types of failure and asks `streams.watch.run_rules`, week by week, as
 checks do: a check looks again at the seven days before it.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from audit.drift.change_detector import CHECKED_DAYS, WINDOW_DAYS
 from benchmarks.drift.causes import Row, exact_interval
 from streams.watch.measures import AgentRuns, ProjectRuns, RunRow
-from streams.watch.rules import RunRuleInput, find_run_changes
+from streams.watch.run_rules import RunRuleInput, find_run_changes
 
 START = datetime(2026, 1, 5)  # noqa: DTZ001 - as the database gives times: UTC and naive
 TYPES = ("infinite_tool_loop", "cost_explosion", "memory_degradation")

@@ -31,7 +31,7 @@ from service.text.window import Window
 from streams.watch.evidence import CAUSES, Explanation, apply_mix
 from streams.watch.lifecycle import DISMISSED, VANISHED, is_live
 from streams.watch.measures import TRUST
-from streams.watch.rules import RUNS, name_series
+from streams.watch.run_rules import RUNS, name_series
 
 _MAX_LOG_EVIDENCE = 12 * math.log(10)
 """Larger evidence is shown as "over": no model of scores is accurate enough to support it."""

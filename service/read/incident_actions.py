@@ -47,7 +47,7 @@ from service.text.links import Links
 from streams.watch.evidence import HISTORY, MIX
 from streams.watch.lifecycle import SUSPECTED, is_live
 from streams.watch.measures import TRUST
-from streams.watch.rules import RUNS
+from streams.watch.run_rules import RUNS
 
 JUDGED_TIERS = frozenset(TIERS) - {"tier1"}
 """The tiers that a judge scores."""

@@ -37,7 +37,8 @@ from streams.watch.incidents import (
 )
 from streams.watch.lifecycle import OPEN, Levels, decision_of, end_if_over, end_if_vanished, is_live, levels_of
 from streams.watch.measures import MAX_AGENTS, JudgeUse, ProjectRuns, ProjectScores, measure_runs, measure_scores, midnight
-from streams.watch.rules import ALL_RULES, LOOK_BACK_DAYS, RUNS, RunRuleInput, find_run_changes
+from streams.watch.rules import ALL_RULES, LOOK_BACK_DAYS
+from streams.watch.run_rules import RUNS, RunRuleInput, find_run_changes
 
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS = "new_judge", "other_judges", "few_days"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"

@@ -36,7 +36,7 @@ The reference of each series (`derive_references`, `find_open_changes`) follows 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
@@ -44,7 +44,7 @@ import msgspec
 
 from audit.drift.incident_evidence import ChangedSeries, Evidence, Observation, build_changed_series, evidence_json, evidence_of
 from audit.drift.series import Reference, Span, merge_spans
-from audit.drift.watched_series import DRIFT, FURTHER, MEAN, SEVERITIES, Key, Series, bounds_of, is_more_severe
+from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SEVERITIES, UP, Key, Series, bounds_of, is_more_severe
 from audit.fingerprints import stable_id
 from schemas.records import Incident
 from streams.watch.evidence import HISTORY, MIX, UNEXPLAINED, Explanation, FindCompanions, apply_mix, combine_explanations
@@ -113,31 +113,40 @@ def group_findings(findings: Sequence[Finding], incidents: Sequence[Incident]) -
     groups: dict[str, Group] = {}
     unmatched: list[list[Finding]] = []
     for series, series_findings in _group_by_series(findings).items():
-        remaining = [finding for finding in series_findings if not any(_is_recovery(finding, candidate) for candidate in known)]
-        match = _find_own_incident(series, remaining, known)
-        if match is None:
-            settled = next((candidate for candidate in reversed(known) if candidate.has(series)), None)
-            if settled is not None:
-                repetitions = [finding for finding in remaining if _is_repetition(settled, series, finding)]
-                if repetitions:
-                    _add_to_group(groups, settled.incident, repetitions)
-                remaining = [finding for finding in remaining if finding not in repetitions]
-            match = _find_matching_incident(series, remaining, known)
-        if match is not None and remaining:
-            _add_to_group(groups, match.incident, remaining)
-        elif remaining:
-            unmatched.append(remaining)
+        changes = [finding for finding in series_findings if not any(_is_recovery(finding, candidate) for candidate in known)]
+        for incident, matched in _match_incidents(series, changes, known):
+            if incident is None:
+                unmatched.append(matched)
+            else:
+                groups.setdefault(incident.incident_id, Group(incident, [])).findings += matched
     # A resolved incident with a last day is over, so its repetitions are dropped.
-    absorbed = [group for group in groups.values() if group.incident is None or not _is_over(group.incident)]
-    return [*absorbed, *_cluster_findings(unmatched)]
+    continuing = [group for group in groups.values() if group.incident is None or not _is_over(group.incident)]
+    return [*continuing, *_cluster_findings(unmatched)]
+
+
+def _match_incidents(
+    series: Series, findings: list[Finding], known: Sequence[_KnownIncident]
+) -> Iterator[tuple[Incident | None, list[Finding]]]:
+    """Yield the incidents to which the findings about a series belong, each with its findings; None for those of no known incident."""
+    own = _find_own_incident(series, findings, known)
+    if own is not None:
+        if findings:
+            yield own.incident, findings
+        return
+    remaining = findings
+    latest = next((candidate for candidate in reversed(known) if candidate.has(series)), None)
+    if latest is not None:
+        repetitions = [finding for finding in findings if _is_repetition(latest, series, finding)]
+        remaining = [finding for finding in findings if finding not in repetitions]
+        if repetitions:
+            yield latest.incident, repetitions
+    if remaining:
+        match = _find_matching_incident(series, remaining, known)
+        yield None if match is None else match.incident, remaining
 
 
 def _is_over(incident: Incident) -> bool:
     return incident.status == RESOLVED and incident.last_day is not None
-
-
-def _add_to_group(groups: dict[str, Group], incident: Incident, findings: Sequence[Finding]) -> None:
-    groups.setdefault(incident.incident_id, Group(incident, [])).findings += findings
 
 
 def _group_by_series(findings: Sequence[Finding]) -> dict[Series, list[Finding]]:
@@ -163,8 +172,6 @@ def _find_matching_incident(
     series: Series, findings: Sequence[Finding], known: Sequence[_KnownIncident]
 ) -> _KnownIncident | None:
     """Return the newest live incident of the same change, or else a decided one whose decision covers all findings."""
-    if not findings:
-        return None
     matching = [candidate for candidate in reversed(known) if _matches_incident(findings, candidate)]
     for candidate in matching:
         if candidate.is_live:
@@ -232,7 +239,7 @@ def _are_same_change(finding: Finding, cluster: Sequence[Finding]) -> bool:
 
 def _is_recovery(finding: Finding, known: _KnownIncident) -> bool:
     """Return whether a finding is only the recovery from a change that continues."""
-    opposite = finding.key._replace(direction="down" if finding.key.direction == "up" else "up")
+    opposite = finding.key._replace(direction=DOWN if finding.key.direction == UP else UP)
     changed = known.changed_series.get(Series(opposite, finding.kind))
     if changed is None or changed.fell_too or not known.continues or finding.since <= changed.since:
         return False

@@ -28,7 +28,8 @@ from service.pages.incidents import INCIDENTS_PER_PAGE, MAX_OPEN_EXCHANGES, MAX_
 from service.read.incidents import incident_records
 from service.setup.access import AccessStore, Holder
 from service.text.links import Links
-from streams.watch.rules import ALL_RULES, RUNS
+from streams.watch.rules import ALL_RULES
+from streams.watch.run_rules import RUNS
 
 LINKS = Links()
 LIST = LINKS.incidents("ops")

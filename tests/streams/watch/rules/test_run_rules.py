@@ -27,7 +27,7 @@ from streams.watch import measures
 from streams.watch.checking import CheckResult
 from streams.watch.lifecycle import DISMISSED, RECOVERED, RESOLVED, levels_of, recovered_since
 from streams.watch.measures import measure_runs
-from streams.watch.rules import RunRuleInput, find_run_changes, name_series
+from streams.watch.run_rules import RunRuleInput, find_run_changes, name_series
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)
