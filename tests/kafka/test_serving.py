@@ -265,7 +265,7 @@ def test_a_rebuild_without_a_file_or_topics_gives_the_reason(
     for command, make, fragments in (
         (silent, (), "127.0.0.1:1"),
         (arguments, (), "driftline topics create"),
-        (arguments, topics(), f"no topic that begins with {kafka.prefix} at {kafka.bootstrap} holds a record"),
+        (arguments, topics(), f"no topic that begins with {kafka.prefix} at {kafka.bootstrap} has a record"),
     ):
         if make:
             make_topics(*make)

@@ -368,7 +368,7 @@ def test_a_recreated_topic_is_refused(kafka: KafkaConnection, make_topics: MakeT
         with store.transaction() as transaction:
             transaction.set_watermarks("sink", {("exchanges", 0): 5})
         for attempt in (land_all(store, kafka), rebuild(store, kafka, REDACTOR, TickingClock())):
-            with pytest.raises(BrokerError, match="up to offset 5, and it ends at 0"):
+            with pytest.raises(BrokerError, match="up to offset 5, but the partition ends at 0"):
                 await attempt
 
     with Store(None) as store:

@@ -21,7 +21,7 @@ from support.stored_sessions import diagnosed, filled
 from analytics.store.store import Store
 from audit.detectors.thresholds import DEFAULTS
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
-from audit.diagnosis.diagnosis import _readiness_level, diagnose, to_record
+from audit.diagnosis.diagnosis import _decide_readiness, diagnose, to_record
 from audit.diagnosis.evidence import SessionEvidence
 from service.pages.run_view import MAX_GIST_LENGTH, MAX_PAYLOAD_LENGTH, explain_readiness, read_context, read_events
 from service.read.run_diagnoses import events_of
@@ -330,7 +330,7 @@ def test_neighbouring_runs_are_found_at_any_distance(store: Store, apart: timede
 )
 def test_a_readiness_names_its_reason(trust: int | None, level: str, severities: tuple[str, ...], words: str) -> None:
     """Without the reason, 88 of 100 and unsafe looks like a contradiction."""
-    assert _readiness_level(trust, [SimpleNamespace(severity=one) for one in severities]) == level  # type: ignore[misc]
+    assert _decide_readiness(trust, [SimpleNamespace(severity=one) for one in severities]) == level  # type: ignore[misc]
     causes = [SimpleNamespace(severity=one) for one in severities]
     record = SimpleNamespace(trust_score=trust, readiness_level=level, failure_causes=causes)
     assert explain_readiness(record) == words  # type: ignore[arg-type]
