@@ -19,7 +19,7 @@ from support.model_apis.messages import Play, Provider, stand_in
 
 from openclaw.install import Installed, installed
 from openclaw.instance import PROVIDER, Gateway, Instance
-from openclaw.plays import PLANTS, SMALL, Conversation, healthy, planted
+from openclaw.plays import PLANTS, SMALL, Conversation, build_failing_conversation, healthy
 
 RUNS = "runs.json"
 """Name of the file beside the state folder that says what each session is."""
@@ -64,7 +64,7 @@ class Fleet:
 def conversations(healthy_runs: int, planted_runs: int, *, first: int = 0) -> list[Conversation]:
     """So many of each, in turn; `first` is the seed of the first."""
     types = list(PLANTS)
-    bad = [planted(types[index % len(types)], first + index // len(types)) for index in range(planted_runs)]
+    bad = [build_failing_conversation(types[index % len(types)], first + index // len(types)) for index in range(planted_runs)]
     return [*(healthy(first + index) for index in range(healthy_runs)), *bad]
 
 

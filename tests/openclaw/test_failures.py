@@ -20,7 +20,7 @@ from audit.detectors.detectors import DETECTORS
 from openclaw.evidence import EVIDENCE, Grade, evidence_table
 from openclaw.fleet_runs import Fleet, play
 from openclaw.install import Installed
-from openclaw.plays import KINDS, PLANTS, healthy, planted
+from openclaw.plays import KINDS, PLANTS, build_failing_conversation, healthy
 from openclaw.verdicts import diagnosis_of, events_of
 from schemas.records import AgentEvent
 from streams.sources.openclaw.storage import find_databases
@@ -36,7 +36,7 @@ Json = dict[str, Any]
 def fleet(newest_openclaw: Installed, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     """One run with each failure planted, and six healthy ones, through one real gateway."""
     kinds = list(KINDS)
-    talks = [planted(name, 0) for name in PLANTS] + [healthy(kinds.index(kind)) for kind in HEALTHY]
+    talks = [build_failing_conversation(name, 0) for name in PLANTS] + [healthy(kinds.index(kind)) for kind in HEALTHY]
     return play(newest_openclaw, tmp_path_factory.mktemp("fleet"), talks)
 
 

@@ -14,7 +14,7 @@ import pytest
 from support.effort import SOAK
 from support.npm import or_skip
 
-from otlp.capturing.capture import captured
+from otlp.capturing.capture import record_capture
 from otlp.capturing.environments import ENVIRONMENTS, REQUIREMENTS
 from otlp.capturing.frameworks import FRAMEWORK_CAPTURES, FRAMEWORKS
 from otlp.framework_facts import EXPECTED, facts_of, read_capture
@@ -33,7 +33,7 @@ def test_the_stored_capture_of_a_framework_yields_the_conversation(framework: st
 @pytest.mark.parametrize("framework", QUICKLY_INSTALLED)
 def test_a_framework_sends_the_conversation_again(framework: str) -> None:
     """The stored captures match what the pinned versions send."""
-    assert facts_of(or_skip(lambda: captured(FRAMEWORKS[framework], ENVIRONMENTS))) == EXPECTED[framework].facts
+    assert facts_of(or_skip(lambda: record_capture(FRAMEWORKS[framework], ENVIRONMENTS))) == EXPECTED[framework].facts
 
 
 @pytest.mark.parametrize("framework", [name for name in EXPECTED if name not in QUICKLY_INSTALLED])
@@ -41,7 +41,7 @@ def test_every_other_framework_sends_the_conversation_again(framework: str) -> N
     """Their installation takes too long for `make check`."""
     if not SOAK:
         pytest.skip("installed and run in `make soak` only")
-    assert facts_of(or_skip(lambda: captured(FRAMEWORKS[framework], ENVIRONMENTS))) == EXPECTED[framework].facts
+    assert facts_of(or_skip(lambda: record_capture(FRAMEWORKS[framework], ENVIRONMENTS))) == EXPECTED[framework].facts
 
 
 def test_each_framework_has_a_small_capture_and_expected_facts() -> None:

@@ -26,7 +26,7 @@ from otlp.capturing.environments import ENVIRONMENTS, HERE, REQUIREMENTS, made, 
 from otlp.capturing.plays import plays
 from otlp.capturing.programs import scenario
 from otlp.capturing.readable import readable
-from otlp.capturing.shape import records
+from otlp.capturing.shape import iterate_records
 from otlp.guided import SESSION, TURNS, WITHOUT_CONTENT, Turn
 from service.pages.connect import Stack, fill, stacks
 
@@ -174,7 +174,7 @@ def test_langfuse_beside_gets_the_same_spans_and_not_the_token(connected: Connec
 def spans_of(posts: list[Post]) -> Iterator[dict[str, Any]]:
     """The spans that were sent."""
     lines = (readable(post, {}) for post in posts)
-    return (span for _, span in records(line for line in lines if line is not None))
+    return (span for _, span in iterate_records(line for line in lines if line is not None))
 
 
 def lines_by_hand() -> str:

@@ -12,7 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue as Attribute
 from support.otlp_captures import LABELS, NOW, OWNER, REDACTOR, Captured, assembled, records_of
 from support.otlp_spans import agent, body, messages, request, span, tool
 
-from otlp.capturing.readable import message
+from otlp.capturing.readable import to_protobuf
 from schemas.bounds import MAX_ID
 from schemas.records import Span
 from streams.log.admission import encode_validated
@@ -136,7 +136,7 @@ def test_a_million_attributes_are_truncated() -> None:
 
 def record_of_bytes(attributes: list[Attribute]) -> Span:
     """Return the record of a span with these attributes sent as protobuf, and check that it is valid."""
-    export_request = message("traces", body([span(0)]))
+    export_request = to_protobuf("traces", body([span(0)]))
     export_request.resource_spans[0].scope_spans[0].spans[0].attributes.extend(attributes)  # type: ignore[attr-defined]
     [observed] = SIGNALS["traces"].read(export_request.SerializeToString(), NOW, is_json=False)
     assert not isinstance(observed, RejectedItem)
@@ -164,7 +164,7 @@ numbers = st.integers(-(2**63), 2**63 - 1) | st.floats()
 )
 def test_any_value_gives_a_valid_record(name: str, kind: dict[str, str], value: Any) -> None:
     """Values include control characters, NUL, NaN, integers beyond 2^53 and types that violate the conventions."""
-    encoded = message("traces", body([span(0, attributes={**kind, name: value})])).SerializeToString()
+    encoded = to_protobuf("traces", body([span(0, attributes={**kind, name: value})])).SerializeToString()
     [observed] = SIGNALS["traces"].read(encoded, NOW, is_json=False)
     assert not isinstance(observed, RejectedItem)
     record = build_span_record(observed, OWNER, REDACTOR, NOW, LABELS)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from otlp.capturing.readable import message
+from otlp.capturing.readable import to_protobuf
 
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
@@ -41,7 +41,7 @@ class Captured(NamedTuple):
     @property
     def as_protobuf(self) -> bytes:
         """The request as protobuf."""
-        return bytes(message(self.signal, self.request).SerializeToString())
+        return bytes(to_protobuf(self.signal, self.request).SerializeToString())
 
 
 def dialects() -> list[str]:

@@ -26,8 +26,8 @@ SPANS_A_REQUEST = 6
 """At most; the few spans of a program would all be in one request otherwise."""
 
 
-def captured(dialect: Dialect, environments: Path) -> list[Json]:
-    """The lines of a capture, in the order in which the exporter sent them."""
+def record_capture(dialect: Dialect, environments: Path) -> list[Json]:
+    """Run a dialect's program and return the lines of its capture, in the order in which the exporter sent them."""
     with installed(dialect.program or dialect.name, dialect.requirements or dialect.name, environments) as program:
         return capture(program, dialect)
 
@@ -105,7 +105,7 @@ def written(lines: list[Json]) -> str:
     return "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
 
 
-def kept(dialect: str) -> Iterator[Json]:
-    """The lines of the capture that is kept in the repository."""
+def read_capture(dialect: str) -> Iterator[Json]:
+    """Yield the lines of a committed capture."""
     for line in (CAPTURES / f"{dialect}.jsonl").read_text("utf-8").splitlines():
         yield json.loads(line)

@@ -36,8 +36,8 @@ def readable(post: Post, replaced: Mapping[str, str]) -> Json | None:
     return {"signal": signal, "content_type": content_type, "request": _without_machine(request, replaced)}
 
 
-def message(signal: str, request: Json) -> Message:
-    """The protobuf message of a request in OTLP/JSON."""
+def to_protobuf(signal: str, request: Json) -> Message:
+    """Return a request in OTLP/JSON as a protobuf message."""
     return ParseDict(_with_ids(request, _base64_of_hex), REQUESTS[signal]())
 
 

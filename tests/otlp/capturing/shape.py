@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from otlp.capturing.readable import Json
 
+STATUS_ERROR = 2
+"""`STATUS_CODE_ERROR` of OpenTelemetry."""
+
 
 class Shape(NamedTuple):
     """A span or a log record: its scope, its name, and the names of its attributes and events."""
@@ -19,23 +22,25 @@ class Shape(NamedTuple):
     failed: bool
 
 
-def shape(lines: Iterable[Json]) -> Counter[Shape]:
-    """How often each shape is there, in whatever order and requests."""
-    return Counter(
-        Shape(
-            scope.get("name", ""),
-            record.get("name") or record.get("eventName", ""),
-            names(record),
-            events := tuple(event["name"] for event in record.get("events", ())),
-            # LangSmith's status depends on how its runs were cut into batches; the event does not.
-            record.get("status", {}).get("code") == 2 or "exception" in events,
-        )
-        for scope, record in records(lines)
+def count_shapes(lines: Iterable[Json]) -> Counter[Shape]:
+    """Return the number of records of each shape, whatever their order and requests."""
+    return Counter(_build_shape(scope, record) for scope, record in iterate_records(lines))
+
+
+def _build_shape(scope: Json, record: Json) -> Shape:
+    events = tuple(event["name"] for event in record.get("events", ()))
+    return Shape(
+        scope=scope.get("name", ""),
+        name=record.get("name") or record.get("eventName", ""),
+        attributes=names(record),
+        events=events,
+        # LangSmith's status depends on how its runs were cut into batches; the event does not.
+        failed=record.get("status", {}).get("code") == STATUS_ERROR or "exception" in events,
     )
 
 
-def records(lines: Iterable[Json]) -> Iterator[tuple[Json, Json]]:
-    """Every span and log record with its scope."""
+def iterate_records(lines: Iterable[Json]) -> Iterator[tuple[Json, Json]]:
+    """Yield every span and log record with its scope."""
     for line in lines:
         request = line["request"]
         for resource in (*request.get("resourceSpans", ()), *request.get("resourceLogs", ())):
@@ -45,5 +50,5 @@ def records(lines: Iterable[Json]) -> Iterator[tuple[Json, Json]]:
 
 
 def names(attributed: dict[str, Any]) -> tuple[str, ...]:
-    """The names of the attributes of a span, a record or a resource, in alphabetical order."""
+    """Return the names of the attributes of a span, a record or a resource, in alphabetical order."""
     return tuple(sorted(attribute["key"] for attribute in attributed.get("attributes", ())))
