@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds strictly, has a heading for everything there is, loads nothing from elsewhere, and its guides work."""
+"""The documentation site: it builds without warnings, its reference is complete, it loads nothing from other hosts, and its guides work."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -31,6 +32,7 @@ from audit.detectors.detectors import FAILURE_TYPES
 from audit.exchanges import cascade, sampling
 from schemas.errors import DriftlineError
 from schemas.registry import current_schemas
+from service.alerts.delivery import signature
 from service.cli.main import application
 from service.server.app import ROUTERS
 from service.setup.settings import PREFIX, Settings
@@ -38,187 +40,225 @@ from streams.kafka.topics import TOPICS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-GUIDES = sorted(
-    path
-    for path in [ROOT / "README.md", *DOCS.rglob("*.md")]
-    if typed_in(path.read_text("utf-8")) and path.name not in {"tutorial.md", "on-call.md", "evaluation.md", "detector.md"}
-)
-"""Guides with commands that are typed here; those of the tutorial and on-call.md are typed into the demo, by its tests, those of
-evaluation.md and detector.md by theirs."""
-OF_THE_DEMO = ".venv/bin/driftline demo --last-day 2026-11-01"
-"""What tests/trial/demo/test_demo.py looks at."""
-GROUP: Any = typer.main.get_command(application())
-LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}
-"""What makes a browser load something, and where it says what."""
-UNREAD = re.compile(r"^\s*(?:[-*] |\d+\. |\||```)|\*\*|\]\(", re.MULTILINE)
-"""Markdown that stands in a paragraph because nothing has read it."""
+DOCUMENTS = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+GUIDES_TYPED_ELSEWHERE = {"tutorial.md", "on-call.md", "evaluation.md", "detector.md"}
+"""Guides whose commands are run by tests of the demo, of evaluations and of detectors."""
+GUIDES = [path for path in DOCUMENTS if typed_in(path.read_text("utf-8")) and path.name not in GUIDES_TYPED_ELSEWHERE]
+"""Guides whose commands are run here."""
+DEMO_COMMAND = ".venv/bin/driftline demo --last-day 2026-11-01"
+"""Is run by `tests/trial/demo/test_demo.py` instead."""
+ROOT_COMMAND: Any = typer.main.get_command(application())
+ADDRESS_ATTRIBUTES = {
+    "script": "src",
+    "link": "href",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "object": "data",
+}
+"""Tags that make a browser load a file, and the attribute with its address."""
+LINKS_NOT_LOADED = {"canonical", "prev", "next", "alternate"}
+"""Relations of a `link` tag that make a browser load nothing."""
+HEADING_TAGS = {"h1", "h2", "h3"}
+TEXT_TAGS = HEADING_TAGS | {"p", "td"}
+UNRENDERED_MARKDOWN = re.compile(r"^\s*(?:[-*] |\d+\. |\||```)|\*\*|\]\(", re.MULTILINE)
+"""A list, table, emphasis or link that is still Markdown in the text of a paragraph."""
+REMOTE_STYLE = re.compile(r"(?:@import |url\()[\"']?((?:https?:)?//[^\"')]+)")
+"""A file on another host that a stylesheet loads."""
+COMMAND_LINE = re.compile(r"(?:^|`|\$ |&& |run: )(driftline [a-z][^`\n]*)", re.MULTILINE)
+"""A `driftline` command in a document, up to the end of the line or of the code."""
+OPTION = re.compile(r"(?<=\s)(--?[a-z][a-z-]*)")
+TEST_PATH = re.compile(r"`(tests/[a-z_/]+(?:\.py)?)`")
 
 
-@dataclass
-class Seen(HTMLParser):
-    """What is in a page."""
+class PageContent(HTMLParser):
+    """The parts of an HTML page that the tests look at."""
 
-    headings: list[str] = field(default_factory=list)
-    loaded: list[str] = field(default_factory=list)
-    paragraphs: list[str] = field(default_factory=list)
-    cells: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._open: list[str] = []
+        self.headings: set[str] = set()
+        self.loaded_addresses: list[str] = []
+        self.paragraphs: list[str] = []
+        self.table_cells: set[str] = set()
+        self._open_tags: list[str] = []
         self._text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what is loaded, and where a text begins."""
-        said = dict(attrs)
-        if tag in LOADING and not (tag == "link" and said.get("rel") in {"canonical", "prev", "next", "alternate"}):
-            self.loaded.append(said.get(LOADING[tag]) or "")
-        if tag in {"h1", "h2", "h3", "p", "td"}:
+        """Record the address that the tag loads, if any, and begin a new text."""
+        attributes = dict(attrs)
+        is_loaded = tag != "link" or attributes.get("rel") not in LINKS_NOT_LOADED
+        if tag in ADDRESS_ATTRIBUTES and is_loaded:
+            self.loaded_addresses.append(attributes.get(ADDRESS_ATTRIBUTES[tag]) or "")
+        if tag in TEXT_TAGS:
             self._text = ""
-        self._open.append(tag)
+        self._open_tags.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Note a text that has ended."""
-        if tag in self._open:
-            del self._open[len(self._open) - 1 - self._open[::-1].index(tag) :]
-        if tag in {"h1", "h2", "h3"}:
-            self.headings.append(self._text.rstrip("¶").strip())
-        if tag == "p":
+        """Record the text of a heading, paragraph or table cell, and close the tag with all tags inside it."""
+        while tag in self._open_tags:
+            if self._open_tags.pop() == tag:
+                break
+        if tag in HEADING_TAGS:
+            self.headings.add(self._text.rstrip("¶").strip())
+        elif tag == "p":
             self.paragraphs.append(self._text)
-        if tag == "td":
-            self.cells.add(self._text.strip())
+        elif tag == "td":
+            self.table_cells.add(self._text.strip())
 
     def handle_data(self, data: str) -> None:
-        """Take in text; what is code in a paragraph has no meaning as Markdown."""
-        if not {"pre", "style", "script"} & {*self._open} and not ("code" in self._open and "p" in self._open):
+        """Add to the current text. Code in a paragraph is left out, because it may contain characters of Markdown."""
+        is_invisible = not {"style", "script"}.isdisjoint(self._open_tags)
+        is_code = "pre" in self._open_tags or {"code", "p"} <= {*self._open_tags}
+        if not is_invisible and not is_code:
             self._text += data
 
 
-Site = Mapping[str, Seen]
+Site = Mapping[str, PageContent]
+"""The pages by their address in the site."""
+
+
+def run_in_root(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the repository with these arguments."""
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *arguments], check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
+    )
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built once, whichever worker of the test run comes first."""
+def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site. The first worker of a test run builds it; the others wait for its lock."""
     base = tmp_path_factory.getbasetemp()
-    built = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
-    with built.with_suffix(".lock").open("w") as lock:
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
+    with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not built.exists():
-            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(built)]
-            environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
-            done = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
-            assert done.returncode == 0, done.stderr
-            assert done.stderr == ""
-    return built
+        if not folder.exists():
+            build = run_in_root("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder))
+            assert build.returncode == 0, build.stderr
+            assert build.stderr == ""
+    return folder
 
 
 @pytest.fixture(scope="module")
-def site(folder: Path) -> Site:
+def site(site_folder: Path) -> Site:
     """Every page by its address."""
     pages = {}
-    for path in sorted(folder.rglob("*.html")):
-        pages[path.relative_to(folder).as_posix()] = seen = Seen()
-        seen.feed(path.read_text("utf-8"))
+    for path in sorted(site_folder.rglob("*.html")):
+        page = PageContent()
+        page.feed(path.read_text("utf-8"))
+        pages[path.relative_to(site_folder).as_posix()] = page
     return pages
 
 
-def commands(group: Any, before: str = "driftline") -> Iterator[str]:
-    """Every command that is shown, groups with their members."""
+def list_commands(group: Any, prefix: str = "driftline") -> Iterator[str]:
+    """Yield the full names of a group's commands and of all commands inside them, except hidden ones."""
     for name, command in group.commands.items():
         if command.hidden:
             continue
-        yield f"{before} {name}"
+        yield f"{prefix} {name}"
         if hasattr(command, "commands"):
-            yield from commands(command, f"{before} {name}")
+            yield from list_commands(command, f"{prefix} {name}")
 
 
-def endpoints() -> set[str]:
-    """Every endpoint that the API describes."""
+def list_endpoints() -> set[str]:
+    """Return the method and path of every endpoint that the API describes."""
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute) and route.include_in_schema]
-    return {f"{method} {route.path_format}" for route in routes for method in route.methods}
+    return {f"{method} {route.path_format}" for route in routes for method in route.methods or ()}
 
 
-def errors(kind: type[DriftlineError] = DriftlineError) -> set[str]:
-    """Every expected error that is loaded."""
-    return {kind.__name__}.union(*(errors(one) for one in kind.__subclasses__() if not one.__module__.startswith("test")))
+def list_errors(error_class: type[DriftlineError] = DriftlineError) -> set[str]:
+    """Return the names of an error class and of all loaded classes derived from it, except those of tests."""
+    names = {error_class.__name__}
+    for subclass in error_class.__subclasses__():
+        if not subclass.__module__.startswith("test"):
+            names |= list_errors(subclass)
+    return names
 
 
-EVERYTHING = {
-    "commands": lambda: {*commands(GROUP)},
+def list_tier_terms() -> set[str]:
+    """Return the reasons of the gate and of sampling and the states of a tier, as the reference names them."""
+    gate_reasons = get_args(cascade.OpeningReason)
+    sampling_reasons = [*get_args(sampling.CertainReason), sampling.ROUTINE_SAMPLE]
+    states = ["scored", "not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"]
+    return {
+        *(f"gate: {reason}" for reason in gate_reasons),
+        *(f"sampling: {reason}" for reason in sampling_reasons),
+        *(f"state: {state}" for state in states),
+    }
+
+
+REFERENCE: dict[str, Callable[[], Collection[str]]] = {
+    "commands": lambda: set(list_commands(ROOT_COMMAND)),
     "settings": lambda: {f"{PREFIX}{name.upper()}" for name in Settings.__struct_fields__},
-    "endpoints": endpoints,
-    "topics": lambda: {*TOPICS},
-    "records": lambda: {*current_schemas()},
-    "detectors": lambda: {*FAILURE_TYPES},
-    "errors": errors,
-    "tiers": lambda: {
-        *(f"gate: {name}" for name in get_args(cascade.OpeningReason)),
-        *(f"sampling: {name}" for name in (*get_args(sampling.CertainReason), sampling.ROUTINE_SAMPLE)),
-        *(
-            f"state: {name}"
-            for name in ["scored", "not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"]
-        ),
-    },
+    "endpoints": list_endpoints,
+    "topics": lambda: TOPICS,
+    "records": current_schemas,
+    "detectors": lambda: FAILURE_TYPES,
+    "errors": list_errors,
+    "tiers": list_tier_terms,
 }
-"""What has to have a heading on a page of the reference."""
+"""Pages of the reference, and the names that each must have as headings."""
 
 
-@pytest.mark.parametrize("page", EVERYTHING)
-def test_everything_there_is_has_its_heading(page: str, site: Site) -> None:
-    """Whoever looks a name up finds it, and can link to it."""
-    wanted = EVERYTHING[page]()
+@pytest.mark.parametrize("page", REFERENCE)
+def test_the_reference_has_a_heading_for_every_name(page: str, site: Site) -> None:
+    """Readers who look up a name find it and can link to it."""
+    names = set(REFERENCE[page]())
 
-    assert wanted
-    assert wanted - {*site[f"reference/{page}.html"].headings} == set()
-
-
-def test_every_field_of_every_record_is_told(site: Site) -> None:
-    """A column whose meaning is guessed is read wrongly."""
-    fields = {one["name"] for schema in current_schemas().values() for one in schema.fields}
-
-    assert fields - site["reference/records.html"].cells == set()
+    assert names != set()
+    assert names - site[f"reference/{page}.html"].headings == set()
 
 
-def test_pages_that_are_made_from_the_code_are_as_it_is() -> None:
-    """They are committed, so that whoever reads the repository has them: `make generate` writes them anew."""
-    command = [sys.executable, "docs/site/publish.py", "--check"]
-    done = subprocess.run(
-        command, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-    )
+def test_the_reference_has_every_field_of_every_record(site: Site) -> None:
+    """Readers of the tables would have to guess what an undocumented column means."""
+    fields = {record_field["name"] for schema in current_schemas().values() for record_field in schema.fields}
 
-    assert done.returncode == 0
-    assert done.stderr == ""
+    assert fields - site["reference/records.html"].table_cells == set()
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    """They are committed so that they can be read in the repository; `make generate` writes them."""
+    result = run_in_root("docs/site/publish.py", "--check")
+
+    assert result.returncode == 0
+    assert result.stderr == ""
 
 
 def test_every_document_is_in_the_site(site: Site) -> None:
-    """What is built from a list of pages forgets new ones."""
-    wanted = {path.relative_to(DOCS).with_suffix(".html").as_posix() for path in DOCS.rglob("*.md")}
+    """Navigation is a list written by hand, so a new page is easily forgotten."""
+    addresses = {path.relative_to(DOCS).with_suffix(".html").as_posix() for path in DOCS.rglob("*.md")}
 
-    assert wanted - {*site} == set()
-
-
-def test_no_page_loads_anything_from_elsewhere(folder: Path, site: Site) -> None:
-    """Documentation that phones somebody tells them who reads it, and is broken where there is no network."""
-    styles = {
-        path.name: re.findall(r"(?:@import |url\()[\"']?((?:https?:)?//[^\"')]+)", path.read_text("utf-8"))
-        for path in folder.rglob("*.css")
-    }
-
-    assert {name: found for name, found in styles.items() if found} == {}
-    assert {name: away for name, seen in site.items() if (away := [one for one in seen.loaded if urlsplit(one).netloc])} == {}
-    assert all("Content-Security-Policy" in (folder / name).read_text("utf-8") for name in site)
+    assert addresses - site.keys() == set()
 
 
-def test_what_pages_load_is_there(folder: Path, site: Site) -> None:
-    """A picture that is missing is seen only by readers."""
-    for name, seen in site.items():
-        if name != "404.html":  # its addresses are those of a site at the root of a host
-            here = (folder / name).parent
-            assert [one for one in seen.loaded if not (here / urlsplit(one).path).exists()] == [], name
+def test_no_page_loads_files_from_other_hosts(site_folder: Path, site: Site) -> None:
+    """Another host would learn who reads the documentation, and pages would break without a network."""
+    remote_addresses = [address for page in site.values() for address in page.loaded_addresses if urlsplit(address).netloc]
+    for path in site_folder.rglob("*.css"):
+        remote_addresses += REMOTE_STYLE.findall(path.read_text("utf-8"))
+
+    assert remote_addresses == []
 
 
-SEARCHED = {
+def test_every_page_has_a_content_security_policy(site_folder: Path, site: Site) -> None:
+    """With it, browsers refuse to load files from other hosts."""
+    unprotected = [address for address in site if "Content-Security-Policy" not in (site_folder / address).read_text("utf-8")]
+
+    assert unprotected == []
+
+
+def test_every_file_that_a_page_loads_exists(site_folder: Path, site: Site) -> None:
+    """The build does not report a missing picture or script."""
+    for page_address, page in site.items():
+        if page_address == "404.html":  # Its addresses are relative to the root of a host.
+            continue
+        folder = (site_folder / page_address).parent
+        missing = [address for address in page.loaded_addresses if not (folder / urlsplit(address).path).exists()]
+        assert missing == [], page_address
+
+
+SEARCH_RESULTS = {
     "heartbeatInterval": "how-to/alerts",
     "langgraph": "how-to/opentelemetry",
     "kubernetes": "how-to/kubernetes",
@@ -232,99 +272,145 @@ SEARCHED = {
 """Words that readers search for, and the page that answers."""
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_search_finds_what_is_typed_without_a_network(folder: Path, width: int) -> None:
-    """It is a script with an index of its own: at any width, nothing is asked of another host, and nothing spills over."""
-    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=folder)) as server, ExitStack() as stack:
+@contextmanager
+def serve_folder(folder: Path) -> Iterator[str]:
+    """Serve a folder over HTTP on a free port of this machine, and return its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietRequestHandler, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-        stack.callback(server.shutdown)
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+class QuietRequestHandler(SimpleHTTPRequestHandler):
+    """Serves files without logging the requests."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the standard library
+        """Log nothing."""
+
+
+@pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
+def test_the_search_finds_pages_without_a_network(site_folder: Path, width: int) -> None:
+    """The search runs in the browser, with an index in the site, and fits a desktop and a phone."""
+    requested_urls: list[str] = []
+    console_errors: list[str] = []
+    with serve_folder(site_folder) as site_url, ExitStack() as stack:
         try:
             page = stack.enter_context(browser()).new_page(viewport={"width": width, "height": 844})
         except FileNotFoundError as error:
             skip_or_fail(str(error))
-        asked, wrong = [], []
-        page.on("request", lambda one: asked.append(one.url))
-        page.on("console", lambda one: wrong.append(one.text) if one.type == "error" else None)
-        page.goto(f"http://127.0.0.1:{server.server_port}/how-to/on-call.html")
+        page.on("request", lambda request: requested_urls.append(request.url))
+        page.on("console", lambda message: console_errors.append(message.text) if message.type == "error" else None)
+        page.goto(f"{site_url}/how-to/on-call.html")
         page.keyboard.press("/")
-        for word, answer in SEARCHED.items():
+        for word, answer in SEARCH_RESULTS.items():
             page.get_by_role("textbox", name="Search").press("Control+a")
             page.keyboard.type(word)
-            found = page.locator(f".md-search-result__link[href*='{answer}.html']")
-            expect(found.first).to_be_attached()
-        # The search slides in, and lies beside the page until it has.
+            links = page.locator(f".md-search-result__link[href*='{answer}.html']")
+            expect(links.first).to_be_attached()
+        # The search is wider than the page until it has slid in.
         page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
 
-    assert {urlsplit(url).hostname for url in asked} - {"127.0.0.1", None} == set()
-    assert wrong == []
+    assert {urlsplit(url).hostname for url in requested_urls} <= {"127.0.0.1", None}
+    assert console_errors == []
 
 
-def test_no_markdown_is_left_unread(site: Site) -> None:
-    """A list without an empty line before it is one long sentence in the site, and looks right elsewhere."""
-    assert {
-        name: bad[:2] for name, seen in site.items() if (bad := [one[:80] for one in seen.paragraphs if UNREAD.search(one)])
-    } == {}
+def test_no_paragraph_contains_unrendered_markdown(site: Site) -> None:
+    """A list without an empty line before it is rendered as one paragraph here, but as a list on GitHub."""
+    for address, page in site.items():
+        unrendered = [paragraph for paragraph in page.paragraphs if UNRENDERED_MARKDOWN.search(paragraph)]
+        assert unrendered == [], address
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
-def test_what_a_guide_has_the_reader_type_works(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And prints what the guide says."""
+def test_commands_of_a_guide_print_what_it_shows(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers type the commands of a guide and compare the output."""
     text = guide.read_text("utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    for name in [name for name in os.environ if name.startswith((PREFIX, "ANTHROPIC_"))]:
-        monkeypatch.delenv(name)
+    for variable in list(os.environ):
+        if variable.startswith((PREFIX, "ANTHROPIC_")):
+            monkeypatch.delenv(variable)
     for name, content in files_in(text).items():
         (tmp_path / name).write_text(content, "utf-8")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     terminal = Terminal(tmp_path)
     for typed in typed_in(text):
-        if typed.command == OF_THE_DEMO:
+        if typed.command == DEMO_COMMAND:
             continue
-        printed = terminal.type(typed.command)
-        assert is_shown(typed.shown, printed), f"$ {typed.command}\n{printed}"
+        output = terminal.type(typed.command)
+        assert is_shown(typed.shown, output), f"$ {typed.command}\n{output}"
 
 
-def test_guides_are_typed() -> None:
-    """A mark that is spelt otherwise would have nothing tested."""
+def test_commands_of_guides_are_recognized() -> None:
+    """If the format of code blocks changed, no guide would be tested."""
     assert {"README", "ci", "methodology", "sampling-and-cost", "back-up"} <= {path.stem for path in GUIDES}
 
 
-def test_a_receiver_of_the_guide_tells_what_is_genuine() -> None:
-    """Its code is copied."""
-    from datetime import UTC, datetime, timedelta
-
-    from service.alerts.delivery import signature
-
-    names: dict[str, Any] = {}
-    exec(files_in((DOCS / "how-to" / "alerts.md").read_text("utf-8"))["receiver.py"], names)  # noqa: S102 - our own document
-    now, secret, body = datetime.now(UTC), "sixteen-characters", b"{}"
-
-    assert names["is_genuine"](signature(secret, body, now), body, secret.encode())
-    assert not names["is_genuine"](signature(secret, body, now), b"[]", secret.encode())
-    assert not names["is_genuine"](signature(secret, body, now - timedelta(hours=1)), body, secret.encode())
+@pytest.fixture
+def is_genuine() -> Callable[[str, bytes, bytes], bool]:
+    """The function of the guide to alerts that checks the signature of a delivery."""
+    receiver: dict[str, Any] = {}
+    guide = (DOCS / "how-to" / "alerts.md").read_text("utf-8")
+    exec(files_in(guide)["receiver.py"], receiver)  # noqa: S102 - our own document
+    return receiver["is_genuine"]
 
 
-@pytest.mark.parametrize("document", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda path: path.stem)
-def test_options_that_are_named_exist(document: Path) -> None:
-    """An option that was renamed is an error when it is typed."""
-    text = document.read_text("utf-8")
-    for line in re.findall(r"(?:^|`|\$ |&& |run: )(driftline [a-z][^`\n]*)", text, re.MULTILINE):
-        words = iter(shlex.split(re.sub(r"\s#.*| && .*|[()|\"']", "", line)))
-        command, path = GROUP, [next(words)]
-        for word in words:
-            if not hasattr(command, "commands") or word not in command.commands:
-                break
-            command, path = command.commands[word], [*path, word]
-        known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
-        named = {word.partition("=")[0] for word in re.findall(r"(?<=\s)(--?[a-z][a-z-]*)", line.partition(" #")[0])}
-        assert named - known == set(), f"{' '.join(path)}: {line}"
+def test_the_receiver_of_the_guide_accepts_only_genuine_deliveries(is_genuine: Callable[[str, bytes, bytes], bool]) -> None:
+    """Readers copy its code, so a mistake would let anybody send them alerts."""
+    secret = "sixteen-characters"
+    now = datetime.now(UTC)
+    current_signature = signature(secret, b"{}", now)
+    old_signature = signature(secret, b"{}", now - timedelta(hours=1))
+
+    assert is_genuine(current_signature, b"{}", secret.encode())
+    assert not is_genuine(current_signature, b"[]", secret.encode())
+    assert not is_genuine(old_signature, b"{}", secret.encode())
 
 
-def test_tests_that_are_named_exist() -> None:
-    """The page on threats says which test proves what."""
-    named = {one for path in DOCS.rglob("*.md") for one in re.findall(r"`(tests/[a-z_/]+(?:\.py)?)`", path.read_text("utf-8"))}
+@dataclass(frozen=True)
+class ResolvedCommand:
+    """A command of the command line, with its full name."""
 
-    assert named
-    assert {one for one in named if not (ROOT / one).exists()} == set()
+    name: str
+    command: Any
+
+    def options(self) -> set[str]:
+        """Return every spelling of the command's options."""
+        parameters = self.command.params
+        return {"--help"}.union(
+            *(parameter.opts for parameter in parameters), *(parameter.secondary_opts for parameter in parameters)
+        )
+
+
+def resolve_command(line: str) -> ResolvedCommand:
+    """Return the command that a line of a document runs: its words up to the first argument or option."""
+    without_shell_syntax = re.sub(r"\s#.*| && .*|[()|\"']", "", line)
+    program, *words = shlex.split(without_shell_syntax)
+    name = program
+    command = ROOT_COMMAND
+    for word in words:
+        subcommands = getattr(command, "commands", {})
+        if word not in subcommands:
+            break
+        command = subcommands[word]
+        name = f"{name} {word}"
+    return ResolvedCommand(name, command)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_options_in_documents_exist(document: Path) -> None:
+    """A command with an option that was renamed fails for the reader."""
+    for line in COMMAND_LINE.findall(document.read_text("utf-8")):
+        command = resolve_command(line)
+        options = set(OPTION.findall(line.partition(" #")[0]))
+        assert options - command.options() == set(), f"{command.name}: {line}"
+
+
+def test_tests_named_in_documents_exist() -> None:
+    """The page on threats names the test that proves each protection."""
+    paths = {path for document in DOCS.rglob("*.md") for path in TEST_PATH.findall(document.read_text("utf-8"))}
+
+    assert paths != set()
+    assert {path for path in paths if not (ROOT / path).exists()} == set()

@@ -79,7 +79,7 @@ def normalize_name(requirement: str) -> str:
 
 def imported_modules(path: Path) -> set[str]:
     """Return the modules that a file imports anywhere, except by relative imports."""
-    modules = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
@@ -99,7 +99,7 @@ def imported_distributions(folder: Path, *packages: str) -> set[str]:
     distributions_by_package = metadata.packages_distributions()
     own_packages = {*PACKAGES, *packages, *sys.stdlib_module_names, *NEW_STANDARD_MODULES}
     paths = [path for package in packages for path in (folder / package).rglob("*.py")]
-    distributions = set()
+    distributions: set[str] = set()
     for module in set().union(*map(imported_modules, paths)):
         package = module.split(".")[0]
         if package in own_packages:
