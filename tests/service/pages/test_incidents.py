@@ -493,7 +493,7 @@ def test_the_linked_statement_returns_the_days_of_a_spike(call: Call, tokens: To
     page = open_page(
         call, tokens.root, store_incident(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata)
     )
-    rows = asked_again(call, tokens.root, page, "Rates that the rule of rates compared")
+    rows = asked_again(call, tokens.root, page, "Rates that the rate rule compared")
     assert [(row["day"], row["anomalies"], row["exchanges"]) for row in rows] == [
         ("2026-09-29", 10, 10),
         ("2026-09-30", 10, 10),
