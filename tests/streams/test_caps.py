@@ -18,6 +18,7 @@ from benchmarks.counting_api import TOKENIZERS, CountingApi
 from schemas.records import Exchange
 from service.setup.settings import Settings
 from streams.judges.live import LiveJudge, open_live_judge
+from streams.judges.protocol import ModelTraits
 from streams.judges.rate_limits import Clock
 
 MODEL = "claude-haiku-4-5"
@@ -41,7 +42,7 @@ def store() -> Iterator[Store]:
 
 def judge_over(api: httpx2.AsyncBaseTransport, **options: Any) -> LiveJudge:
     """Return a judge over an API in this process."""
-    return open_live_judge(None, "http://127.0.0.1:9", lambda _: (4096, False), transport=api, **options)
+    return open_live_judge(None, "http://127.0.0.1:9", lambda _: ModelTraits(cache_minimum=4096), transport=api, **options)
 
 
 def exchanges(session: str, text: str, turns: int = 30) -> list[Exchange]:

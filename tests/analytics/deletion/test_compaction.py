@@ -148,7 +148,7 @@ def test_without_disk_space_no_compaction_starts(filled: Path, tmp_path: Path, m
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
 
-    with pytest.raises(StoreError, match="are left on the disk"):
+    with pytest.raises(StoreError, match="the disk has only"):
         compact(path)
 
     assert_alone(path)
