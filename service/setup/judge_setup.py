@@ -95,9 +95,9 @@ async def open_judge(
     judges = policy.used_judges if names is None else map(policy.resolve_judge, names)
     used = list(dict.fromkeys(judge.judge_id for judge in judges))
     missing = {judge_id: variable for judge_id in used if (variable := _find_missing_key(policy, judge_id, environ))}
-    if settings.judge == "auto" and len(missing) == len(used):
+    if not used or (settings.judge == "auto" and len(missing) == len(used)):
         return OpenedJudge(None, NONE)
-    opened_ids = [judge_id for judge_id in used if judge_id not in missing] or [ENVIRONMENT]
+    opened_ids = [judge_id for judge_id in used if judge_id not in missing] or used[:1]
     notes = [
         f"{variable} is not set, so {judge_id or 'the default judge'} cannot judge" for judge_id, variable in missing.items()
     ]

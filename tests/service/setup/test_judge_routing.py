@@ -142,6 +142,14 @@ def test_without_any_key_nobody_judges() -> None:
     assert opened.name == NONE
 
 
+def test_a_missing_key_of_the_only_judge_is_named() -> None:
+    """Whoever chose OpenAI must not be told to set the key of another provider."""
+    policy = Policy.model_validate({"defaults": {"judgeModel": "openai/gpt-5.4-mini"}})
+    with pytest.raises(SettingsError) as refused:
+        asyncio.run(open_judge(Settings(judge="live"), policy, {}))
+    assert "OPENAI_API_KEY" in refused.value.hint
+
+
 def test_a_judge_that_was_asked_for_and_cannot_be_opened_is_an_error() -> None:
     """`--judge live` is a demand."""
     with pytest.raises(SettingsError, match="key"):
