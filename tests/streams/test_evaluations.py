@@ -205,7 +205,7 @@ def test_reading_several_sessions_together_changes_nothing(store: Store, monkeyp
     read_together = list(read_runs(store.cursor(), sessions, Policy()))
     monkeypatch.setattr(reading, "BATCH_BYTES", 1)
     read_separately = list(read_runs(store.cursor(), sessions, Policy()))
-    monkeypatch.setattr(reading, "AT_ONCE", 1)
+    monkeypatch.setattr(reading, "BATCH_SESSIONS", 1)
 
     assert [session_run.run.session_id for session_run in read_together] == ["s3", "s2", "s1"]
     assert read_separately == read_together

@@ -271,7 +271,7 @@ def test_a_backup_restored_under_a_newer_log_is_refused(nursed: Nursery, tmp_pat
         code, printed, logged = run_command(nursed, home, command)
         assert 0 < code < 3
         output = " ".join((printed + logged).split())
-        assert "the database has flushed" in output
+        assert "but the database needs entry" in output
         assert "Restore the matching database" in output
 
 

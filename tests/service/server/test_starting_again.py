@@ -65,7 +65,7 @@ def test_a_saved_policy_takes_effect_and_no_request_is_refused(children: Nursery
     assert send_request("GET", "policy/effective", root).json()["settings"]["sampling.routineInterval"] == 9
     assert set(answers) == {201}
     assert not server.ended
-    assert "started again" in server.logged
+    assert "restarted at" in server.logged
     # A score follows its exchange a moment later.
     until(
         lambda: len(answers) == len(send_request("GET", "ops/scores?limit=1000", root).json()["scores"]),
