@@ -120,14 +120,15 @@ class _Repairer:
             self.repairs.add(SYNTAX)
         if objects is None:
             return Invalid((*refusal.problems, "a JSON object in it is not complete"))
-        candidates = [
-            self._fit(self._unwrap(parsed))
-            for parsed in objects
-            if parsed.names & self._fields and parsed.value != self._schema
-        ]
+        candidates = []
+        readings = []
+        for parsed in objects:
+            if parsed.names & self._fields and parsed.value != self._schema:
+                candidate, reading = self._fit(self._unwrap(parsed))
+                candidates.append(candidate)
+                readings.append(reading)
         if not candidates:
             return refusal
-        readings = [self._read(candidate) for candidate in candidates]
         invalid = next((reading for reading in readings if isinstance(reading, Invalid)), None)
         if len(candidates) > 1 and (invalid is not None or any(reading != readings[0] for reading in readings)):
             return Invalid(("there is more than one JSON object, and they do not say the same",))
@@ -143,19 +144,21 @@ class _Repairer:
         self.repairs.add(WRAPPED)
         return wrapper[1]
 
-    def _fit(self, text: str) -> str:
-        """Return the text of an object fitted to the schema if its reader accepts it only then; else the text."""
-        if not isinstance(self._read(text), Invalid):
-            return text
+    def _fit(self, text: str) -> tuple[str, Any]:
+        """Return the text of an object, fitted to the schema if its reader accepts it only then, and what the reader returns for it."""
+        reading = self._read(text)
+        if not isinstance(reading, Invalid):
+            return text, reading
         value = read_json(text)  # refuses ambiguous objects, such as one with a repeated name
         if isinstance(value, Invalid):
-            return text
+            return text, reading
         fitter = _Fitter(self._schema)
         fitted = json.dumps(fitter.fit(value, self._schema), ensure_ascii=False)
-        if isinstance(self._read(fitted), Invalid):
-            return text
+        fitted_reading = self._read(fitted)
+        if isinstance(fitted_reading, Invalid):
+            return text, reading
         self.repairs |= fitter.repairs
-        return fitted
+        return fitted, fitted_reading
 
 
 class _Fitter:
@@ -232,29 +235,29 @@ class _Object(NamedTuple):
 def _parse_objects(text: str) -> list[_Object] | None:
     """Return the outermost JSON objects in a text; None if one of them is broken, or if there are too many braces."""
     objects: list[_Object] = []
-    start = text.find("{")
-    for _ in range(_MAX_OBJECTS):
-        if start < 0:
-            return objects
-        parsed = _parse_object(text, start)
-        if parsed is not None:
-            objects.append(parsed)
-        elif _OBJECT_START.match(text, start):
+    for parsed in _scan_objects(text):
+        if parsed is None:
             return None
-        start = text.find("{", start + (len(parsed.text) if parsed else 1))
-    return None
+        objects.append(parsed)
+    return objects
 
 
-def _complete_objects(text: str) -> Iterator[_Object]:
-    """Yield the outermost complete JSON objects in a text; broken ones are skipped."""
+def _complete_objects(text: str) -> list[_Object]:
+    """Return the outermost complete JSON objects in a text; broken ones are skipped."""
+    return [parsed for parsed in _scan_objects(text) if parsed is not None]
+
+
+def _scan_objects(text: str) -> Iterator[_Object | None]:
+    """Yield the outermost JSON objects in a text, and None for a broken one, or in place of those after too many braces."""
     start = text.find("{")
     for _ in range(_MAX_OBJECTS):
         if start < 0:
             return
         parsed = _parse_object(text, start)
-        if parsed is not None:
+        if parsed is not None or _OBJECT_START.match(text, start):
             yield parsed
         start = text.find("{", start + (len(parsed.text) if parsed else 1))
+    yield None
 
 
 def _parse_object(text: str, start: int) -> _Object | None:

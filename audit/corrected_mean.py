@@ -91,6 +91,11 @@ class CorrectedMean:
     """The share of the judge's information that is used, 0 to 1."""
 
 
+def has_enough_labels(labels: Sequence[WeightedLabel]) -> bool:
+    """Return whether there are labels enough for a number; without, the sums of sessions are not needed."""
+    return len(labels) >= MIN_EXCHANGES and len({label.session for label in labels}) >= MIN_SESSIONS
+
+
 def corrected_mean(
     labels: Sequence[WeightedLabel], labeled_sessions: Mapping[Hashable, SessionSum], others: PopulationSums
 ) -> CorrectedMean:
@@ -100,7 +105,7 @@ def corrected_mean(
     are those of all other sessions.
     """
     sessions = {label.session for label in labels}
-    if len(labels) < MIN_EXCHANGES or len(sessions) < MIN_SESSIONS:
+    if not has_enough_labels(labels):
         return CorrectedMean(state=NOT_ENOUGH, labels=len(labels), sessions=len(sessions))
 
     label_weight = math.fsum(label.weight for label in labels)

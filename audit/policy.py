@@ -31,7 +31,7 @@ from audit.cost import MODEL_NAME, ListedPrice, ModelPrice, nano_of
 from audit.detectors.thresholds import Detectors
 from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 from audit.fingerprints import canonical_json, digest
-from audit.judges import BUILT_IN, ENVIRONMENT, JUDGE_ID, JudgeSettings, ResolvedJudge, resolve_judge
+from audit.judges import ENVIRONMENT, JUDGE_ID, JudgeSettings, ResolvedJudge, resolve_judge
 from audit.patterns import MAX_PATTERN_LENGTH, Pattern, compile_pattern, straighten
 from audit.settings_files import Document, Location, PolicyModel
 from schemas.bounds import LABEL_NAME, MAX_ID, MAX_LABELS, NAME
@@ -519,10 +519,6 @@ class Policy(PolicyModel):
         """16 hexadecimal digits of a digest of the policies of all projects."""
         names = ["", *self.projects]
         return digest(canonical_json({name: self.for_project(name).digest for name in names}))
-
-    def judge_settings(self, judge_id: str) -> JudgeSettings:
-        """Return the settings of a judge. Raises KeyError for one that neither the policy nor the program has."""
-        return self.judges[judge_id] if judge_id in self.judges else BUILT_IN[judge_id]
 
     def resolve_judge(self, name: str) -> ResolvedJudge:
         """Return the judge of a name; see `audit.judges`."""

@@ -17,7 +17,7 @@ from analytics.queries import query_records, query_rows
 from analytics.sums.daily import query_days
 from audit.agreement import Estimate as MeasuredEstimate
 from audit.agreement import Label, agreement
-from audit.corrected_mean import NO_SESSIONS, PopulationSums, SessionSum, WeightedLabel, corrected_mean
+from audit.corrected_mean import NO_SESSIONS, PopulationSums, SessionSum, WeightedLabel, corrected_mean, has_enough_labels
 from schemas.lazy import duckdb
 from schemas.records import Exchange, Review
 from service.read.scores import Score, newest_score, score_by_id
@@ -283,10 +283,13 @@ def _correct_mean(
     pairs: Sequence[dict[str, Any]],
 ) -> CorrectedMean:
     """Correct the judge's mean of a period. `pairs` are the human scores in it, each beside the judge's score of the exchange."""
-    sessions = {(pair["connection"], pair["session_id"]) for pair in pairs}
-    keys = [{"connection": connection, "session_id": session_id} for connection, session_id in sessions]
-    rows = query_rows(cursor, "judged_sessions", {"project": project, "from": start, "to": end, "sessions": keys})
-    mean = corrected_mean(_weigh_labels(pairs), _sum_labeled_sessions(rows), _sum_other_sessions(rows))
+    labels = _weigh_labels(pairs)
+    rows: list[dict[str, Any]] = []
+    if has_enough_labels(labels):  # the query reads all scores of the period
+        sessions = {(pair["connection"], pair["session_id"]) for pair in pairs}
+        keys = [{"connection": connection, "session_id": session_id} for connection, session_id in sessions]
+        rows = query_rows(cursor, "judged_sessions", {"project": project, "from": start, "to": end, "sessions": keys})
+    mean = corrected_mean(labels, _sum_labeled_sessions(rows), _sum_other_sessions(rows))
     return CorrectedMean.of(dataclasses.asdict(mean))
 
 

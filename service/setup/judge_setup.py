@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from audit.evaluation.cases import Plan
-from audit.judges import ENVIRONMENT
+from audit.judges import BUILT_IN, ENVIRONMENT, ResolvedJudge
 from audit.policy import Policy, ProjectPolicy
 from schemas.errors import SettingsError
 from service.setup.server_link import ServerLink
 from service.setup.settings import Settings
 from service.text.links import LOOPBACK_NAMES
-from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, ApiName, Judge, ModelTraits, credentials
+from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, Judge, ModelTraits, credentials
 
 if TYPE_CHECKING:
     from streams.judges.live import LiveJudge
@@ -30,8 +30,8 @@ _CLAUDE = "claude"
 def check_judges_configured(plans: Iterable[Plan], policy: Policy, address: str) -> None:
     """Raise a SettingsError for a judge that could never be called.
 
-    Anthropic's own address serves only its own models, and a model without a price is not called under a cap. `address` has the addresses of
-    the open judges, empty if unknown.
+    Anthropic's own address serves only its own models, a model without a price is not called under a cap, and only the judge of the
+    environment has batches. `address` has the addresses of the open judges, empty if unknown.
     """
     for plan in plans:
         if plan.judge.type == "recorded":
@@ -49,13 +49,27 @@ def check_judges_configured(plans: Iterable[Plan], policy: Policy, address: str)
                 f"Give {judge.name} a price under prices: or judges: in the policy, or set cost_cap_usd: null in the profile."
             )
             raise SettingsError(f"{name}: the price of {judge.name} is unknown, and there is a cost cap", hint=hint)
-        if plan.judge.type == "batch" and judge.settings is not None and judge.settings.api != "messages":
-            hint = "Use type: llm_probe, which asks by single calls."
-            raise SettingsError(f"{name}: {judge.name} has no batches, which only the Messages API has here", hint=hint)
+        if plan.judge.type == "batch":
+            refuse_batches([judge])
+
+
+def refuse_batches(judges: Iterable[ResolvedJudge]) -> None:
+    """Raise a SettingsError for a judge without batches: they are sent to the address of the environment, with its key."""
+    for judge in judges:
+        if judge.judge_id != ENVIRONMENT:
+            raise SettingsError(
+                f"the judge {judge.name} has no batches: only the judge of ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL has them",
+                hint="Ask it by single calls: --judge live for a replay, type: llm_probe in a profile.",
+            )
 
 
 _ADDRESS_VARIABLES = {"openai": "OPENAI_BASE_URL"}
 """Variables by which the makers' own clients set the address of a built-in judge."""
+OPENAI_ADDRESS = BUILT_IN["openai"].base_url or ""
+_PROVIDER_ADDRESSES = {DEFAULT_BASE_URL} | {
+    judge.base_url for judge in BUILT_IN.values() if judge.base_url and judge.base_url.startswith("https://")
+}
+"""The addresses of providers, which are not asked whether a simulated judge answers."""
 NONE = "none"
 LIVE = "live"
 SIMULATED = "simulated judge"
@@ -93,62 +107,60 @@ async def open_judge(
     if settings.judge == "none":
         return OpenedJudge(None, NONE)
     judges = policy.used_judges if names is None else map(policy.resolve_judge, names)
-    used = list(dict.fromkeys(judge.judge_id for judge in judges))
-    missing = {judge_id: variable for judge_id in used if (variable := _find_missing_key(policy, judge_id, environ))}
-    if not used or (settings.judge == "auto" and len(missing) == len(used)):
+    used = {judge.judge_id: judge for judge in judges}
+    endpoints = {judge_id: _find_endpoint(judge, policy, environ) for judge_id, judge in used.items()}
+    usable = [judge_id for judge_id, endpoint in endpoints.items() if not endpoint.missing_variable]
+    if not used or (settings.judge == "auto" and not usable):
         return OpenedJudge(None, NONE)
-    opened_ids = [judge_id for judge_id in used if judge_id not in missing] or used[:1]
+    routed = _route_questions(settings, policy, environ)
     notes = [
-        f"{variable} is not set, so {judge_id or 'the default judge'} cannot judge" for judge_id, variable in missing.items()
+        f"{endpoint.missing_variable} is not set, so {judge_id or 'the default judge'} cannot judge"
+        for judge_id, endpoint in endpoints.items()
+        if endpoint.missing_variable
     ]
-    judge = _route_questions(settings, policy, environ)
-    addresses = []
     simulates: list[bool | None] = []
+    opened = [endpoints[judge_id] for judge_id in usable or used]
     try:
-        for judge_id in opened_ids:
-            judge.open(judge_id)
-            address = _endpoint(policy, judge_id, environ).address
-            addresses.append(address or DEFAULT_BASE_URL)
-            simulates.append(False if address is None else await _simulates(address))
-            if address is not None and simulates[-1] is None:
-                notes.append(_describe_outage(address))
+        for judge_id in usable or used:
+            routed.open(used[judge_id])
+        for endpoint in opened:
+            simulates.append(await _simulates(endpoint.address) if endpoint.is_custom else False)
+            if simulates[-1] is None:
+                notes.append(_describe_outage(endpoint.address))
     except SettingsError:
-        await judge.aclose()
+        await routed.aclose()
         raise
-    return OpenedJudge(judge, SIMULATED if all(simulates) else LIVE, ", ".join(dict.fromkeys(addresses)), "; ".join(notes))
+    addresses = ", ".join(dict.fromkeys(endpoint.address for endpoint in opened))
+    return OpenedJudge(routed, SIMULATED if all(simulates) else LIVE, addresses, "; ".join(notes))
 
 
 class _Endpoint(NamedTuple):
-    """Where a judge is asked."""
+    """Where a judge is asked, and with which key."""
 
-    key: str | None
-    address: str | None
-    """None is the default address of the API."""
-    api: ApiName
+    address: str
+    is_custom: bool
+    """True for an address that is not a provider's own: a simulated judge may answer there."""
     setting: str | None
     """Where the address is set; None is the environment."""
+    key: str | None
+    missing_variable: str = ""
+    """The variable that the key is read from, if it is not set; empty if there is a key or none is needed."""
 
 
-def _endpoint(policy: Policy, judge_id: str, environ: Mapping[str, str]) -> _Endpoint:
-    """Return where a judge is asked, and with which key."""
-    if judge_id == ENVIRONMENT:
-        return _Endpoint(*credentials(environ), "messages", None)
-    judge = policy.judge_settings(judge_id)
-    key = environ.get(judge.key_env, "").strip() if judge.key_env else ""
-    address = judge.base_url
-    setting = f"judges.{judge_id}.baseUrl"
-    variable = _ADDRESS_VARIABLES.get(judge_id)
-    if variable is not None and judge_id not in policy.judges and environ.get(variable, "").strip():
+def _find_endpoint(judge: ResolvedJudge, policy: Policy, environ: Mapping[str, str]) -> _Endpoint:
+    if judge.settings is None:
+        key, address = credentials(environ)
+        missing_variable = "" if key or address else "ANTHROPIC_API_KEY"
+        return _Endpoint(address or DEFAULT_BASE_URL, address is not None, None, key, missing_variable)
+    address = judge.settings.base_url or (DEFAULT_BASE_URL if judge.settings.api == "messages" else OPENAI_ADDRESS)
+    setting = f"judges.{judge.judge_id}.baseUrl"
+    variable = _ADDRESS_VARIABLES.get(judge.judge_id)
+    if variable is not None and judge.judge_id not in policy.judges and environ.get(variable, "").strip():
         address, setting = environ[variable].strip(), variable
-    return _Endpoint(key or None, address, judge.api, setting)
-
-
-def _find_missing_key(policy: Policy, judge_id: str, environ: Mapping[str, str]) -> str:
-    """Return the variable that a judge needs and that is not set; empty if it needs none."""
-    if judge_id == ENVIRONMENT:
-        return "" if any(credentials(environ)) else "ANTHROPIC_API_KEY"
-    variable = policy.judge_settings(judge_id).key_env or ""
-    return variable if variable and not environ.get(variable, "").strip() else ""
+    key_variable = judge.settings.key_env
+    key = environ.get(key_variable, "").strip() if key_variable else ""
+    missing_variable = key_variable if key_variable and not key else ""
+    return _Endpoint(address, address not in _PROVIDER_ADDRESSES, setting, key or None, missing_variable)
 
 
 def _route_questions(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> RoutedJudge:
@@ -156,22 +168,21 @@ def _route_questions(settings: Settings, policy: Policy, environ: Mapping[str, s
     from streams.judges.live import open_live_judge  # noqa: PLC0415 - the client of the API takes a second and 40 MB
     from streams.judges.routing import RoutedJudge  # noqa: PLC0415 - the same
 
-    def open_one(judge_id: str) -> LiveJudge:
-        variable = _find_missing_key(policy, judge_id, environ)
-        if variable and judge_id != ENVIRONMENT:
-            raise SettingsError(f"the judge {judge_id} has no key", hint=f"Set {variable}.")
-        endpoint = _endpoint(policy, judge_id, environ)
+    def open_one(judge: ResolvedJudge) -> LiveJudge:
+        endpoint = _find_endpoint(judge, policy, environ)
+        if endpoint.missing_variable and judge.settings is not None:
+            raise SettingsError(f"the judge {judge.judge_id} has no key", hint=f"Set {endpoint.missing_variable}.")
         return open_live_judge(
             endpoint.key,
             endpoint.address,
             partial(traits_of, policy),
-            api=endpoint.api,
+            api="messages" if judge.settings is None else judge.settings.api,
             setting=endpoint.setting,
             deadline=settings.judge_deadline,
             concurrency=settings.judge_concurrency,
         )
 
-    return RoutedJudge(lambda name: policy.resolve_judge(name).judge_id, open_one)
+    return RoutedJudge(policy.resolve_judge, open_one)
 
 
 def describe_judge(settings: Settings, policy: Policy, names: Iterable[str] | None = None) -> OpenedJudge:
@@ -216,11 +227,13 @@ def unpriced_note(policy: Policy) -> str:
 def traits_of(policy: Policy, name: str) -> ModelTraits:
     """Return the traits of a judge's model, by the name of the judge."""
     judge = policy.resolve_judge(name)
-    effort = judge.settings.effort if judge.settings else None
-    if judge.price is None:
-        return ModelTraits(model=judge.model, effort=effort)
     price = judge.price
-    return ModelTraits(judge.model, price.cache_minimum, price.switch_off_thinking, effort)
+    return ModelTraits(
+        model=judge.model,
+        cache_minimum=price.cache_minimum if price else None,
+        switch_off_thinking=price.switch_off_thinking if price else False,
+        effort=judge.settings.effort if judge.settings else None,
+    )
 
 
 async def _simulates(base_url: str) -> bool | None:

@@ -23,7 +23,7 @@ from analytics.store.connection import IN_USE_HINT
 from audit.policy import Policy
 from schemas.errors import InputError, SettingsError, StoreError
 from service.read.known_projects import unknown_project
-from service.setup.judge_setup import JUDGE_HINT, NONE, OpenedJudge, describe_judge, open_judge, traits_of
+from service.setup.judge_setup import JUDGE_HINT, NONE, OpenedJudge, describe_judge, open_judge, refuse_batches, traits_of
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
@@ -201,8 +201,11 @@ class Replay:
         return outcome
 
     def describe_judge(self) -> OpenedJudge:
-        """Describe the judge that the replay would call. Raises SettingsError if none is configured."""
-        judge = describe_judge(self.settings, policy_of(self.settings))
+        """Describe the judge that the replay would call. Raises SettingsError if none is configured, or if it has no batches to ask in."""
+        policy = policy_of(self.settings)
+        if self.plan.asking is JudgeMode.BATCH:
+            refuse_batches(policy.used_judges)
+        judge = describe_judge(self.settings, policy)
         if judge.name == NONE:
             raise SettingsError(f"--judge {self.plan.asking}: there is no judge", hint=JUDGE_HINT)
         return judge

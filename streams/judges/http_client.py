@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import httpx2
@@ -23,6 +23,7 @@ _PROBED_PATHS = {
 """The path of each API, its name, and the end of its base URL."""
 _UNKNOWN_PATH_STATUSES = frozenset([404, 405, 501])
 _PROBE_SECONDS = 5.0
+_PLACEHOLDER_KEY = "none"
 
 
 class ResponseTooLargeError(httpx2.TransportError):
@@ -80,8 +81,10 @@ def open_http_client(url: httpx2.URL, options: ClientOptions) -> BoundedClient:
     return BoundedClient(max_body=options.max_body, follow_redirects=False, timeout=timeout, limits=limits, **connection)
 
 
-def check_key(api_key: str) -> str:
-    """Return the key. Raises SettingsError for one that no header can have."""
+def check_key(api_key: str | None) -> str:
+    """Return the key, or a placeholder for a server that needs none. Raises SettingsError for one that no header can have."""
+    if api_key is None:
+        return _PLACEHOLDER_KEY
     if not (api_key.isascii() and api_key.isprintable()) or " " in api_key:
         raise SettingsError(
             "the key for the judge's API may contain only printable ASCII characters and no spaces", hint="Copy the key again."
@@ -89,10 +92,10 @@ def check_key(api_key: str) -> str:
     return api_key
 
 
-def check_address(base_url: str, setting: str, endings: Mapping[str, str]) -> httpx2.URL:
+def check_address(base_url: str, setting: str, endings: Sequence[str]) -> httpx2.URL:
     """Parse an address. Raises SettingsError if it is invalid; messages do not repeat it, because it may contain a password.
 
-    `setting` is where the address is set. `endings` are paths that the client appends itself, each with what the address should end in.
+    `setting` is where the address is set. `endings` are paths that the client appends itself.
     """
     hint = f"Set {setting} to an address such as http://127.0.0.1:11434."
     try:
@@ -107,9 +110,9 @@ def check_address(base_url: str, setting: str, endings: Mapping[str, str]) -> ht
     if url.query or url.fragment:
         raise SettingsError("the address of the judge's API has a query or a fragment", hint=hint)
     path = url.path.rstrip("/")
-    for ending, instead in endings.items():
+    for ending in endings:
         if path.endswith(ending):
-            corrected = url.copy_with(path=f"{path.removesuffix(ending)}{instead}" or "/")
+            corrected = url.copy_with(path=path.removesuffix(ending) or "/")
             hint = f"Driftline appends the rest of the path, so set {setting}={str(corrected).rstrip('/')}"
             raise SettingsError(f"the address of the judge's API ends in {ending}", hint=hint)
     return url

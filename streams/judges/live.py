@@ -447,7 +447,8 @@ def open_live_judge(
 ) -> LiveJudge:
     """Return a judge over the API at `base_url` (None is the default address). Raises SettingsError if the key or address is invalid.
 
-    `setting` is where the address is set, for error messages. A question may take `deadline` seconds, one call half of that. `max_attempts` is the maximum number of calls per question.
+    `setting` is where the address is set, for error messages. A question may take `deadline` seconds, one call half of that.
+    `max_attempts` is the maximum number of calls per question.
     """
     options = ClientOptions(deadline / 2, concurrency, max_body, transport, setting)
     opened = _open_api(api, api_key, base_url, options)
@@ -491,8 +492,9 @@ class PromptBounds:
             return
         message_bound = sum(byte_tokens(turn.text) for turn in request.turns)
         prompt_bound = min(byte_bound, prefix + message_bound)
-        # An API that counts tokens caches only the instructions, and only if they are marked.
-        written = min(prompt_bound, prefix) if request.marks_cache else 0
+        written = prompt_bound
+        if not self._api.caches_unmarked:
+            written = min(prompt_bound, prefix) if request.marks_cache else 0
         yield PromptBound(prompt_bound, written)
         counted = await self._count(request)
         if counted is not None and counted < prompt_bound:

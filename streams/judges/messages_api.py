@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import httpx2
 import msgspec
 from anthropic import APIConnectionError, APIStatusError, AsyncAnthropic
 
@@ -16,9 +15,8 @@ from streams.judges.http_client import ClientOptions, check_address, check_key, 
 from streams.judges.model_api import JudgeRequest, Message, RawResponse, clean_name, usage_of
 from streams.judges.protocol import DEFAULT_BASE_URL
 
-_PLACEHOLDER_KEY = "none"
 _SETTING = "ANTHROPIC_BASE_URL"
-_ENDINGS = {"/v1/messages": "", "/v1": ""}
+_ENDINGS = ("/v1/messages", "/v1")
 ERRORS = ClientErrors(APIStatusError, APIConnectionError)
 
 
@@ -28,10 +26,13 @@ def open_client(api_key: str | None, base_url: str | None, options: ClientOption
     Raises SettingsError if the key or the address is invalid. Only the API itself needs a key.
     """
     url = check_address(base_url or DEFAULT_BASE_URL, options.setting or _SETTING, _ENDINGS)
+    if api_key is None and url.host.endswith("anthropic.com"):
+        hint = "Set ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN, or ANTHROPIC_BASE_URL for a server that imitates the API."
+        raise SettingsError("there is no key for the judge's API", hint=hint)
     http = open_http_client(url, options)
     # The texts must go to the judge alone, so tracing stays off even if the environment enables it.
     return AsyncAnthropic(
-        api_key=_find_key(api_key, url),
+        api_key=check_key(api_key),
         base_url=str(url),
         timeout=http.timeout,
         max_retries=0,
@@ -40,17 +41,10 @@ def open_client(api_key: str | None, base_url: str | None, options: ClientOption
     )
 
 
-def _find_key(api_key: str | None, url: httpx2.URL) -> str:
-    if api_key is not None:
-        return check_key(api_key)
-    if url.host.endswith("anthropic.com"):
-        hint = "Set ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN, or ANTHROPIC_BASE_URL for a server that imitates the API."
-        raise SettingsError("there is no key for the judge's API", hint=hint)
-    return _PLACEHOLDER_KEY
-
-
 class MessagesApi:
     """The Messages API as a `streams.judges.model_api.ModelApi`."""
+
+    caches_unmarked = False
 
     def __init__(self, client: AsyncAnthropic) -> None:
         self.base_url = str(client.base_url)

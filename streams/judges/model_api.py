@@ -147,6 +147,8 @@ class ModelApi(Protocol):
     """An API of a model. Belongs to one event loop."""
 
     base_url: str
+    caches_unmarked: bool
+    """True if any part of a prompt may be cached; False if only marked instructions are."""
 
     async def call(self, request: JudgeRequest, max_tokens: int) -> RawResponse:
         """Ask the model. Raises the errors of the API's client."""

@@ -23,12 +23,11 @@ from streams.judges.http_client import ClientOptions, check_address, check_key, 
 from streams.judges.model_api import JudgeRequest, Message, RawResponse, clean_name, usage_of
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
-_PLACEHOLDER_KEY = "none"
 _SETTING = "baseUrl"
-_ENDINGS = {"/chat/completions": "", "/responses": ""}
+_ENDINGS = ("/chat/completions", "/responses")
 _ERRORS = ClientErrors(APIStatusError, APIConnectionError)
 _SCHEMA_NAME = "answer"
-_LIMIT_NAMES = ("max_completion_tokens", "max_tokens")
+_NEW_LIMIT, _OLD_LIMIT = "max_completion_tokens", "max_tokens"
 _NEW_LIMIT_HOSTS = re.compile(r"(?:^|\.)(?:openai\.com|azure\.com)$")
 _REFUSAL, _MAX_TOKENS_REACHED, _END = "refusal", "max_tokens", "end_turn"
 _STOP_REASONS = {
@@ -51,7 +50,7 @@ def open_client(api_key: str | None, base_url: str | None, options: ClientOption
         raise SettingsError("there is no key for the judge's API", hint="Name its variable as keyEnv, and set that variable.")
     http = open_http_client(url, options)
     return AsyncOpenAI(
-        api_key=_PLACEHOLDER_KEY if api_key is None else check_key(api_key),
+        api_key=check_key(api_key),
         base_url=str(url),
         timeout=http.timeout,
         max_retries=0,
@@ -64,6 +63,8 @@ def open_client(api_key: str | None, base_url: str | None, options: ClientOption
 
 class _OpenAIApi:
     """What both APIs share."""
+
+    caches_unmarked = True
 
     def __init__(self, client: AsyncOpenAI) -> None:
         self.base_url = str(client.base_url)
@@ -83,21 +84,22 @@ class ChatApi(_OpenAIApi):
 
     def __init__(self, client: AsyncOpenAI) -> None:
         super().__init__(client)
-        self._uses_new_limit = _NEW_LIMIT_HOSTS.search(client.base_url.host) is not None
+        self._limit_name = _NEW_LIMIT if _NEW_LIMIT_HOSTS.search(client.base_url.host) else _OLD_LIMIT
 
     async def call(self, request: JudgeRequest, max_tokens: int) -> RawResponse:
         """Ask the model."""
+        limit = self._limit_name
         try:
-            return await self._create(request, max_tokens)
+            return await self._create(request, {limit: max_tokens})
         except BadRequestError as error:
             if not _names_limit(error):
                 raise
-        self._uses_new_limit = not self._uses_new_limit
-        return await self._create(request, max_tokens)
+        # Concurrent calls may be refused together, so the other name is that of this call, not of the last one.
+        self._limit_name = _OLD_LIMIT if limit == _NEW_LIMIT else _NEW_LIMIT
+        return await self._create(request, {self._limit_name: max_tokens})
 
-    async def _create(self, request: JudgeRequest, max_tokens: int) -> RawResponse:
-        limit = _LIMIT_NAMES[0] if self._uses_new_limit else _LIMIT_NAMES[1]
-        parameters = chat_parameters(request) | {limit: max_tokens}
+    async def _create(self, request: JudgeRequest, limit: dict[str, int]) -> RawResponse:
+        parameters = chat_parameters(request) | limit
         response = await self._client.chat.completions.with_raw_response.create(**parameters)
         return RawResponse(response.headers, response.http_response.content)
 
@@ -168,7 +170,7 @@ def _effort(request: JudgeRequest) -> str | None:
 def _names_limit(error: BadRequestError) -> bool:
     """Return whether a server refuses the name of the limit on the answer, and not its size."""
     message = error.message
-    return any(name in message for name in _LIMIT_NAMES) and (
+    return (_NEW_LIMIT in message or _OLD_LIMIT in message) and (
         "nsupported" in message or "nknown" in message or "nrecognized" in message
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from audit.exchanges.questions import Question
+from audit.judges import ResolvedJudge
 from schemas.errors import SettingsError
 from streams.judges.failures import PROVIDER_ERROR
 from streams.judges.live import LiveJudge
@@ -18,26 +19,26 @@ from streams.judges.protocol import CallBudget, Verdict
 class RoutedJudge:
     """See the module. Belongs to one event loop.
 
-    `route` returns the id of a question's judge by the name of its model. `open_judge` opens a judge by its id, and raises SettingsError.
+    `resolve` returns the judge that a question's model names. `open_judge` opens a judge, and raises SettingsError.
     """
 
-    def __init__(self, route: Callable[[str], str], open_judge: Callable[[str], LiveJudge]) -> None:
-        self._route = route
+    def __init__(self, resolve: Callable[[str], ResolvedJudge], open_judge: Callable[[ResolvedJudge], LiveJudge]) -> None:
+        self._resolve = resolve
         self._open_judge = open_judge
         self._judges: dict[str, LiveJudge] = {}
 
-    def open(self, judge_id: str) -> LiveJudge:
+    def open(self, judge: ResolvedJudge) -> LiveJudge:
         """Return a judge, opened if it is not open. Raises SettingsError if its key or address is missing or invalid."""
-        judge = self._judges.get(judge_id)
-        if judge is None:
-            judge = self._open_judge(judge_id)
-            self._judges[judge_id] = judge
-        return judge
+        live = self._judges.get(judge.judge_id)
+        if live is None:
+            live = self._open_judge(judge)
+            self._judges[judge.judge_id] = live
+        return live
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Ask one question; see `streams.judges.protocol.Judge`."""
         try:
-            judge = self.open(self._route(question.model))
+            judge = self.open(self._resolve(question.model))
         except SettingsError as error:
             return Verdict(outcome=PROVIDER_ERROR, error=f"{error}: {error.hint}" if error.hint else str(error))
         return await judge.ask(question, budget)

@@ -18,7 +18,8 @@ from audit.exchanges.questions import Question
 from audit.policy import Policy
 from driftline_trial.simulator.server import RunningJudge, running
 from schemas.errors import SettingsError
-from service.setup.judge_setup import NONE, SIMULATED, open_judge
+from service.setup import judge_setup
+from service.setup.judge_setup import LIVE, NONE, SIMULATED, OpenedJudge, open_judge
 from service.setup.settings import Settings
 from streams.judges.protocol import Verdict
 
@@ -117,9 +118,11 @@ def test_every_policy_of_the_guide_works(title: str, written: dict[str, Any], si
     judges = {}
     for judge in policy.used_judges:
         if judge.settings is not None:
-            judges[judge.judge_id] = judge.settings.model_copy(update={"base_url": f"{simulator.base_url}/v1"})
+            judges[judge.judge_id] = judge.settings.model_dump(by_alias=True, exclude_defaults=True) | {
+                "baseUrl": f"{simulator.base_url}/v1"
+            }
             variables[judge.settings.key_env or "UNUSED"] = "secret"
-    verdicts = ask_all(policy.model_copy(update={"judges": judges}), variables)
+    verdicts = ask_all(Policy.model_validate(written | {"judges": judges}), variables)
     assert [verdict.outcome for verdict in verdicts] == ["answered"] * 3, title
     assert policy.for_project("").judge.price is not None, title
 
@@ -140,6 +143,30 @@ def test_without_any_key_nobody_judges() -> None:
     opened = asyncio.run(open_judge(Settings(judge="auto"), policy, {}))
     assert opened.judge is None
     assert opened.name == NONE
+
+
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        ({"defaults": {"judgeModel": "openai/gpt-5.4-mini"}}, "https://api.openai.com/v1"),
+        ({"defaults": {"judgeModel": "mine/m"}, "judges": {"mine": {"keyEnv": "OPENAI_API_KEY"}}}, "https://api.openai.com/v1"),
+    ],
+)
+def test_a_provider_is_named_by_its_own_address_and_not_called_when_it_is_opened(
+    settings: dict[str, Any], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server must start without the network; only an address of one's own may be a simulated judge's."""
+    monkeypatch.setattr(judge_setup, "_simulates", None)
+
+    async def work() -> OpenedJudge:
+        opened = await open_judge(Settings(judge="live"), Policy.model_validate(settings), {"OPENAI_API_KEY": "secret"})
+        assert opened.judge is not None
+        await opened.judge.aclose()
+        return opened
+
+    opened = asyncio.run(work())
+    assert opened.address == address
+    assert opened.name == LIVE
 
 
 def test_a_missing_key_of_the_only_judge_is_named() -> None:

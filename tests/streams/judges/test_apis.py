@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from audit.answers import read_tier2, tier2_schema
-from audit.cost import Usage
+from audit.cost import PromptBound, Usage
 from audit.exchanges.questions import Invalid, Question
 from driftline_trial.simulator.server import RunningJudge, running
 from schemas.errors import SettingsError
@@ -218,6 +218,55 @@ def test_a_server_that_knows_only_the_other_limit_is_asked_with_it(tier2: Questi
     verdict = ask(judge, tier2, budget_for(tier2))
     assert verdict.outcome == "refused"
     assert [("max_tokens" in body, "max_completion_tokens" in body) for body in server.bodies] == [(True, False), (False, True)]
+
+
+def test_concurrent_calls_that_are_refused_for_the_limit_all_find_the_other_name(tier2: Question, budget_for: Build) -> None:
+    """Many questions start together, and each refusal must lead to the other name, not back and forth."""
+
+    class Strict(ScriptedServer):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            await super().handle_async_request(request)
+            await asyncio.sleep(0.01)
+            if "max_tokens" in json.loads(request.content):
+                message = "Unsupported parameter: 'max_tokens' is not supported with this model."
+                return httpx2.Response(400, json={"error": {"message": message}})
+            return httpx2.Response(200, json=body_of("chat", None, "refusal", None))
+
+    judge = open_live_judge(KEY, "http://127.0.0.1:9/v1", lambda _model: ModelTraits(), api="chat", transport=Strict(None))
+
+    async def work() -> list[Verdict]:
+        try:
+            return await asyncio.gather(*(judge.ask(tier2, budget_for(tier2)) for _ in range(4)))
+        finally:
+            await judge.aclose()
+
+    assert {verdict.outcome for verdict in asyncio.run(work())} == {"refused"}
+
+
+@pytest.mark.parametrize("api", ["messages", "responses"])
+def test_a_bound_covers_what_an_api_caches_without_being_asked(
+    api: ApiName, tier2: Question, simulator: RunningJudge, budget_for: Build
+) -> None:
+    """Writing to the cache may cost more than reading, so an API that caches any prefix is reserved for as if all were written."""
+    simulator.reset("answer")
+    bounds: list[PromptBound] = []
+
+    class Recording:
+        def __init__(self) -> None:
+            self._budget = budget_for(tier2)
+
+        async def reserve(self, prompt: PromptBound | None = None, *, answer_tokens: int | None = None) -> int:
+            assert prompt is not None
+            bounds.append(prompt)
+            reserved: int = await self._budget.reserve(prompt, answer_tokens=answer_tokens)
+            return reserved
+
+        def spend(self, usage: Usage | None, model: str | None) -> None:
+            self._budget.spend(usage, model)
+
+    judge = open_live_judge(KEY, address_of(api, simulator.base_url), lambda _model: ModelTraits(), api=api)
+    ask(judge, tier2, Recording())
+    assert (bounds[0].written == bounds[0].tokens) == (api == "responses")
 
 
 @pytest.mark.parametrize(
