@@ -480,7 +480,7 @@ class Policy(PolicyModel):
 
     @cached_property
     def _by_name(self) -> dict[str, ProjectPolicy]:
-        """Cached policies; not a private attribute, which matches a microsecond to read, twice per exchange."""
+        """Cached policies; not a private attribute, which takes a microsecond to read, twice per exchange."""
         return {}
 
     def for_project(self, name: str) -> ProjectPolicy:

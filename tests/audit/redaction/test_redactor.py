@@ -1,4 +1,4 @@
-"""Redaction: planted secrets are replaced, ordinary text stays, and redact_function twice changes nothing."""
+"""Redaction: planted secrets are replaced, ordinary text stays, and redacting twice changes nothing."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_pauses_grow_to_a_maximum_and_restart_after_an_answer() -> None:
 
 
 def test_questions_waiting_for_an_unreadable_judge_survive_a_restart() -> None:
-    """Clock questions have no reservation, so a stop neither waits for the pause nor loses a task; paid calls are recorded."""
+    """Waiting questions have no reservation, so a stop neither waits for the pause nor loses a task; paid calls are recorded."""
     with Store(None) as store, running() as simulator:
         paused = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The fleet as a list: its address narrows it, list_orders it, and says which page of it is shown."""
+"""The fleet as a list: its address narrows it, orders it, and says which page of it is shown."""
 
 from __future__ import annotations
 

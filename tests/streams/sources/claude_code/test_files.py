@@ -291,7 +291,7 @@ def _with_head(session: str, head: str, own: Sequence[Line], copies: Sequence[Li
 def test_a_fork_counts_only_its_additions(
     tmp_path: Path, context: ReadingContext, names: tuple[str, str], head: str, begins_at: int
 ) -> None:
-    """CopiedIds lines keep their uuids and have no other mark; file names do not tell the age.
+    """Copied lines keep their uuids and have no other mark; file names do not tell the age.
 
     A fork of a compacted session starts in the middle of it.
     """
