@@ -135,7 +135,7 @@ def test_the_policy_is_checked_saved_and_taken_back(window: Window, open_window:
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("heading", name="Saved, not yet in force")).to_be_visible()
     late.page.get_by_role("button", name="Save").click()
-    expect(late.page.get_by_role("alert")).to_contain_text("changed meanwhile")
+    expect(late.page.get_by_role("alert")).to_contain_text("changed in the meantime")
     late.problems.clear()
     expect(page.locator("#text")).to_have_value(after)
     page.get_by_label("Upload a file").set_input_files(file)

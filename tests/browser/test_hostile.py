@@ -36,7 +36,7 @@ INCIDENT = (
 )  # fmt: skip
 OPEN = ("h1", "#why", "#todo")
 """What an incident has that is not decided yet: what to do about it."""
-RUN = ("#verdict dl", "#timeline table", "#timeline nav[aria-label^=Type]")
+RUN = ("#verdict dl", "#timeline table", "#timeline nav[aria-label='Event type']")
 EVALUATION = (
     "h1", "[aria-labelledby=overall-title]", "[aria-labelledby=checks-title] tbody", "#answer-1 .problem", "#answer-2 pre",
     "[aria-labelledby=about-title]",

@@ -278,7 +278,7 @@ def test_recorded_answers_can_be_aggregated_differently_without_a_judge(driftlin
     report = json.loads(out)
     assert [one["evaluation_cost_usd"] for one in report["evaluations"]] == [0.0, 0.0]
     (_, summary) = sorted(Path("results").rglob("evaluation_result_summary_1.md"))
-    assert "paid for there: answers 1, 2, 3." in summary.read_text("utf-8")
+    assert "which paid for them: 1, 2, 3." in summary.read_text("utf-8")
 
 
 def test_beside_kafka_the_command_names_the_server_option(driftline: Command) -> None:

@@ -146,7 +146,7 @@ def test_a_history_that_is_too_short_is_reported(driftline: Command, tmp_path: P
     """Without enough data, no finding is no good news."""
     write_lines(tmp_path / "a.jsonl", exchanges(4))
     _, out, _ = driftline("import", "exchanges", "a.jsonl", "--as-of", NOW)
-    assert "data on 4 days since 2026-08-03" in out
+    assert "it has 4 days with data since 2026-08-03" in out
 
 
 def test_the_next_import_completes_the_checks_of_a_killed_one(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_fatal_database_error_ends_the_server_and_the_next_one_continues(child
         accepted.add(("north", f"s:{turn}"))
     assert server.wait() == 2
     assert 5 < len(accepted) < len(texts)
-    assert "the database has given up" in server.logged
+    assert "the database failed and must be reopened" in server.logged
     assert "Free disk space" in server.logged
     restarted = children.serve(home, "--judge", "none")
     # The last record may be durable although the server failed before it answered.
@@ -302,7 +302,7 @@ def test_a_second_server_on_a_database_is_refused(children: Nursery, home: Home)
     ("arguments", "environment", "advice"),
     [
         (["--host", "0.0.0.0"], {}, "Pass --expose"),  # noqa: S104 - refused
-        (["--port", "{taken}"], {}, "Pass another with --port"),
+        (["--port", "{taken}"], {}, "Pass another port with --port"),
         (["--judge", "live"], {"ANTHROPIC_BASE_URL": ""}, "Set ANTHROPIC_API_KEY"),
         ([], {"DRIFTLINE_JUDGE": "live", "ANTHROPIC_BASE_URL": ""}, "Set ANTHROPIC_API_KEY"),
         (["--judge", "live"], {"ANTHROPIC_BASE_URL": "ftp://judge"}, "Set ANTHROPIC_BASE_URL"),

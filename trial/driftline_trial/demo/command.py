@@ -70,7 +70,11 @@ def demo(
     last_day: Annotated[
         datetime | None,
         typer.Option(
-            "--last-day", metavar="DAY", formats=["%Y-%m-%d"], help="Last day of the records, UTC; it must be over [yesterday]."
+            "--last-day",
+            metavar="DAY",
+            formats=["%Y-%m-%d"],
+            show_default="yesterday",
+            help="Last day of the records, UTC; it must be over.",
         ),
     ] = None,
 ) -> None:
