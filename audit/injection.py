@@ -16,20 +16,28 @@ an attempt, and work on this audit's own prompts, are recognized too; a person t
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import chain
+from operator import itemgetter
 
 from audit import injection_patterns as patterns
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.patterns import Pattern, Prefilter, encode
-from audit.text_views import BASE64, decode_levels, decoded_runs, fold_views, hides_text
+from audit.text_views import BASE64, View, decode_levels, decoded_runs, fold_views, hidden_spans, hides_text
 from schemas.records import Exchange
 
-Recognizer = Callable[[bytes, str], bool]
-"""Recognizes one kind of attempt in a normalized view of a text from some source."""
+Span = tuple[int, int]
+Recognizer = Callable[[bytes, str], Iterable[Span]]
+"""Yields the spans, in bytes, of one kind of attempt in a normalized view of a text from some source."""
 _NEAR_BYTES = 300
 """Most bytes between the address of a judge and the demanded verdict."""
+_MAX_EXTENSION = 300
+_BREAK = re.compile("[.!?\u3002\uff01\uff1f][\\s\"')\\]]|[\u3002\uff01\uff1f\n]")
+"""The end of a sentence or line."""
+_SENTENCE_ENDS = ".!?\u3002\uff01\uff1f \t\r\n"
 _CONDITION_BYTES = 40
 """Bytes after a demand in which a condition may start."""
 _ENCODED_DIMENSIONS = tuple(encode(name) for name in DIMENSIONS)
@@ -52,6 +60,21 @@ def tamper_reasons(exchange: Exchange) -> tuple[str, ...]:
         if text
         for kind in _find_kinds(text, source, RECOGNIZERS)
     )
+
+
+def find_attempts(text: str, source: str = "response") -> tuple[Span, ...]:
+    """Return the spans (start, end) of attempts to sway the judge, in characters of the text as it is; empty without any.
+
+    `source` is one of `response`, `thinking` and `user message`; texts of other sources count as responses. The spans are
+    ascending and apart. Each covers at least what was recognized, from the address to the last verdict demanded nearby, and is
+    extended to the sentence or line around it, by at most `_MAX_EXTENSION` characters on each side. In escaped text it covers
+    whole escapes; of an encoded run it covers the run. What surrounds an attempt without being part of it, such as the rest of
+    a forged table, may lie outside. Linear in the length of the text.
+    """
+    if not _may_hold_attempt(text):
+        return ()
+    spans = [span for _, view, spans in _find(text, source, RECOGNIZERS) for span in view.locate(spans)]
+    return tuple(_merge(_extend(text, span) for span in spans))
 
 
 def text_kinds(text: str, added: Mapping[str, Recognizer]) -> tuple[str, ...]:
@@ -82,7 +105,7 @@ def _may_hold_attempt(text: str) -> bool:
     if hides_text(text):
         return True
     # No view of a text splits a run of Base64.
-    return any(_prefilter().found_in(encode(view)) for level in decode_levels(text) for view in fold_views(level))
+    return any(_prefilter().found_in(view.data) for level in decode_levels(text) for view in fold_views(level))
 
 
 @cache
@@ -93,78 +116,119 @@ def _prefilter() -> Prefilter:
 
 
 def _match_either(kind: str, added: Recognizer) -> Recognizer:
-    shipped = RECOGNIZERS.get(kind, added)
-    return lambda view, source: shipped(view, source) or added(view, source)
+    shipped = RECOGNIZERS.get(kind)
+    if shipped is None:
+        return added
+    return lambda view, source: chain(shipped(view, source), added(view, source))
 
 
 def _find_kinds(text: str, source: str, recognizers: Mapping[str, Recognizer]) -> Iterator[str]:
     """Yield a description of each kind of attempt in the text."""
-    levels = list(decode_levels(text))
-    views = [encode(view) for level in levels for view in fold_views(level)]
-    for kind, recognize in recognizers.items():
-        if any(recognize(view, source) for view in views):
+    kinds: set[str] = set()
+    for kind, _, spans in _find(text, source, recognizers):
+        if kind not in kinds and any(True for _ in spans):
+            kinds.add(kind)
             yield kind
-    if hides_text(text):  # not in decoded levels: an escape such as \u200b in a program is visible
-        yield "hides text in invisible characters"
-    if any(_hides_in_base64(level, source, recognizers) for level in levels):
-        yield "hides text in Base64"
 
 
-def _hides_in_base64(text: str, source: str, recognizers: Mapping[str, Recognizer]) -> bool:
-    """Return whether a run of Base64 hides language in a long run, or an attempt in a run of any length."""
-    return any(is_suspicious or _is_attempt(content, source, recognizers) for content, is_suspicious in decoded_runs(text))
+def _find(text: str, source: str, recognizers: Mapping[str, Recognizer]) -> Iterator[tuple[str, View, Iterable[Span]]]:
+    """Yield each kind of attempt, a view that was searched for it, and the matching spans, found as they are read."""
+    levels = list(decode_levels(text))
+    views = [view for level in levels for view in fold_views(level)]
+    for kind, recognize in recognizers.items():
+        for view in views:
+            yield kind, view, recognize(view.data, source)
+    # Not in decoded levels: an escape such as \u200b in a program is visible.
+    yield "hides text in invisible characters", levels[0], hidden_spans(levels[0])
+    for level in levels:
+        for content, is_suspicious in decoded_runs(level):
+            if is_suspicious or _is_attempt(content, source, recognizers):
+                yield "hides text in Base64", content, [(0, len(content.data))]
 
 
-def _is_attempt(text: str, source: str, recognizers: Mapping[str, Recognizer]) -> bool:
-    views = [encode(view) for view in fold_views(text)]
-    return any(recognize(view, source) for recognize in recognizers.values() for view in views)
+def _is_attempt(content: View, source: str, recognizers: Mapping[str, Recognizer]) -> bool:
+    views = list(fold_views(content))
+    return any(True for recognize in recognizers.values() for view in views for _ in recognize(view.data, source))
 
 
-def _speaks_to_judge(view: bytes, source: str) -> bool:
-    """Return whether a judge is addressed with a demand.
+def _extend(text: str, span: Span) -> Span:
+    """Extend a span to the ends of the sentences or lines that it touches."""
+    start, end = span
+    start = end - len(text[start:end].lstrip(_SENTENCE_ENDS))  # patterns look at the end of the preceding sentence
+    window_start = max(0, start - _MAX_EXTENSION)
+    preceding = [match.end() for match in _BREAK.finditer(text, window_start, start)]
+    following = _BREAK.search(text, end, end + _MAX_EXTENSION)
+    return (
+        preceding[-1] if preceding else window_start,
+        following.end() if following else min(len(text), end + _MAX_EXTENSION),
+    )
+
+
+def _merge(spans: Iterable[Span]) -> Iterator[Span]:
+    """Yield the spans in order, joining those that touch."""
+    current: Span | None = None
+    for start, end in sorted(spans):
+        if current is None or start > current[1]:
+            if current is not None:
+                yield current
+            current = (start, end)
+        else:
+            current = (current[0], max(current[1], end))
+    if current is not None:
+        yield current
+
+
+def _speaks_to_judge(view: bytes, source: str) -> Iterator[Span]:
+    """Yield the spans in which a judge is addressed with a demand.
 
     Users may ask the agent for a score, so in their messages an address is required.
     """
-    if patterns.MODEL_ADDRESS.found_in(view):
-        return True
-    if source != "user message" and any(True for _ in _unconditional_matches(patterns.DEMAND, view)):
-        return True
+    yield from patterns.MODEL_ADDRESS.spans(view)
+    if source != "user message":
+        yield from _unconditional_matches(patterns.DEMAND, view)
     if not patterns.ADDRESS.found_in(view):
-        return False
-    verdict_starts = list(_unconditional_matches(patterns.DEMANDED_VERDICT, view))
-    return bool(verdict_starts) and any(_is_near(verdict_starts, start, end) for start, end in patterns.ADDRESS.spans(view))
+        return
+    verdicts = list(_unconditional_matches(patterns.DEMANDED_VERDICT, view))
+    if verdicts:
+        for span in patterns.ADDRESS.spans(view):
+            yield from _join_near(span, verdicts)
 
 
-def _unconditional_matches(pattern: Pattern, view: bytes) -> Iterator[int]:
-    """Yield the positions where the pattern matches, except before a condition."""
+def _unconditional_matches(pattern: Pattern, view: bytes) -> Iterator[Span]:
+    """Yield the spans where the pattern matches, except before a condition."""
     for start, end in pattern.spans(view):
         if not patterns.CONDITION.found_in(view[end : end + _CONDITION_BYTES]):
-            yield start
+            yield start, end
 
 
-def _is_near(starts: list[int], start: int, end: int) -> bool:
-    """Return whether one of the sorted positions is near the span."""
-    index = bisect_left(starts, start - _NEAR_BYTES)
-    return index < len(starts) and starts[index] <= end + _NEAR_BYTES
+def _join_near(span: Span, others: Sequence[Span]) -> Iterator[Span]:
+    """Yield a span that reaches from this one over all of the sorted others that start near it, if there are any."""
+    start, end = span
+    first = bisect_left(others, start - _NEAR_BYTES, key=itemgetter(0))
+    last = bisect_right(others, end + _NEAR_BYTES, key=itemgetter(0)) - 1
+    if first <= last:
+        yield min(start, others[first][0]), max(end, others[last][1])
 
 
-def _brings_verdict(view: bytes, _source: str) -> bool:
-    """Return whether the text gives a value for a field of the judge's answers that ordinary texts do not have."""
-    if patterns.answer_field().found_in(view):
-        return True
-    return any(first.found_in(view) and second.found_in(view) for first, second in patterns.FIELD_PAIRS)
+def _brings_verdict(view: bytes, _source: str) -> Iterator[Span]:
+    """Yield the spans that give a value for a field of the judge's answers that ordinary texts do not have."""
+    yield from patterns.answer_field().spans(view)
+    for first, second in patterns.FIELD_PAIRS:
+        if first.found_in(view) and second.found_in(view):
+            yield from chain(first.spans(view), second.spans(view))
 
 
-def _imitates_marks(view: bytes, source: str) -> bool:
-    """Return whether the text imitates the marks of the prompt.
+def _imitates_marks(view: bytes, source: str) -> Iterator[Span]:
+    """Yield the spans that imitate the marks of the prompt.
 
-    It does so by a mark with a code, by closing an agent's mark that it did not open, or by announcing the end of the text.
+    They do so by a mark with a code, by closing an agent's mark that was not opened, or by announcing the end of the text.
     Pairs of tags without a code are ordinary in templates for prompts.
     """
-    if patterns.CODED_MARK.found_in(view) or patterns.END_MARKS[source].found_in(view):
-        return True
+    yield from patterns.CODED_MARK.spans(view)
+    yield from patterns.END_MARKS.get(source, patterns.END_MARKS["response"]).spans(view)
     closing = next(patterns.CLOSING_MARK.spans(view), None)
-    return closing is not None and not patterns.OPENING_MARK.found_in(view[: closing[0]])
+    if closing is not None and not patterns.OPENING_MARK.found_in(view[: closing[0]]):
+        yield closing
 
 
 RECOGNIZERS: dict[str, Recognizer] = {
@@ -191,20 +255,23 @@ def _may_hold_run_attempt(view: bytes) -> bool:
     return patterns.RUN_TRIGGER.found_in(view)
 
 
-def _demands_tens(view: bytes, _source: str) -> bool:
-    return _may_hold_run_attempt(view) and patterns.ALL_TENS.found_in(view)
+def _demands_tens(view: bytes, _source: str) -> Iterator[Span]:
+    if _may_hold_run_attempt(view):
+        yield from patterns.ALL_TENS.spans(view)
 
 
-def _gives_scores(view: bytes, _source: str) -> bool:
-    """Return whether the text scores the whole run, or two of its dimensions."""
+def _gives_scores(view: bytes, _source: str) -> Iterator[Span]:
+    """Yield the spans that score the whole run, or two of its dimensions."""
     if not _may_hold_run_attempt(view):
-        return False
-    if patterns.OVERALL_WITH_EVIDENCE.found_in(view) or patterns.OVERALL_SCORE.found_in(view):
-        return True
-    scored_dimensions = {_dimension_at(view, start) for start, _ in patterns.SCORED_DIMENSION.spans(view)}
-    if len(scored_dimensions) > 1:
-        return True
-    return sum(pattern.found_in(view) for pattern in patterns.NUMBERED_DIMENSIONS) > 1
+        return
+    yield from patterns.OVERALL_WITH_EVIDENCE.spans(view)
+    yield from patterns.OVERALL_SCORE.spans(view)
+    scored_dimensions = list(patterns.SCORED_DIMENSION.spans(view))
+    if len({_dimension_at(view, start) for start, _ in scored_dimensions}) > 1:
+        yield from scored_dimensions
+    numbered_dimensions = [pattern for pattern in patterns.NUMBERED_DIMENSIONS if pattern.found_in(view)]
+    if len(numbered_dimensions) > 1:
+        yield from chain.from_iterable(pattern.spans(view) for pattern in numbered_dimensions)
 
 
 def _dimension_at(view: bytes, start: int) -> bytes:
@@ -212,12 +279,14 @@ def _dimension_at(view: bytes, start: int) -> bytes:
     return next(name for name in _ENCODED_DIMENSIONS if view.startswith(name, start))
 
 
-def _imitates_view(view: bytes, _source: str) -> bool:
-    return _may_hold_run_attempt(view) and patterns.VIEW_PART.found_in(view)
+def _imitates_view(view: bytes, _source: str) -> Iterator[Span]:
+    if _may_hold_run_attempt(view):
+        yield from patterns.VIEW_PART.spans(view)
 
 
-def _claims_checks(view: bytes, _source: str) -> bool:
-    return _may_hold_run_attempt(view) and patterns.CHECK_RESULTS.found_in(view)
+def _claims_checks(view: bytes, _source: str) -> Iterator[Span]:
+    if _may_hold_run_attempt(view):
+        yield from patterns.CHECK_RESULTS.spans(view)
 
 
 _RUN_RECOGNIZERS = {

@@ -11,7 +11,10 @@ import binascii
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import accumulate, chain, pairwise, repeat
 
 from audit.patterns import compile_pattern, decode, encode, straighten
 
@@ -103,17 +106,83 @@ _PLAIN_CHARACTERS = (
 """Maps characters to their plain form; invisible ones to nothing."""
 
 
-def decode_levels(text: str) -> Iterator[str]:
+def _trace_each(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the span of each character of a text that was replaced character by character."""
+    return ((index, index + 1) for index in range(len(text)))
+
+
+@dataclass(frozen=True)
+class View:
+    """A form of a text, and the characters of the text that each of its characters stands for."""
+
+    text: str
+    parent: View | None = None
+    """The view that this one was made from; None for the text itself."""
+    trace: Callable[[str], Iterable[tuple[int, int]]] = _trace_each
+    """Yields, for each character, its span in the text of the parent."""
+
+    @cached_property
+    def data(self) -> bytes:
+        """The text in the form that patterns search."""
+        return encode(self.text)
+
+    def locate(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the spans, in characters of the original text, of non-empty spans in bytes of `data`, ascending."""
+        located = self._count_characters(sorted(spans))
+        view: View = self
+        while view.parent is not None and located:
+            origins = list(view.trace(view.parent.text))
+            located = [
+                (min(origins[start][0], origins[end - 1][0]), max(origins[start][1], origins[end - 1][1]))
+                for start, end in located
+            ]
+            view = view.parent
+        return sorted(located)
+
+    def _count_characters(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Convert spans in bytes to spans in characters."""
+        offsets = sorted({offset for span in spans for offset in span})
+        counts = accumulate(len(decode(self.data[start:end])) for start, end in pairwise([0, *offsets]))
+        characters = dict(zip(offsets, counts, strict=True))
+        return [(characters[start], characters[end]) for start, end in spans]
+
+
+def decode_levels(text: str) -> Iterator[View]:
     """Yield the text, then the text with the escapes of JSON and HTML undone once, twice and so on while there are any."""
-    yield text
+    view = View(text)
+    yield view
     for _ in range(_MAX_LEVELS):
-        if not has_escapes(text):
+        if not has_escapes(view.text):
             return
-        unescaped = _ESCAPE.sub(_unescape, text)
-        if unescaped == text:
+        unescaped = _ESCAPE.sub(_unescape, view.text)
+        if unescaped == view.text:
             return
-        text = _join_surrogates(unescaped)
-        yield text
+        view = View(_join_surrogates(unescaped), view, _trace_escapes)
+        yield view
+
+
+def _trace_escapes(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the span of each character that remains when escapes are undone and surrogates joined."""
+    offset = 0
+    pending: tuple[int, int] | None = None
+    for match in chain(_ESCAPE.finditer(text), [None]):
+        start, end = match.span() if match else (len(text), len(text))
+        pieces = [(text[index], index, index + 1) for index in range(offset, start)]
+        if match and (character := _unescape(match)):
+            pieces.append((character, start, end))
+        offset = end
+        for character, first, last in pieces:
+            if pending and "\udc00" <= character <= "\udfff":
+                yield pending[0], last
+                pending = None
+                continue
+            if pending:
+                yield pending
+            pending = (first, last) if "\ud800" <= character <= "\udbff" else None
+            if pending is None:
+                yield first, last
+    if pending:
+        yield pending
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -137,16 +206,26 @@ def _join_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
-def fold_views(text: str) -> Iterator[str]:
-    """Yield the text in plain lower case, and once more with lookalike letters replaced by Latin ones."""
-    visible = text if text.isascii() else text.translate(_PLAIN_CHARACTERS)
-    plain = straighten(visible).lower()
+def fold_views(view: View) -> Iterator[View]:
+    """Yield the view in plain lower case, and once more with lookalike letters replaced by Latin ones."""
+    plain = View(_fold(view.text), view, _trace_fold)
     yield plain
-    if plain.isascii():
+    if plain.text.isascii():
         return
-    latin = plain.translate(_LOOKALIKES)
-    if latin != plain:
-        yield latin
+    latin = plain.text.translate(_LOOKALIKES)
+    if latin != plain.text:
+        yield View(latin, plain)
+
+
+def _fold(text: str) -> str:
+    visible = text if text.isascii() else text.translate(_PLAIN_CHARACTERS)
+    return straighten(visible).lower()
+
+
+def _trace_fold(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the span of each character that remains: folding replaces each character separately."""
+    for index, character in enumerate(text):
+        yield from [(index, index + 1)] * len(_fold(character))
 
 
 def hides_text(text: str) -> bool:
@@ -155,13 +234,27 @@ def hides_text(text: str) -> bool:
     Ordinary uses are not counted: a byte order mark, joiners in emoji and in Persian or Indian words, a few soft hyphens and
     stray zero-width spaces, flags of regions (a black flag and up to eight tags), one variation selector after a character.
     """
-    if text.isascii():
-        return False
-    if any(pattern.search(text) for pattern in (_SELECTORS, _ZERO_WIDTH_RUN, _REVERSED_TEXT)):
-        return True
-    if any(not _is_flag(text, tags) for tags in _TAGS.finditer(text)):
-        return True
-    return sum(1 for _ in _SPLIT_WORD.finditer(text)) >= _MIN_SPLIT_WORDS
+    return not text.isascii() and any(True for _ in _match_hidden(text))
+
+
+def hidden_spans(view: View) -> list[tuple[int, int]]:
+    """Return the spans, in bytes of the view's data, of the invisible characters that `hides_text` counts."""
+    if view.text.isascii():
+        return []
+    spans = [match.span() for match in _match_hidden(view.text)]
+    offsets = sorted({offset for span in spans for offset in span})
+    lengths = accumulate(len(encode(view.text[start:end])) for start, end in pairwise([0, *offsets]))
+    in_bytes = dict(zip(offsets, lengths, strict=True))
+    return [(in_bytes[start], in_bytes[end]) for start, end in spans]
+
+
+def _match_hidden(text: str) -> Iterator[re.Match[str]]:
+    for pattern in (_SELECTORS, _ZERO_WIDTH_RUN, _REVERSED_TEXT):
+        yield from pattern.finditer(text)
+    yield from (tags for tags in _TAGS.finditer(text) if not _is_flag(text, tags))
+    split_words = list(_SPLIT_WORD.finditer(text))
+    if len(split_words) >= _MIN_SPLIT_WORDS:
+        yield from split_words
 
 
 def _is_flag(text: str, tags: re.Match[str]) -> bool:
@@ -170,17 +263,29 @@ def _is_flag(text: str, tags: re.Match[str]) -> bool:
     return preceding == _FLAG_EMOJI and tags.group().endswith(_CANCEL_TAG) and len(tags.group()) <= _MAX_FLAG_TAGS
 
 
-def decoded_runs(text: str) -> Iterator[tuple[str, bool]]:
+def decoded_runs(view: View) -> Iterator[tuple[View, bool]]:
     """Yield the decoded text of each run of Base64, and whether the run alone is suspicious: it is long and contains language.
 
     Digests, keys, certificates, images, tokens and source maps decode to bytes, or to text without spaces between words.
     """
-    data = encode(text)
+    data = view.data
+    characters = offset = 0
     for start, end in BASE64.groups(data):
+        characters += len(decode(data[offset:start]))
+        offset = start
         run = b"".join(data[start:end].rstrip(b"=").split()).translate(_URL_SAFE)
         content = _decode_run(run)
         if len(content) >= _MIN_BASE64_LENGTH // 2 and _is_text(content):
-            yield _decode_leniently(content), len(run) >= _MIN_SUSPICIOUS_RUN and _is_language(content)
+            decoded = _decode_leniently(content)
+            yield (
+                View(decoded, view, partial(_trace_run, (characters, characters + end - start), len(decoded))),
+                len(run) >= _MIN_SUSPICIOUS_RUN and _is_language(content),
+            )
+
+
+def _trace_run(span: tuple[int, int], length: int, _text: str) -> Iterator[tuple[int, int]]:
+    """Yield the span of the run for each of its decoded characters."""
+    return repeat(span, length)
 
 
 def _decode_run(run: bytes) -> bytes:

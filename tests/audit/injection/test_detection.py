@@ -16,7 +16,7 @@ from support.yaml_files import read_yaml
 from audit.answer_text import extract_answer
 from audit.exchanges.prompts import thinking_question, tier2_question
 from audit.exchanges.questions import Invalid
-from audit.injection import RECOGNIZERS, REQUIRED_PATTERNS, tamper_reasons, text_kinds
+from audit.injection import RECOGNIZERS, REQUIRED_PATTERNS, find_attempts, tamper_reasons, text_kinds
 from audit.policy import Policy
 from schemas.records import Exchange
 
@@ -88,6 +88,43 @@ def test_the_prefilter_changes_no_finding(text: str) -> None:
     """`text_kinds` searches the whole text, `tamper_reasons` only texts that the prefilter selects."""
     reasons = tamper_reasons(exchange_of("response", text))
     assert reasons == tuple(f"judge_tamper: the response {kind}" for kind in text_kinds(text, {}))
+
+
+def remove_attempts(text: str, source: str) -> str:
+    """Return the text without the spans of its attempts."""
+    kept, offset = [], 0
+    for start, end in find_attempts(text, source):
+        assert offset <= start < end <= len(text)
+        kept.append(text[offset:start])
+        offset = end
+    return "\n".join([*kept, text[offset:]])
+
+
+@pytest.mark.parametrize("case", [*ATTEMPTS, *ORDINARY])
+def test_without_its_spans_a_text_is_no_attempt(case: dict[str, Any]) -> None:
+    """Who judges again with the spans masked must not show the judge the attempt."""
+    text = case["text"]
+    assert bool(find_attempts(text, case["place"])) == bool(case.get("kinds"))
+    assert tamper_reasons(exchange_of(case["place"], remove_attempts(text, case["place"]))) == ()
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=12), max_size=5).map("".join))
+def test_spans_lie_in_the_text_and_are_there_if_an_attempt_is_recognized(text: str) -> None:
+    """Spans come from views in which characters were dropped, joined and decoded."""
+    remove_attempts(text, "response")
+    assert bool(find_attempts(text)) == bool(tamper_reasons(exchange_of("response", text)))
+
+
+@pytest.mark.parametrize("case", ATTEMPTS)
+def test_spans_leave_the_sentences_around_an_attempt(case: dict[str, Any]) -> None:
+    """A judge that is asked again should still see the work."""
+    before, after = "The backup ran at noon. " * 20, "\nThe restore takes an hour." * 20
+    text = f"{before}\n{case['text']}\n{after}"
+    remaining = remove_attempts(text, case["place"])
+    if case["kinds"]:
+        assert len(remaining) < len(text) - 4
+    assert remaining.startswith(before)
+    assert remaining.endswith(after)
 
 
 def test_the_prefilter_covers_every_kind_of_attempt() -> None:
