@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from audit.evaluation.cases import Plan
-from audit.judges import BUILT_IN, ENVIRONMENT, ResolvedJudge
+from audit.judges import BUILT_IN, ENVIRONMENT, ApiName, ResolvedJudge
 from audit.policy import Policy, ProjectPolicy
 from schemas.errors import SettingsError
 from service.setup.server_link import ServerLink
@@ -66,6 +66,8 @@ def refuse_batches(judges: Iterable[ResolvedJudge]) -> None:
 _ADDRESS_VARIABLES = {"openai": "OPENAI_BASE_URL"}
 """Variables by which the makers' own clients set the address of a built-in judge."""
 OPENAI_ADDRESS = BUILT_IN["openai"].base_url or ""
+_DEFAULT_ADDRESSES: Mapping[ApiName, str] = {"messages": DEFAULT_BASE_URL, "bedrock": "", "vertex": ""}
+"""Empty for a cloud, whose client builds the address of the region."""
 _PROVIDER_ADDRESSES = {DEFAULT_BASE_URL} | {
     judge.base_url for judge in BUILT_IN.values() if judge.base_url and judge.base_url.startswith("https://")
 }
@@ -120,9 +122,11 @@ async def open_judge(
     ]
     simulates: list[bool | None] = []
     opened = [endpoints[judge_id] for judge_id in usable or used]
+    addresses: list[str] = []
     try:
         for judge_id in usable or used:
-            routed.open(used[judge_id])
+            live = routed.open(used[judge_id])
+            addresses.append(endpoints[judge_id].address or live.base_url)
         for endpoint in opened:
             simulates.append(await _simulates(endpoint.address) if endpoint.is_custom else False)
             if simulates[-1] is None:
@@ -130,14 +134,14 @@ async def open_judge(
     except SettingsError:
         await routed.aclose()
         raise
-    addresses = ", ".join(dict.fromkeys(endpoint.address for endpoint in opened))
-    return OpenedJudge(routed, SIMULATED if all(simulates) else LIVE, addresses, "; ".join(notes))
+    return OpenedJudge(routed, SIMULATED if all(simulates) else LIVE, ", ".join(dict.fromkeys(addresses)), "; ".join(notes))
 
 
 class _Endpoint(NamedTuple):
     """Where a judge is asked, and with which key."""
 
     address: str
+    """Empty for the address of a cloud's region."""
     is_custom: bool
     """True for an address that is not a provider's own: a simulated judge may answer there."""
     setting: str | None
@@ -152,7 +156,7 @@ def _find_endpoint(judge: ResolvedJudge, policy: Policy, environ: Mapping[str, s
         key, address = credentials(environ)
         missing_variable = "" if key or address else "ANTHROPIC_API_KEY"
         return _Endpoint(address or DEFAULT_BASE_URL, address is not None, None, key, missing_variable)
-    address = judge.settings.base_url or (DEFAULT_BASE_URL if judge.settings.api == "messages" else OPENAI_ADDRESS)
+    address = judge.settings.base_url or _DEFAULT_ADDRESSES.get(judge.settings.api, OPENAI_ADDRESS)
     setting = f"judges.{judge.judge_id}.baseUrl"
     variable = _ADDRESS_VARIABLES.get(judge.judge_id)
     if variable is not None and judge.judge_id not in policy.judges and environ.get(variable, "").strip():
@@ -160,7 +164,7 @@ def _find_endpoint(judge: ResolvedJudge, policy: Policy, environ: Mapping[str, s
     key_variable = judge.settings.key_env
     key = environ.get(key_variable, "").strip() if key_variable else ""
     missing_variable = key_variable if key_variable and not key else ""
-    return _Endpoint(address, address not in _PROVIDER_ADDRESSES, setting, key or None, missing_variable)
+    return _Endpoint(address, address not in {"", *_PROVIDER_ADDRESSES}, setting, key or None, missing_variable)
 
 
 def _route_questions(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> RoutedJudge:
@@ -174,10 +178,12 @@ def _route_questions(settings: Settings, policy: Policy, environ: Mapping[str, s
             raise SettingsError(f"the judge {judge.judge_id} has no key", hint=f"Set {endpoint.missing_variable}.")
         return open_live_judge(
             endpoint.key,
-            endpoint.address,
+            endpoint.address or None,
             partial(traits_of, policy),
             api="messages" if judge.settings is None else judge.settings.api,
             setting=endpoint.setting,
+            region=judge.settings.region if judge.settings else None,
+            cloud_project=judge.settings.cloud_project if judge.settings else None,
             deadline=settings.judge_deadline,
             concurrency=settings.judge_concurrency,
         )

@@ -67,12 +67,19 @@ class ClientOptions(NamedTuple):
     transport: httpx2.AsyncBaseTransport | None = None
     setting: str | None = None
     """Where the address is set, for error messages; None is the environment."""
+    region: str | None = None
+    """Region of a cloud; None is the environment's."""
+    cloud_project: str | None = None
+    """Google Cloud project; None is the environment's."""
 
 
-def open_http_client(url: httpx2.URL, options: ClientOptions) -> BoundedClient:
-    """Return a client for an API at this address. It follows no redirects, so that each text is sent to the configured address only."""
+def open_http_client(url: httpx2.URL | None, options: ClientOptions) -> BoundedClient:
+    """Return a client for an API at this address; None is a provider's own.
+
+    It follows no redirects, so that each text is sent to the configured address only.
+    """
     connection: dict[str, Any] = {} if options.transport is None else {"transport": options.transport}
-    if _is_loopback(url.host):
+    if url is not None and _is_loopback(url.host):
         # Bypass a proxy from the environment: it cannot reach this machine's loopback address.
         host = f"[{url.host}]" if ":" in url.host else url.host
         connection["mounts"] = {f"all://{host}": None}

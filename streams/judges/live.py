@@ -39,9 +39,10 @@ from audit.answer_text import AnswerText, extract_answer, is_object
 from audit.cost import MAX_BYTES_PER_TOKEN, OVERHEAD_TOKENS, PromptBound, Usage, is_plausible
 from audit.exchanges.questions import ANSWERED, Invalid, Question, byte_tokens
 from audit.fingerprints import canonical_json
+from audit.judges import CLOUDS, ApiName
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, one_line
 from streams.judges.http_client import MAX_BODY_BYTES, ClientOptions, find_apis
-from streams.judges.messages_api import MessagesApi
+from streams.judges.messages_api import MessagesApi, open_bedrock_client, open_vertex_client
 from streams.judges.messages_api import open_client as open_messages_client
 from streams.judges.model_api import (
     JudgeRequest,
@@ -53,7 +54,7 @@ from streams.judges.model_api import (
     build_request,
     is_simulated,
 )
-from streams.judges.protocol import ApiName, CallBudget, ModelTraits, Verdict
+from streams.judges.protocol import CallBudget, ModelTraits, Verdict
 from streams.judges.rate_limits import CircuitBreaker, Clock, Limiter, PausedError, seconds_until_refill
 
 TraitsLookup = Callable[[str], ModelTraits]
@@ -236,10 +237,12 @@ class LiveJudge:
         concurrency: int,
         max_attempts: int,
         clock: Clock,
-        find_apis: Callable[[], Awaitable[list[str]]],
+        find_apis: Callable[[], Awaitable[list[str]]] | None,
     ) -> None:
         self.limiter = Limiter(concurrency, clock)
         """The number of calls in progress, and its limit."""
+        self.base_url = api.base_url
+        """The address of the API."""
         self._api = api
         self._traits = traits
         self._deadline = deadline
@@ -381,7 +384,7 @@ class LiveJudge:
         """Say which APIs the server seems to speak, because a wrong address is a common mistake. It is looked up once."""
         if self._found_apis is None:
             self._found_apis = ""
-            apis = await self._find_apis()
+            apis = [] if self._find_apis is None else await self._find_apis()
             self._found_apis = f" (the server seems to speak {', '.join(apis)})" if apis else ""
         return self._found_apis
 
@@ -438,6 +441,8 @@ def open_live_judge(
     *,
     api: ApiName = "messages",
     setting: str | None = None,
+    region: str | None = None,
+    cloud_project: str | None = None,
     deadline: float = DEADLINE_SECONDS,
     concurrency: int = CONCURRENCY,
     max_attempts: int = MAX_ATTEMPTS,
@@ -447,10 +452,10 @@ def open_live_judge(
 ) -> LiveJudge:
     """Return a judge over the API at `base_url` (None is the default address). Raises SettingsError if the key or address is invalid.
 
-    `setting` is where the address is set, for error messages. A question may take `deadline` seconds, one call half of that.
-    `max_attempts` is the maximum number of calls per question.
+    `setting` is where the address is set, for error messages. `region` and `cloud_project` are those of a cloud; None is the
+    environment's. A question may take `deadline` seconds, one call half of that. `max_attempts` is the maximum number of calls per question.
     """
-    options = ClientOptions(deadline / 2, concurrency, max_body, transport, setting)
+    options = ClientOptions(deadline / 2, concurrency, max_body, transport, setting, region, cloud_project)
     opened = _open_api(api, api_key, base_url, options)
     return LiveJudge(
         opened,
@@ -459,13 +464,18 @@ def open_live_judge(
         concurrency=concurrency,
         max_attempts=max_attempts,
         clock=clock or Clock(),
-        find_apis=lambda: find_apis(opened.base_url, transport),
+        # A cloud answers 404 for a model that it does not have, and refuses unknown paths as if it knew them.
+        find_apis=None if api in CLOUDS else lambda: find_apis(opened.base_url, transport),
     )
 
 
 def _open_api(api: ApiName, api_key: str | None, base_url: str | None, options: ClientOptions) -> ModelApi:
     if api == "messages":
         return MessagesApi(open_messages_client(api_key, base_url, options))
+    if api == "bedrock":
+        return MessagesApi(open_bedrock_client(api_key, base_url, options))
+    if api == "vertex":
+        return MessagesApi(open_vertex_client(api_key, base_url, options))
     from streams.judges.openai_apis import ChatApi, ResponsesApi, open_client  # noqa: PLC0415 - the client takes half a second to load
 
     client = open_client(api_key, base_url, options)

@@ -1,12 +1,19 @@
-"""The Messages API, which Anthropic's models and servers that imitate them speak."""
+"""The Messages API, which Anthropic's models and servers that imitate them speak, also in the forms of Bedrock and Vertex AI.
+
+A cloud's client signs each request with credentials that it finds as the cloud's own tools do, in the environment, in a profile or from the
+machine. What goes wrong before a request is sent costs nothing.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
+import httpx2
 import msgspec
-from anthropic import APIConnectionError, APIStatusError, AsyncAnthropic
+from anthropic import APIConnectionError, APIStatusError, AsyncAnthropic, AsyncAnthropicBedrock, AsyncAnthropicVertex
 
 from audit.cost import Usage
 from schemas.errors import SettingsError
@@ -18,6 +25,8 @@ from streams.judges.protocol import DEFAULT_BASE_URL
 _SETTING = "ANTHROPIC_BASE_URL"
 _ENDINGS = ("/v1/messages", "/v1")
 ERRORS = ClientErrors(APIStatusError, APIConnectionError)
+_SIGNING_PACKAGES = frozenset(["boto3", "botocore", "google", "requests"])
+"""The packages that find a cloud's credentials and sign with them."""
 
 
 def open_client(api_key: str | None, base_url: str | None, options: ClientOptions) -> AsyncAnthropic:
@@ -29,16 +38,61 @@ def open_client(api_key: str | None, base_url: str | None, options: ClientOption
     if api_key is None and url.host.endswith("anthropic.com"):
         hint = "Set ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN, or ANTHROPIC_BASE_URL for a server that imitates the API."
         raise SettingsError("there is no key for the judge's API", hint=hint)
+    return AsyncAnthropic(api_key=check_key(api_key), **_client_parameters(url, options))
+
+
+def open_bedrock_client(api_key: str | None, base_url: str | None, options: ClientOptions) -> AsyncAnthropicBedrock:
+    """Return such a client of Amazon Bedrock, with a key of Bedrock or else the credentials of AWS. Raises SettingsError."""
+    _check_extra("boto3", "bedrock")
+    if options.region is None and not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
+        raise SettingsError(
+            "there is no region for Bedrock", hint="Set region: in the judge's entry of the policy, or AWS_REGION."
+        )
+    key = None if api_key is None else check_key(api_key)
+    return AsyncAnthropicBedrock(
+        api_key=key, aws_region=options.region, **_client_parameters(_check_url(base_url, options), options)
+    )
+
+
+def open_vertex_client(api_key: str | None, base_url: str | None, options: ClientOptions) -> AsyncAnthropicVertex:
+    """Return such a client of Vertex AI, with an access token or else the credentials of Google Cloud. Raises SettingsError."""
+    _check_extra("google.auth", "vertex")
+    region = options.region or os.environ.get("CLOUD_ML_REGION")
+    project = options.cloud_project or os.environ.get("ANTHROPIC_VERTEX_PROJECT_ID")
+    if not region or not project:
+        missing, variable = ("region", "CLOUD_ML_REGION") if not region else ("cloudProject", "ANTHROPIC_VERTEX_PROJECT_ID")
+        hint = f"Set {missing}: in the judge's entry of the policy, or {variable}."
+        raise SettingsError(f"there is no {missing} for Vertex AI", hint=hint)
+    token = None if api_key is None else check_key(api_key)
+    parameters = _client_parameters(_check_url(base_url, options), options)
+    return AsyncAnthropicVertex(access_token=token, region=region, project_id=project, **parameters)
+
+
+def _check_extra(module: str, extra: str) -> None:
+    try:
+        missing = find_spec(module) is None
+    except ModuleNotFoundError:  # a parent of the module is missing
+        missing = True
+    if missing:
+        hint = f"Install it: pip install 'driftline[{extra}]'."
+        raise SettingsError(f"api: {extra} needs the extra {extra} of Driftline, which is not installed", hint=hint)
+
+
+def _check_url(base_url: str | None, options: ClientOptions) -> httpx2.URL | None:
+    return None if base_url is None else check_address(base_url, options.setting or "baseUrl", ())
+
+
+def _client_parameters(url: httpx2.URL | None, options: ClientOptions) -> dict[str, Any]:
+    """Return the parameters of every client; without a URL, a cloud's client asks the address of its region."""
     http = open_http_client(url, options)
     # The texts must go to the judge alone, so tracing stays off even if the environment enables it.
-    return AsyncAnthropic(
-        api_key=check_key(api_key),
-        base_url=str(url),
-        timeout=http.timeout,
-        max_retries=0,
-        http_client=http,
-        open_telemetry=False,
-    )
+    return {
+        "base_url": None if url is None else str(url),
+        "timeout": http.timeout,
+        "max_retries": 0,
+        "http_client": http,
+        "open_telemetry": False,
+    }
 
 
 class MessagesApi:
@@ -46,9 +100,10 @@ class MessagesApi:
 
     caches_unmarked = False
 
-    def __init__(self, client: AsyncAnthropic) -> None:
+    def __init__(self, client: AsyncAnthropic | AsyncAnthropicBedrock | AsyncAnthropicVertex) -> None:
         self.base_url = str(client.base_url)
         self._client = client
+        self._secret = (client.access_token if isinstance(client, AsyncAnthropicVertex) else client.api_key) or ""
 
     async def call(self, request: JudgeRequest, max_tokens: int) -> RawResponse:
         """Ask the model."""
@@ -67,11 +122,19 @@ class MessagesApi:
 
     def classify(self, error: Exception, wall: Callable[[], float]) -> Failure:
         """Return the failure for an error of the client."""
-        return classify_error(error, ERRORS, secret=self._client.api_key or "", wall=wall)
+        if not isinstance(self._client, AsyncAnthropic) and _is_of_signing(error):
+            is_retryable = getattr(error, "retryable", False) is True
+            return Failure(error=f"no credentials: {one_line(str(error))}", billed=False, is_retryable=is_retryable)
+        return classify_error(error, ERRORS, secret=self._secret, wall=wall)
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+
+def _is_of_signing(error: Exception) -> bool:
+    """Return whether a cloud's client failed to sign a request. Its own errors about credentials are RuntimeErrors."""
+    return isinstance(error, RuntimeError) or type(error).__module__.partition(".")[0] in _SIGNING_PACKAGES
 
 
 def message_parameters(request: JudgeRequest) -> dict[str, Any]:

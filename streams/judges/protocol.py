@@ -18,8 +18,6 @@ SIMULATED_MODEL = "driftline-simulated-judge"
 """The model name that a simulated judge reports."""
 
 
-ApiName = Literal["messages", "chat", "responses"]
-"""The API of a judge: Messages, Chat Completions or Responses."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a reasoning model thinks before it answers."""
 

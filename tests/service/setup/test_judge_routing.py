@@ -110,21 +110,53 @@ def guide_policies() -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(("title", "written"), guide_policies(), ids=lambda value: value if isinstance(value, str) else "")
-def test_every_policy_of_the_guide_works(title: str, written: dict[str, Any], simulator: RunningJudge) -> None:
-    """The guide promises that each block is a whole policy. Only the address is replaced, by that of a server on loopback."""
+def test_every_policy_of_the_guide_works(
+    title: str, written: dict[str, Any], simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guide promises that each block is a whole policy. Only the address is replaced, by that of a server on loopback.
+
+    Vertex AI gets an access token, because Google's own credentials would be looked up in its network.
+    """
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     simulator.reset("answer")
     policy = Policy.model_validate(written)
     variables = {"ANTHROPIC_API_KEY": "secret", "ANTHROPIC_BASE_URL": simulator.base_url}
     judges = {}
     for judge in policy.used_judges:
         if judge.settings is not None:
-            judges[judge.judge_id] = judge.settings.model_dump(by_alias=True, exclude_defaults=True) | {
-                "baseUrl": f"{simulator.base_url}/v1"
+            path = "" if judge.settings.api == "bedrock" else "/v1"
+            settings = judge.settings.model_dump(by_alias=True, exclude_defaults=True) | {
+                "baseUrl": f"{simulator.base_url}{path}"
             }
-            variables[judge.settings.key_env or "UNUSED"] = "secret"
+            if judge.settings.api == "vertex":
+                settings["keyEnv"] = "ACCESS_TOKEN"
+            judges[judge.judge_id] = settings
+            variables |= {judge.settings.key_env or "UNUSED": "secret", "ACCESS_TOKEN": "secret"}
     verdicts = ask_all(Policy.model_validate(written | {"judges": judges}), variables)
     assert [verdict.outcome for verdict in verdicts] == ["answered"] * 3, title
     assert policy.for_project("").judge.price is not None, title
+
+
+def test_a_cloud_has_no_listed_price() -> None:
+    """Its price depends on the region, and with a price that is too low a cap would be passed."""
+    judges = {"own": {"api": "bedrock", "region": "eu-west-1", "model": "claude-haiku-4-5"}}
+    assert Policy.model_validate({"judges": judges}).resolve_judge("own").price is None
+    prices = {"own/claude-haiku-4-5": {"input": 1.1, "output": 5.5}}
+    assert Policy.model_validate({"judges": judges, "prices": prices}).resolve_judge("own").price is not None
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        ({"api": "chat", "region": "eu-west-1"}, "region"),
+        ({"api": "bedrock", "cloudProject": "mine"}, "cloudProject"),
+    ],
+)
+def test_a_setting_of_another_cloud_is_refused(entry: dict[str, Any], field: str) -> None:
+    """It would have no effect, and its writer believes that texts stay in a region."""
+    with pytest.raises(ValueError, match=f"{field} is only for api: "):
+        Policy.model_validate({"judges": {"mine": entry}})
 
 
 def test_a_judge_without_its_key_fails_alone(simulator: RunningJudge) -> None:

@@ -1,4 +1,4 @@
-"""The live judge over three APIs: one question, one answer and one bill, whichever API carries them."""
+"""The live judge over every API: one question, one answer and one bill, whichever API carries them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import anthropic.lib.aws._auth as aws_auth
 import httpx2
 import pytest
 
 from audit.answers import read_tier2, tier2_schema
 from audit.cost import PromptBound, Usage
 from audit.exchanges.questions import Invalid, Question
+from audit.judges import CLOUDS, ApiName
 from driftline_trial.simulator.server import RunningJudge, running
 from schemas.errors import SettingsError
+from streams.judges import messages_api
 from streams.judges.live import LiveJudge, open_live_judge
-from streams.judges.protocol import ApiName, ModelTraits, Verdict
+from streams.judges.model_api import build_request
+from streams.judges.protocol import ModelTraits, Verdict
 from streams.judges.rate_limits import seconds_until_refill
 
 KEY = "sk-proj-a-key-that-must-not-be-shown"
 API_NAMES: tuple[ApiName, ...] = get_args(ApiName)
+MAKERS_APIS = [api for api in API_NAMES if api not in CLOUDS]
 DIMENSIONS = ("scope_compliance", "information_completeness")
 CASES = json.loads((Path(__file__).parent / "judge_answers.json").read_text())
 Build = Callable[..., Any]
@@ -36,7 +41,16 @@ def simulator() -> Iterator[RunningJudge]:
 
 def address_of(api: ApiName, root: str) -> str:
     """Return the base URL for an API, as its users write it."""
-    return root if api == "messages" else f"{root}/v1"
+    return root if api in {"messages", "bedrock"} else f"{root}/v1"
+
+
+def open_api(api: ApiName, base_url: str | None, key: str | None = KEY, **options: Any) -> LiveJudge:
+    """Open a judge over an API; a cloud is asked in a region and for a project."""
+    region = "eu-west-1" if api in CLOUDS else None
+    project = "my-project" if api == "vertex" else None
+    return open_live_judge(
+        key, base_url, lambda _model: ModelTraits(), api=api, region=region, cloud_project=project, **options
+    )
 
 
 def ask(judge: LiveJudge, question: Question, budget: Any) -> Verdict:
@@ -60,14 +74,14 @@ def tier2(build_question: Build) -> Question:
     return question
 
 
-def test_one_question_has_one_answer_and_one_usage_over_three_apis(
+def test_one_question_has_one_answer_and_one_usage_over_every_api(
     simulator: RunningJudge, tier2: Question, budget_for: Build
 ) -> None:
     """Scores must not depend on the API that carries them, and neither must the bill."""
     verdicts = {}
     for api in API_NAMES:
         simulator.reset("answer")
-        judge = open_live_judge(KEY, address_of(api, simulator.base_url), lambda _model: ModelTraits(), api=api)
+        judge = open_api(api, address_of(api, simulator.base_url))
         verdicts[api] = ask(judge, tier2, budget_for(tier2))
     assert {verdict.outcome for verdict in verdicts.values()} == {"answered"}
     assert len({verdict.answer for verdict in verdicts.values()}) == 1
@@ -87,7 +101,7 @@ class ScriptedServer(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Answer a call; counts of tokens are refused."""
-        if request.url.path.endswith(("/count_tokens", "/input_tokens")):
+        if request.url.path.endswith(("/count_tokens", "/input_tokens", "/count-tokens:rawPredict")):
             return httpx2.Response(404, json={"error": {"message": "no counts here"}})
         self.requests.append(request)
         return httpx2.Response(self._status, json=self._body)
@@ -130,7 +144,7 @@ def case_parts(answer: str | dict[str, Any]) -> tuple[str | None, str]:
     return "".join(filter(None, texts)) or None, answer.get("stop_reason", "end_turn")
 
 
-@pytest.mark.parametrize("api", API_NAMES)
+@pytest.mark.parametrize("api", MAKERS_APIS)
 def test_answers_that_lose_nothing_are_read_with_one_call(api: ApiName, tier2: Question, budget_for: Build, clock: Any) -> None:
     """Of 64 answers as models give them, at least 30 are read at once; none is read wrongly. A second call costs as much as the first."""
     read_at_once = []
@@ -285,7 +299,7 @@ def test_an_address_that_cannot_work_is_refused_at_start_up(url: str | None, mes
     assert "secret" not in f"{refused.value} {refused.value.hint}"
 
 
-@pytest.mark.parametrize("api", API_NAMES)
+@pytest.mark.parametrize("api", MAKERS_APIS)
 def test_an_address_that_speaks_another_api_is_named(
     api: ApiName, simulator: RunningJudge, tier2: Question, budget_for: Build
 ) -> None:
@@ -313,3 +327,96 @@ def test_an_address_that_speaks_another_api_is_named(
 def test_an_exhausted_limit_pauses_until_it_is_refilled(headers: dict[str, str], seconds: float) -> None:
     """OpenAI's headers give a duration, where Anthropic's give a time."""
     assert seconds_until_refill(headers, lambda: 0.0) == seconds
+
+
+@pytest.fixture
+def no_cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """Hide the credentials of this machine, and keep the clouds' clients from looking for them in its network."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_BEARER_TOKEN_BEDROCK", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("CLOUD_ML_REGION", "ANTHROPIC_VERTEX_PROJECT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "google.json"))
+    aws_auth._get_session.cache_clear()  # type: ignore[attr-defined]
+    return monkeypatch
+
+
+def test_bedrock_is_asked_with_a_signature_and_the_secret_stays_here(
+    no_cloud: pytest.MonkeyPatch, tier2: Question, budget_for: Build
+) -> None:
+    """The client signs with the credentials that AWS's own tools would find; the secret key itself is sent nowhere."""
+    no_cloud.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    no_cloud.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    server = ScriptedServer(body_of("messages", None, "refusal", None))
+    judge = open_api("bedrock", None, None, transport=server)
+    assert judge.base_url.startswith("https://bedrock-runtime.eu-west-1.amazonaws.com")
+    assert ask(judge, tier2, budget_for(tier2)).outcome == "refused"
+    (request,) = server.requests
+    assert request.url.path == f"/model/{tier2.model}/invoke"
+    assert request.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+    assert KEY not in str(request.headers)
+    assert {"model", "anthropic_version"} & server.bodies[0].keys() == {"anthropic_version"}
+
+
+def test_vertex_is_asked_for_the_project_in_the_region(tier2: Question, budget_for: Build) -> None:
+    """Both are part of the path, so a wrong one would send texts to another region or charge another project."""
+    server = ScriptedServer(body_of("messages", None, "refusal", None))
+    ask(open_api("vertex", None, transport=server), tier2, budget_for(tier2))
+    (request,) = server.requests
+    models = "projects/my-project/locations/eu-west-1/publishers/anthropic/models"
+    assert str(request.url) == f"https://eu-west-1-aiplatform.googleapis.com/v1/{models}/{tier2.model}:rawPredict"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("api", sorted(CLOUDS))
+def test_a_cloud_without_credentials_costs_nothing(
+    api: ApiName, no_cloud: pytest.MonkeyPatch, simulator: RunningJudge, tier2: Question, budget_for: Build
+) -> None:
+    """Nothing was sent, so nothing may be charged; the error says what is missing."""
+    del no_cloud
+    simulator.reset("answer")
+    budget = budget_for(tier2)
+    verdict = ask(open_api(api, address_of(api, simulator.base_url), None), tier2, budget)
+    assert verdict.outcome == "provider_error"
+    assert (verdict.error or "").startswith("no credentials: ")
+    assert (simulator.requests, budget.usages) == (0, [])
+
+
+@pytest.mark.parametrize("api", sorted(CLOUDS))
+def test_a_model_that_a_cloud_does_not_have_is_no_wrong_address(api: ApiName, tier2: Question, budget_for: Build) -> None:
+    """A cloud answers 404 for a model, too; asking it which APIs it speaks would only send requests that it refuses."""
+    server = ScriptedServer({"message": "no such model"}, status=404)
+    verdict = ask(open_api(api, None, transport=server), tier2, budget_for(tier2))
+    assert (verdict.error or "").startswith("not found")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("api", sorted(CLOUDS))
+def test_a_cloud_without_its_extra_or_region_says_what_to_do(api: ApiName, no_cloud: pytest.MonkeyPatch) -> None:
+    """The default installation has no cloud's packages, so this is the first thing that its users meet."""
+    with pytest.raises(SettingsError, match="region") as refused:
+        open_live_judge(None, None, lambda _model: ModelTraits(), api=api)
+    assert "region:" in (refused.value.hint or "")
+    no_cloud.setattr(messages_api, "find_spec", lambda _module: None)
+    with pytest.raises(SettingsError, match=f"the extra {api}") as refused:
+        open_api(api, None)
+    assert f"pip install 'driftline[{api}]'" in (refused.value.hint or "")
+
+
+def test_vertex_counts_tokens_and_bedrock_does_not(simulator: RunningJudge, tier2: Question) -> None:
+    """Without a count, each byte is reserved as a token, so a cap is reached earlier."""
+    simulator.reset("answer")
+
+    async def count(api: ApiName) -> int | None:
+        judge = open_api(api, address_of(api, simulator.base_url))
+        request = build_request(tier2, ModelTraits(), "boundary")
+        try:
+            return await judge._prompts._count(request)
+        finally:
+            await judge.aclose()
+
+    assert asyncio.run(count("bedrock")) is None
+    assert asyncio.run(count("vertex")) == asyncio.run(count("messages"))

@@ -88,6 +88,24 @@ def read_countable(headers: Mapping[str, str], body: bytes) -> ParsedRequest | P
     return invalid(complaint) if complaint is not None else parse_request(with_limit)
 
 
+def read_of_cloud(headers: Mapping[str, str], body: bytes, model: str | None) -> ParsedRequest | Problem:
+    """Read a request in the form of Bedrock and Vertex AI: the path names the model, and the body the version.
+
+    Without a model in the path, Vertex AI counts the tokens of a request, which names it.
+    """
+    request = json_object(body)
+    if isinstance(request, Problem):
+        return request
+    if not isinstance(request.pop("anthropic_version", None), str):
+        return invalid("anthropic_version: Field required")
+    headers = {**headers, "anthropic-version": ""}
+    if model is None:
+        return read_countable(headers, json.dumps(request).encode())
+    if "model" in request:
+        return invalid("model: Extra inputs are not permitted")
+    return read_request(headers, json.dumps(request | {"model": model}).encode())
+
+
 def unauthorized(headers: Mapping[str, str]) -> Problem | None:
     """Return the API's complaint about the headers, for any request."""
     if not (headers.get("authorization", "").partition(" ")[2].strip() or headers.get("x-api-key")):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import socket
 import struct
 import threading
@@ -52,6 +53,7 @@ from driftline_trial.simulator.requests import (
     ParsedRequest,
     Problem,
     read_countable,
+    read_of_cloud,
     read_request,
     unauthorized,
 )
@@ -89,20 +91,19 @@ class SimulatedJudge:
         """Answer one call."""
         call = Call(scope, receive, send, lambda: self._cut(scope))
         batched = call.target.partition(" ")[2].startswith(_BATCHES)
-        form = _FORMS.get(call.target, _MESSAGES)
+        form, counter = _find_form(call.target)
         limit = MAX_BATCH_BODY if batched else MAX_BODY
         body = await call.body(limit)
-        if call.target not in _FORMS and call.target not in _COUNTERS and not batched:
+        if form is None and not batched:
             known_targets = ", ".join([*_FORMS, *_COUNTERS, _BATCHES])
-            await _refuse(
-                call, Problem(404, "not_found_error", f"The simulated judge knows {known_targets} only"), "none", form
-            )
+            message = f"The simulated judge knows {known_targets}, and the paths of Bedrock and Vertex AI, only"
+            await _refuse(call, Problem(404, "not_found_error", message), "none", _MESSAGES)
         elif body is None:
-            await _refuse(call, Problem(413, "request_too_large", f"Request exceeds {limit} bytes"), "none", form)
-        elif call.target in _COUNTERS:
-            await self._count(call, body)
-        elif batched:
+            await _refuse(call, Problem(413, "request_too_large", f"Request exceeds {limit} bytes"), "none", form or _MESSAGES)
+        elif form is None:
             await self._batch(call, body, dict(parse_qsl(scope["query_string"].decode("latin-1"))))
+        elif counter is not None:
+            await self._count(call, body, counter, form)
         else:
             await self._message(call, body, form)
 
@@ -115,9 +116,8 @@ class SimulatedJudge:
             await self._play(step, call, parsed, f"req_simulated_{number:06d}", form)
         _log.info("request %d: %s, status %d, %d bytes", number, step.kind, call.status, len(body))
 
-    async def _count(self, call: Call, body: bytes) -> None:
+    async def _count(self, call: Call, body: bytes, reader: Reader, form: _Form) -> None:
         """Count a prompt's tokens, whatever the scripts do to messages."""
-        reader, form = _COUNTERS[call.target]
         parsed = reader(call.headers, body)
         if isinstance(parsed, Problem):
             await _refuse(call, parsed, "req_simulated_count", form)
@@ -249,6 +249,25 @@ _COUNTERS: dict[str, tuple[Reader, _Form]] = {
     "POST /v1/messages/count_tokens": (read_countable, _MESSAGES),
     "POST /v1/responses/input_tokens": (read_responses_countable, _RESPONSES),
 }
+
+_BEDROCK_TARGET = re.compile(r"POST /model/([^/]+)/invoke")
+_VERTEX_TARGET = re.compile(r"POST /v1/projects/[^/]+/locations/[^/]+/publishers/anthropic/models/([^/]+):rawPredict")
+_VERTEX_COUNTER = "count-tokens"
+
+
+def _find_form(target: str) -> tuple[_Form | None, Reader | None]:
+    """Return the API that is spoken at a path, and the reader if the path counts tokens; None for a path of none.
+
+    Bedrock and Vertex AI carry messages at paths of their own.
+    """
+    match = _BEDROCK_TARGET.fullmatch(target) or _VERTEX_TARGET.fullmatch(target)
+    if match is None:
+        reader, form = _COUNTERS.get(target, (None, None))
+        return form or _FORMS.get(target), reader
+    model = None if match[1] == _VERTEX_COUNTER else match[1]
+    form = _MESSAGES._replace(read=lambda headers, body: read_of_cloud(headers, body, model))
+    return form, form.read if model is None else None
+
 
 HOST = "127.0.0.1"
 _PATIENCE = 10.0
