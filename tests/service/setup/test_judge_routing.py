@@ -140,10 +140,10 @@ def test_every_policy_of_the_guide_works(
 
 def test_a_cloud_has_no_listed_price() -> None:
     """Its price depends on the region, and with a price that is too low a cap would be passed."""
-    judges = {"own": {"api": "bedrock", "region": "eu-west-1", "model": "claude-haiku-4-5"}}
+    judges: dict[str, dict[str, Any]] = {"own": {"api": "bedrock", "region": "eu-west-1", "model": "claude-haiku-4-5"}}
     assert Policy.model_validate({"judges": judges}).resolve_judge("own").price is None
-    prices = {"own/claude-haiku-4-5": {"input": 1.1, "output": 5.5}}
-    assert Policy.model_validate({"judges": judges, "prices": prices}).resolve_judge("own").price is not None
+    judges["own"]["price"] = {"input": 1.1, "output": 5.5}
+    assert Policy.model_validate({"judges": judges}).resolve_judge("own").price is not None
 
 
 @pytest.mark.parametrize(
