@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from audit.answers import MAX_ANSWER, read_json
-from audit.exchanges.questions import Invalid, Material
+from audit.exchanges.questions import Invalid, Material, literal_texts
 
 QUOTED, WRAPPED, SYNTAX = "quoted", "wrapped", "syntax"
 NUMBER_AS_TEXT, VERDICT_AS_TEXT, OTHER_NAME = "number_as_text", "verdict_as_text", "other_name"
@@ -218,8 +218,12 @@ def _repeats_material(text: str, materials: Sequence[Material], schema: Mapping[
     judged_objects: list[dict[str, Any]] = []
     for material in materials:
         if "{" in material.literal and any(field in material.literal for field in fields):
-            judged_text = json.loads(material.literal)
-            judged_objects += [parsed.value for parsed in _complete_objects(judged_text) if parsed.names & fields]
+            judged_objects += [
+                parsed.value
+                for judged_text in literal_texts(material.literal)
+                for parsed in _complete_objects(judged_text)
+                if parsed.names & fields
+            ]
     if not judged_objects:
         return False
     return any(parsed.value in judged_objects for form in {text, _repair_syntax(text)} for parsed in _complete_objects(form))

@@ -26,7 +26,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec.structs import astuple
 
-from audit.exchanges.questions import Invalid, Material
+from audit.exchanges.questions import Invalid, Material, literal_texts
 from schemas.bounds import has_surrogates
 from schemas.records import DimensionScore
 
@@ -478,9 +478,9 @@ def _contains_quote(quote: str, source: str) -> bool:
 
 
 @lru_cache(16)
-def _fold_literal(literal: str) -> tuple[str, str]:
-    """Return the folded text of a literal and the folded literal; cached for further questions about the exchange."""
-    return fold(json.loads(literal)), fold(literal)
+def _fold_literal(literal: str) -> tuple[str, ...]:
+    """Return the folded texts of a literal and the folded literal; cached for further questions about the exchange."""
+    return *map(fold, literal_texts(literal)), fold(literal)
 
 
 class AnswerForm:

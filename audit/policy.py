@@ -247,8 +247,21 @@ class Sampling(PolicyModel):
     """Exchanges in which the agent pushes back."""
     always_score_long_responses: bool = True
     """Exchanges with more output tokens than the threshold."""
+    always_score_tool_trouble: bool = True
+    """Exchanges with a tool call that failed, was repeated or has no answer."""
     long_response_threshold: Annotated[int, Field(ge=0, le=10_000_000)] = 500
     """Output tokens beyond which a response is long."""
+
+
+class Context(PolicyModel):
+    """The context that the judge is shown with an exchange."""
+
+    turns: Annotated[int, Field(ge=0, le=10)] = 2
+    """The turns of the session before it, at most this many."""
+    tool_calls: bool = True
+    """The tool calls of its turn, if the source records them."""
+    max_tokens: Annotated[int, Field(ge=100, le=8_000)] = 800
+    """Tokens of both together, at three bytes each; longer texts are cut."""
 
 
 class Anchors(PolicyModel):
@@ -308,6 +321,8 @@ class ProjectSettings(PolicyModel):
     gate_cascade: bool = True
     """Skip Tier 3 for clean routine exchanges."""
     sampling: Sampling = Sampling()
+    context: Context = Context()
+    """The tool calls and earlier turns that the judge is shown."""
     thinking_block_analysis: bool = True
     """Run Tier 2.5 for exchanges with thinking."""
     bidirectional_scoring: bool = False
@@ -592,10 +607,13 @@ def _judge_content(judges: Mapping[str, ResolvedJudge], settings: ProjectSetting
 
 
 def _adapt_to_anchors(settings: ProjectSettings) -> ProjectSettings:
-    """Return the settings with which every anchor is judged by every tier."""
-    return settings.model_copy(
-        update={"gate_cascade": False, "sampling": settings.sampling.model_copy(update={"enabled": False})}
-    )
+    """Return the settings with which every anchor is judged by every tier; the anchors of a round are no turns of one conversation."""
+    update = {
+        "gate_cascade": False,
+        "sampling": settings.sampling.model_copy(update={"enabled": False}),
+        "context": settings.context.model_copy(update={"turns": 0}),
+    }
+    return settings.model_copy(update=update)
 
 
 def _merge(defaults: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

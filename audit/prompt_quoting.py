@@ -1,6 +1,6 @@
 r"""Quoting of untrusted texts in a prompt: as JSON strings without marks and without invisible characters.
 
-`<`, `>` and `&`, and every character that is invisible, that changes the display of others, or that no font draws, become
+`<`, `>` and `&`, a `[` that could open a control token of a model such as `[INST]`, and every character that is invisible, that changes the display of others, or that no font draws, become
 `\uXXXX`. So a text is a single line, cannot close its string, cannot open or close a mark, and hides nothing.
 """
 
@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 MAX_LITERAL_LENGTH = 24_000
 """Maximum number of characters of a text that the judge sees, counted in the literal."""
-_HEAD_LENGTH = 16_000
-"""Number of characters from the start; the others are from the end, where answers often report what was done."""
-_TAIL_LENGTH = MAX_LITERAL_LENGTH - _HEAD_LENGTH
+_TAIL_DIVISOR = 3
+"""A third of a cut text is from its end, where answers often report what was done."""
 
 # Ranges, not Unicode categories: categories grow with Python's versions, but the prompt and its fingerprint must not change.
 _MARKUP = "&<>"
@@ -34,7 +33,8 @@ _MARKS = (
     "\u0f71-\u0f87\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
 )
 """Marks above and below a letter, stacked outwards; no writing system has more than four on one letter."""
-_ESCAPED = re.compile(f"[{_MARKUP}{_CONTROLS}{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]")
+_REDACTION = r"SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]"
+_ESCAPED = re.compile(rf"[{_MARKUP}{_CONTROLS}{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]|\[(?=[A-Z/])(?!{_REDACTION})")
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029"
     + f"{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]".replace("\ufe00-\ufe0f", "\ufe00-\ufe0e")
@@ -52,18 +52,20 @@ class Literal(NamedTuple):
     """The number of omitted characters of the original; 0 if the text is complete."""
 
 
-def literal(text: str) -> Literal:
+def literal(text: str, max_length: int = MAX_LITERAL_LENGTH) -> Literal:
     """Return the text as a JSON string on one line; a text that is too long keeps its head and tail around an omission.
 
     If nothing is left out, `json.loads` returns the text. (Two lone surrogates that form a pair become one character, which
     cannot happen to texts from UTF-8 or JSON.)
     """
-    if len(text) <= MAX_LITERAL_LENGTH:
+    if len(text) <= max_length:
         escaped = _escape(text)
-        if len(escaped) <= MAX_LITERAL_LENGTH:
+        if len(escaped) <= max_length:
             return Literal(f'"{escaped}"', 0)
-    head_length = _max_prefix_length(text[:_HEAD_LENGTH], _HEAD_LENGTH)
-    tail_length = _max_prefix_length(text[: -_TAIL_LENGTH - 1 : -1], _TAIL_LENGTH)
+    tail_room = max_length // _TAIL_DIVISOR
+    head_room = max_length - tail_room
+    head_length = _max_prefix_length(text[:head_room], head_room)
+    tail_length = _max_prefix_length(text[: -tail_room - 1 : -1], tail_room)
     omitted = len(text) - head_length - tail_length
     head = _escape(text[:head_length])
     tail = _escape(text[len(text) - tail_length :])
@@ -90,8 +92,9 @@ def hidden_parts(text: str) -> list[tuple[str, str]]:
 def _escape(text: str) -> str:
     """Return the inside of the JSON string."""
     quoted = encode_basestring(text)[1:-1]
-    # Written out, because `any` over these four characters would take longer than the rest of the function.
-    if quoted.isascii() and "<" not in quoted and ">" not in quoted and "&" not in quoted and "\x7f" not in quoted:
+    # Written out, because `any` over these characters would take longer than the rest of the function.
+    is_plain = "<" not in quoted and ">" not in quoted and "&" not in quoted and "[" not in quoted and "\x7f" not in quoted
+    if is_plain and quoted.isascii():
         return quoted
     return _ESCAPED.sub(_escape_match, quoted)
 
@@ -104,4 +107,6 @@ def _escape_match(match: re.Match[str]) -> str:
 
 def _max_prefix_length(text: str, room: int) -> int:
     """Return the number of the first characters that fit into this room once they are escaped."""
-    return bisect_right(list(accumulate(len(_escape(character)) for character in text)), room)
+    # Whether a bracket is escaped depends on what follows it, so each counts as escaped.
+    lengths = (len("\\u005b") if character == "[" else len(_escape(character)) for character in text)
+    return bisect_right(list(accumulate(lengths)), room)

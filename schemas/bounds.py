@@ -43,6 +43,12 @@ MAX_MADE_ID = 2_400
 """Maximum length of a composed id: of a session and two entries, each up to three times as long after escaping."""
 MAX_COUNT = 2**53
 """Maximum of counts, positions and numbers of tokens: the largest integer that every JSON reader represents exactly."""
+MAX_TOOL_CALLS = 32
+"""Maximum number of tool calls of an exchange."""
+MAX_TOOL_TEXT_BYTES = 800
+"""Maximum bytes of the arguments of a tool call, and of its result, in UTF-8."""
+TOOL_OUTCOMES = ("ok", "error", "unanswered")
+"""The possible outcomes of a tool call."""
 OUTCOMES = ("answered", "no_response", "error", "aborted")
 """The possible outcomes of an exchange."""
 MAX_DEPTH = 32

@@ -29,11 +29,14 @@ from schemas.bounds import (
     MAX_LABEL,
     MAX_LABELS,
     MAX_MADE_ID,
+    MAX_TOOL_CALLS,
+    MAX_TOOL_TEXT_BYTES,
     NAME,
     NO_LABELS,
     NOT_UNICODE,
     OUTCOMES,
     SHOWN,
+    TOOL_OUTCOMES,
     has_surrogates,
     identifier_fault,
     is_too_deep,
@@ -91,7 +94,7 @@ def _check_rules(name: str, value_of: Callable[[str], Any]) -> None:
     for field, rule in _rules_in_order(name):
         value = value_of(field)
         if value is not None and (fault := rule.fault(value)):
-            raise BoundsError(f"{name}.{field}{fault}" if fault.startswith(".") else f"{name}.{field}: {fault}")
+            raise BoundsError(f"{name}.{field}{fault}" if fault[0] in ".[" else f"{name}.{field}: {fault}")
 
 
 @functools.cache
@@ -258,6 +261,40 @@ class Labels:
 
 
 @dataclass(frozen=True)
+class ToolCalls:
+    """Tool calls of an exchange: few, with valid names and outcomes, and excerpts for texts."""
+
+    def fault(self, value: Sequence[Any]) -> str | None:
+        """See `Rule`."""
+        if len(value) > MAX_TOOL_CALLS:
+            return f"has {len(value)} tool calls; at most {MAX_TOOL_CALLS} are allowed"
+        for index, call in enumerate(value):
+            name, outcome, *texts = (
+                call[field] if isinstance(call, Mapping) else getattr(call, field)
+                for field in ("name", "outcome", "arguments", "result")
+            )
+            if fault := identifier_fault(name, MAX_ID):
+                return f"[{index}].name: {fault}"
+            if outcome not in TOOL_OUTCOMES:
+                return f"[{index}].outcome: {outcome[:SHOWN]!r} is none of {', '.join(TOOL_OUTCOMES)}"
+            for field, text in zip(("arguments", "result"), texts, strict=True):
+                if text is not None and len(text.encode()) > MAX_TOOL_TEXT_BYTES:
+                    return f"[{index}].{field}: has {len(text.encode())} bytes; at most {MAX_TOOL_TEXT_BYTES} are allowed"
+        return None
+
+    def broken(self, column: pl.Expr) -> pl.Expr:
+        """See `Rule`."""
+        name, call = pl.element().struct.field("name").str, pl.element().struct
+        wrong = (name.len_chars() > MAX_ID) | ~name.contains(r"\S") | name.contains(CONTROL)
+        unknown = ~call.field("outcome").is_in(TOOL_OUTCOMES)
+        long = pl.any_horizontal(
+            (call.field(field).str.len_bytes() > MAX_TOOL_TEXT_BYTES).fill_null(value=False)
+            for field in ("arguments", "result")
+        )
+        return (column.list.len() > MAX_TOOL_CALLS) | column.list.eval(wrong | unknown | long).list.any()
+
+
+@dataclass(frozen=True)
 class JsonObject:
     """A JSON object, nested no deeper than records may be."""
 
@@ -359,7 +396,7 @@ _OWN: dict[str, dict[str, Rule]] = {
     "Deployment": {"label": IDENTIFIER, "version": IDENTIFIER, "deployed_by": MADE_ID},
     "Evaluation": {"judge_run_id": _ADDED_ID},
     "EvaluationRequest": {"evaluation_id": _ADDED_ID, "judge_run_id": _ADDED_ID, "case": JsonObject(), "profile": JsonObject()},
-    "Exchange": {"outcome": OneOf(OUTCOMES)},
+    "Exchange": {"outcome": OneOf(OUTCOMES), "tool_calls": ToolCalls(), "omitted_tool_calls": COUNT},
     "Judgement": {
         "outcome": OneOf(
             ("answered", "refused", "cut_off", "provider_error", "timeout", "invalid", "cost_cap", "interrupted"),

@@ -651,6 +651,19 @@ class Redaction(Record, frozen=True, kw_only=True):
     """Number of secrets removed."""
 
 
+class ToolCall(Record, frozen=True, kw_only=True):
+    """A tool call of the agent, with excerpts of its texts."""
+
+    name: str
+    """Name of the tool, redacted."""
+    arguments: str | None
+    """Arguments, redacted; the middle of a long text is left out. Null if the source does not record them."""
+    result: str | None
+    """Result, redacted; the middle of a long text is left out. Null if there is none or the source does not record it."""
+    outcome: str
+    """ok, error or unanswered."""
+
+
 class Exchange(Record, frozen=True, kw_only=True):
     """One user message with the agent's answer to it: what an agent said."""
 
@@ -702,6 +715,10 @@ class Exchange(Record, frozen=True, kw_only=True):
     """0 for the first version of this identity; readers see the highest. A higher one: its source told more of the turn later. Its time is that of the first."""
     withdrawn: bool = False
     """True if it turned out to be part of another exchange: readers see it no more, and it has no score."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Tool calls of the turn, in order, at most 32: calls that failed, were repeated or have no answer, then the newest ones."""
+    omitted_tool_calls: int = 0
+    """Number of further tool calls of the turn."""
 
 
 class Heartbeat(Record, frozen=True, kw_only=True):
@@ -994,6 +1011,17 @@ class Judgement(Record, frozen=True, kw_only=True):
     """What was repaired in the form of the answer, without a change of its content: quoted, wrapped, syntax, number_as_text, verdict_as_text, other_name, extra_field, null_text, surrogate."""
 
 
+class EarlierTurn(Record, frozen=True, kw_only=True):
+    """Excerpts of an earlier exchange of the session."""
+
+    turn_number: int
+    """Turn within the session."""
+    user_message: str
+    """Message of the user; the middle of a long text is left out."""
+    agent_response: str
+    """Answer of the agent; the middle of a long text is left out."""
+
+
 class JudgingRequest(Record, frozen=True, kw_only=True):
     """A request to judge an exchange again: a recorded decision, so that a replay asks again at the same place."""
 
@@ -1019,6 +1047,8 @@ class JudgingRequest(Record, frozen=True, kw_only=True):
     """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
     earlier_judgements: tuple[bytes, ...] = ()
     """Judgements of the exchange that were recorded before it was asked for, each in single-object encoding: who judges it again needs no database and pays for no answer twice."""
+    earlier_turns: tuple[EarlierTurn, ...] = ()
+    """The turns before the exchange, in order, which the judge was shown; empty if the exchange was not judged before."""
 
 
 class BlindSpot(Record, frozen=True, kw_only=True):
@@ -1263,6 +1293,8 @@ class ScoringTask(Record, frozen=True, kw_only=True):
     """Digest of the policy in force, hexadecimal SHA-256 cut to 16 characters."""
     earlier_judgements: tuple[bytes, ...] = ()
     """Judgements of the exchange that were recorded before this revision was asked for, each in single-object encoding, as the request has them."""
+    earlier_turns: tuple[EarlierTurn, ...] = ()
+    """The turns before the exchange, in order, which the judge is shown."""
 
 
 class SessionClosed(Record, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ WITH sessions AS (
 ), selected AS (
     SELECT
         e."connection", e.session_id, e.exchange_id, e.turn_number, e.user_message, e.agent_response, e.output_tokens,
-        e.occurred_at, e._offset, d.total
+        e.tool_calls, e.occurred_at, e._offset, d.total
     FROM log.current_exchanges AS e
     JOIN ranked AS d ON e."connection" = d."connection" AND e.session_id = d.session_id AND d.drawn_before < $limit
     WHERE e.project = $project AND e.occurred_at >= $from::TIMESTAMP AND e.occurred_at < $to::TIMESTAMP
@@ -25,7 +25,7 @@ WITH sessions AS (
 )
 SELECT
     e."connection", e.session_id, e.exchange_id, coalesce(e.turn_number, s.turn_number) AS turn_number,
-    e.user_message, e.agent_response, e.output_tokens, e.total
+    e.user_message, e.agent_response, e.output_tokens, e.tool_calls, e.total
 FROM selected AS e
 LEFT JOIN scores AS s
     ON s."connection" = e."connection" AND s.exchange_id = e.exchange_id AND s.project = $project

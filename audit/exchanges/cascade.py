@@ -4,7 +4,7 @@
 2. Tier 2.5 is asked if there is thinking and the policy enables its analysis.
 3. Tier 3 is asked about the dimensions that apply, if its gate is open.
 4. The gate is open if the policy disables the gate, for a flag of Tier 1 or 2, for sycophancy or suppressed advocacy in Tier 2.5, for an
-   early turn, and for an exchange that was sampled for a specific reason rather than by routine.
+   early turn, for trouble with tools, and for an exchange that was sampled for a specific reason rather than by routine.
 5. If nothing opens the gate while an earlier tier has no score, the gate is undecided and Tier 3 gets that tier's state.
 6. If the judge is unavailable, it is not asked again for this exchange: the remaining tiers get the same state, unless an answer is
    recorded for them. An unusable answer does not stop the cascade.
@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
+from audit.exchanges.context import has_trouble
 from audit.exchanges.outcomes import (
     NO_DIMENSION,
     NOTHING_FOUND,
@@ -33,11 +34,18 @@ from audit.exchanges.outcomes import (
 )
 from audit.exchanges.prompts import ExchangeQuestions
 from audit.exchanges.questions import Invalid, Question, Reply
-from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
+from audit.exchanges.sampling import (
+    DISAGREEMENT_REASON,
+    FIRST_TURNS,
+    LAST_TURNS,
+    TIER1_FLAGS,
+    TOOL_TROUBLE,
+    is_disagreement,
+)
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED
 from audit.patterns import Pattern, compile_pattern
 from audit.policy import BehaviouralDimension, ProjectPolicy, When
-from schemas.records import Exchange, Judgement, Score, ScoringTask
+from schemas.records import EarlierTurn, Exchange, Judgement, Score, ScoringTask
 
 ResultT = TypeVar("ResultT")
 OpeningReason = Literal[
@@ -49,6 +57,7 @@ OpeningReason = Literal[
     "early_turn",
     "first_turns",
     "last_turns",
+    "tool_trouble",
     "disagreement",
 ]
 """The reasons that open the gate of Tier 3, in the order of `_find_opening_reason`."""
@@ -128,7 +137,7 @@ class _Case(msgspec.Struct, kw_only=True):
 def _build_questions(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy) -> ExchangeQuestions:
     # The flags of the task are valid only if they were found by the current policy and rules.
     is_in_force = (task.policy_digest, task.rule_version) == (policy.digest, RULE_VERSION)
-    return ExchangeQuestions(exchange, policy, task.tier1_flags if is_in_force else None)
+    return ExchangeQuestions(exchange, policy, task.tier1_flags if is_in_force else None, task.earlier_turns)
 
 
 def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
@@ -219,6 +228,8 @@ def _find_turn_reason(case: _Case) -> OpeningReason | None:
         return FIRST_TURNS
     if case.task.sampling_reason == LAST_TURNS:
         return LAST_TURNS
+    if case.task.sampling_reason == TOOL_TROUBLE or has_trouble(case.exchange.tool_calls):
+        return TOOL_TROUBLE
     if case.task.sampling_reason == DISAGREEMENT_REASON or is_disagreement(case.exchange.agent_response):
         return DISAGREEMENT_REASON
     return None
@@ -300,9 +311,12 @@ def drive(judging: Generator[Question, Reply, ResultT], answer: Callable[[Questi
         advance = partial(judging.send, answer(question))
 
 
-def questions_about(exchange: Exchange, policy: ProjectPolicy) -> Iterator[Question]:
-    """Yield the questions that a policy can ask about an exchange; Tier 3 is asked twice if a flag makes more dimensions apply."""
-    questions = ExchangeQuestions(exchange, policy)
+def questions_about(exchange: Exchange, policy: ProjectPolicy, earlier_turns: Sequence[EarlierTurn] = ()) -> Iterator[Question]:
+    """Yield the questions that a policy can ask about an exchange; Tier 3 is asked twice if a flag makes more dimensions apply.
+
+    `earlier_turns` are those of its task.
+    """
+    questions = ExchangeQuestions(exchange, policy, earlier_turns=earlier_turns)
     yield questions.tier2()
     if exchange.agent_thinking:
         yield questions.thinking()
@@ -311,9 +325,11 @@ def questions_about(exchange: Exchange, policy: ProjectPolicy) -> Iterator[Quest
             yield questions.tier3(dimensions)
 
 
-def rebuild_question(exchange: Exchange, policy: ProjectPolicy, judgement: Judgement) -> Question | None:
-    """Return the question that a judgement answers; None if this exchange and policy do not produce it."""
-    for question in questions_about(exchange, policy):
+def rebuild_question(
+    exchange: Exchange, policy: ProjectPolicy, judgement: Judgement, earlier_turns: Sequence[EarlierTurn] = ()
+) -> Question | None:
+    """Return the question that a judgement answers; None if this exchange, its earlier turns and the policy do not produce it."""
+    for question in questions_about(exchange, policy, earlier_turns):
         if question.fingerprint == judgement.fingerprint:
             return question
     return None

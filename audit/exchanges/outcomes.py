@@ -21,18 +21,19 @@ from audit.injection import tamper_reasons
 from audit.policy import ProjectPolicy
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
-RULE_VERSION = "eval-4"
-"""Version of Tier 1, sampling, the cascade and the parsing of answers.
+RULE_VERSION = "eval-5"
+"""Version of Tier 1, sampling, the cascade, the prompts and the parsing of answers.
 
-Since eval-4 the weights of a closed session sum to its turns.
+Since eval-4 the weights of a closed session sum to its turns. Since eval-5 the judge is shown tool calls and earlier turns (`judge-2`), so
+that its scores are not comparable with those before.
 """
 COMPARABLE_RULES = {
     "eval-4": "eval-3",
 }
 """Versions whose scores are comparable with those of an earlier one: only sampling changed, not the questions or the parsing.
 
-The drift watch looks a version up once, not repeatedly. So the value is the first version of a comparable series: eval-5 would
-map to eval-3, as eval-4 does.
+The drift watch looks a version up once, not repeatedly. So the value is the first version of a comparable series, not the
+previous version.
 """
 
 _DISPOSITIONS = ((UNSCORED, "unscored"), (SKIPPED_COST_CAP, "skipped_cost_cap"), (SKIPPED_SAMPLING, "sampling_skip"))

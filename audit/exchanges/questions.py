@@ -54,9 +54,17 @@ class Material(msgspec.Struct, frozen=True):
     """A text of the audited exchange, quoted for the judge."""
 
     name: str
-    """The kind of text: user_message, agent_response or agent_thinking."""
+    """The kind of text: user_message, agent_response, agent_thinking, tool_calls or earlier_turns."""
     literal: str
-    """The text as a JSON string, in which no mark of the prompt can occur; a cut is marked inside."""
+    """The text as a JSON string, in which no mark of the prompt can occur; a cut is marked inside. Tool calls and earlier turns are
+    a JSON array of objects of such texts.
+    """
+
+
+def literal_texts(literal: str) -> list[str]:
+    """Return the texts of a material's literal."""
+    value = json.loads(literal)
+    return [value] if isinstance(value, str) else [text for item in value for text in item.values() if isinstance(text, str)]
 
 
 class Invalid(msgspec.Struct, frozen=True):

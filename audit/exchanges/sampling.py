@@ -1,7 +1,7 @@
 """Sampling: which exchanges of a session the judge sees, as a pure function from state to state.
 
 1. The first rule that applies samples an exchange: sampling is off (every exchange is scored), the first turns, a Tier 1 flag,
-   disagreement, a long response, every n-th turn. All other exchanges are skipped.
+   trouble with tools, disagreement, a long response, every n-th turn. All other exchanges are skipped.
 2. Every n-th turn is counted from a start that is a hash of the session, so any turn is a routine sample with probability 1 / n. With a
    fixed start, turn 6 of every session would represent turns 6 to 8, even in sessions that end at 6.
 3. The last turns are known only when the session closes. Until then the state keeps the newest exchanges, and `close` returns them for
@@ -18,19 +18,21 @@ from typing import Final, Literal, Self, get_args
 
 import msgspec
 
+from audit.exchanges.context import has_trouble
 from audit.patterns import compile_pattern, straighten
 from audit.policy import Sampling
-from schemas.records import Exchange
+from schemas.records import Exchange, ToolCall
 
 SAMPLING_DISABLED: Final = "sampling_disabled"
 FIRST_TURNS: Final = "first_turns"
 LAST_TURNS: Final = "last_turns"
 TIER1_FLAGS: Final = "tier1_flags"
+TOOL_TROUBLE: Final = "tool_trouble"
 DISAGREEMENT_REASON: Final = "disagreement"
 LONG_RESPONSE: Final = "long_response"
 ROUTINE_SAMPLE = "routine_sample"
 SAMPLING_SKIP = "sampling_skip"
-CertainReason = Literal["sampling_disabled", "first_turns", "tier1_flags", "disagreement", "long_response"]
+CertainReason = Literal["sampling_disabled", "first_turns", "tier1_flags", "tool_trouble", "disagreement", "long_response"]
 """The reasons to sample an exchange with probability 1, in the order of `_find_certain_reason`."""
 REASONS: tuple[str, ...] = (*get_args(CertainReason), ROUTINE_SAMPLE, LAST_TURNS, SAMPLING_SKIP)
 """Every reason of a decision, in the order of the rules."""
@@ -102,6 +104,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None
     """None if unknown; a response of unknown length is not long."""
     tier1_flags: tuple[str, ...]
+    tool_calls: tuple[ToolCall, ...]
     record: bytes
     """The encoded exchange, kept while it is deferred."""
 
@@ -116,6 +119,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
             agent_response=exchange.agent_response,
             output_tokens=exchange.output_tokens,
             tier1_flags=tier1_flags,
+            tool_calls=exchange.tool_calls,
             record=record,
         )
 
@@ -239,7 +243,9 @@ def _apply_rules(candidate: Candidate, turn: int, settings: Sampling) -> Decisio
     return Decision(sampled=False, reason=SAMPLING_SKIP, probability=None, turn=turn)
 
 
-def _find_certain_reason(candidate: Candidate, turn: int, settings: Sampling) -> CertainReason | None:
+def _find_certain_reason(  # noqa: PLR0911 - one return per rule
+    candidate: Candidate, turn: int, settings: Sampling
+) -> CertainReason | None:
     """Return why an exchange is sampled with probability 1; None if it is not."""
     if not settings.enabled:
         return SAMPLING_DISABLED
@@ -247,6 +253,8 @@ def _find_certain_reason(candidate: Candidate, turn: int, settings: Sampling) ->
         return FIRST_TURNS
     if candidate.tier1_flags:
         return TIER1_FLAGS
+    if settings.always_score_tool_trouble and has_trouble(candidate.tool_calls):
+        return TOOL_TROUBLE
     if settings.always_score_disagreement and is_disagreement(candidate.agent_response):
         return DISAGREEMENT_REASON
     if settings.always_score_long_responses and _is_long(candidate.output_tokens, settings.long_response_threshold):

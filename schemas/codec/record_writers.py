@@ -918,7 +918,7 @@ def record_2ab14ab72333bc7d_0(record: Any) -> bytes:
     )
 
 
-def record_f3f918eb68812584_1(record: Any) -> bytes:
+def record_f4eb285f5b0945a0_1(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -928,7 +928,7 @@ def record_f3f918eb68812584_1(record: Any) -> bytes:
     )
 
 
-def record_f3f918eb68812584_2(record: Any) -> bytes:
+def record_f4eb285f5b0945a0_2(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -938,10 +938,22 @@ def record_f3f918eb68812584_2(record: Any) -> bytes:
     )
 
 
-def record_f3f918eb68812584_0(record: Any) -> bytes:
+def record_f4eb285f5b0945a0_3(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\xf3\xf9\x18\xebh\x81%\x84",
+            b"",
+            NUMBERS[len(_data := record.name.encode())] + _data,
+            (b"\0" if (_given := record.arguments) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record.result) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            WORDS[record.outcome],
+        )
+    )
+
+
+def record_f4eb285f5b0945a0_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xf4\xeb(_[\tE\xa0",
             NUMBERS[len(_data := record.exchange_id.encode())] + _data,
             WORDS[record.connection],
             WORDS[record.project],
@@ -992,14 +1004,14 @@ def record_f3f918eb68812584_0(record: Any) -> bytes:
             ),
             (
                 NUMBERS[len(record.redactions)]
-                + b"".join([record_f3f918eb68812584_1(item) for item in record.redactions])
+                + b"".join([record_f4eb285f5b0945a0_1(item) for item in record.redactions])
                 + b"\0"
                 if len(record.redactions)
                 else b"\0"
             ),
             NUMBERS[len(_data := record.content_digest.encode())] + _data,
             (
-                NUMBERS[len(record.labels)] + b"".join([record_f3f918eb68812584_2(item) for item in record.labels]) + b"\0"
+                NUMBERS[len(record.labels)] + b"".join([record_f4eb285f5b0945a0_2(item) for item in record.labels]) + b"\0"
                 if len(record.labels)
                 else b"\0"
             ),
@@ -1009,6 +1021,18 @@ def record_f3f918eb68812584_0(record: Any) -> bytes:
                 else unfit(_value)
             ),
             TRUTH[record.withdrawn],
+            (
+                NUMBERS[len(record.tool_calls)]
+                + b"".join([record_f4eb285f5b0945a0_3(item) for item in record.tool_calls])
+                + b"\0"
+                if len(record.tool_calls)
+                else b"\0"
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record.omitted_tool_calls) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
             in_order(record.occurred_at, record.ingested_at),
         )
     )
@@ -1388,10 +1412,25 @@ def record_071898a371d15a63_0(record: Any) -> bytes:
     )
 
 
-def record_607c2daf0a3f62d0_0(record: Any) -> bytes:
+def record_f9436602e952b2a9_1(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01`|-\xaf\n?b\xd0",
+            b"",
+            (
+                NUMBERS[_value]
+                if type(_value := record.turn_number) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            NUMBERS[len(_data := record.user_message.encode())] + _data,
+            NUMBERS[len(_data := record.agent_response.encode())] + _data,
+        )
+    )
+
+
+def record_f9436602e952b2a9_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9",
             WORDS[record.connection],
             WORDS[record.project],
             NUMBERS[len(_data := record.session_id.encode())] + _data,
@@ -1415,6 +1454,13 @@ def record_607c2daf0a3f62d0_0(record: Any) -> bytes:
                 + b"".join([NUMBERS[len(_data := item)] + _data for item in record.earlier_judgements])
                 + b"\0"
                 if len(record.earlier_judgements)
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record.earlier_turns)]
+                + b"".join([record_f9436602e952b2a9_1(item) for item in record.earlier_turns])
+                + b"\0"
+                if len(record.earlier_turns)
                 else b"\0"
             ),
         )
@@ -1674,10 +1720,25 @@ def record_e9d1167cf1377a3b_0(record: Any) -> bytes:
     )
 
 
-def record_771eac779884476e_0(record: Any) -> bytes:
+def record_5b5dcf4adc7a9d31_1(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01w\x1e\xacw\x98\x84Gn",
+            b"",
+            (
+                NUMBERS[_value]
+                if type(_value := record.turn_number) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            NUMBERS[len(_data := record.user_message.encode())] + _data,
+            NUMBERS[len(_data := record.agent_response.encode())] + _data,
+        )
+    )
+
+
+def record_5b5dcf4adc7a9d31_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01[]\xcfJ\xdcz\x9d1",
             WORDS[record.connection],
             WORDS[record.project],
             NUMBERS[len(_data := record.session_id.encode())] + _data,
@@ -1711,6 +1772,13 @@ def record_771eac779884476e_0(record: Any) -> bytes:
                 + b"".join([NUMBERS[len(_data := item)] + _data for item in record.earlier_judgements])
                 + b"\0"
                 if len(record.earlier_judgements)
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record.earlier_turns)]
+                + b"".join([record_5b5dcf4adc7a9d31_1(item) for item in record.earlier_turns])
+                + b"\0"
+                if len(record.earlier_turns)
                 else b"\0"
             ),
         )
@@ -2012,20 +2080,20 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\x01\xb7\nD\x8d\xb1\xbb\xfd": record_01b70a448db1bbfd_0,  # Erasure
     b"\xc3\x01\x19L\xf6py\x937D": record_194cf67079933744_0,  # Evaluation
     b"\xc3\x01*\xb1J\xb7#3\xbc}": record_2ab14ab72333bc7d_0,  # EvaluationRequest
-    b"\xc3\x01\xf3\xf9\x18\xebh\x81%\x84": record_f3f918eb68812584_0,  # Exchange
+    b"\xc3\x01\xf4\xeb(_[\tE\xa0": record_f4eb285f5b0945a0_0,  # Exchange
     b"\xc3\x01\x94\xc1w\x9dgan\xb2": record_94c1779d67616eb2_0,  # Heartbeat
     b"\xc3\x01\xa0]\xc8\x07\xfe\x8a\xcc>": record_a05dc807fe8acc3e_0,  # HourlyScores
     b"\xc3\x01yf\xa0\x07\x8a\x177\xec": record_7966a0078a1737ec_0,  # ImportProgress
     b"\xc3\x01\x0f\x08!\xee\xb7\x9b\xe6\xd7": record_0f0821eeb79be6d7_0,  # Incident
     b"\xc3\x01n\xfcJ\xef\xd0Jj\xd2": record_6efc4aefd04a6ad2_0,  # IncidentOutline
     b"\xc3\x01\x07\x18\x98\xa3q\xd1Zc": record_071898a371d15a63_0,  # Judgement
-    b"\xc3\x01`|-\xaf\n?b\xd0": record_607c2daf0a3f62d0_0,  # JudgingRequest
+    b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9": record_f9436602e952b2a9_0,  # JudgingRequest
     b"\xc3\x01J\xb6/\x88\xbbi\xc0{": record_4ab62f88bb69c07b_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": record_3d2b6d0d61b09056_0,  # Reservation
     b"\xc3\x01\x00\x16nYA\x04\x7fl": record_00166e5941047f6c_0,  # Review
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": record_e9f94bff3c2dd72f_0,  # RunNumber
     b"\xc3\x01\xe9\xd1\x16|\xf17z;": record_e9d1167cf1377a3b_0,  # Score
-    b"\xc3\x01w\x1e\xacw\x98\x84Gn": record_771eac779884476e_0,  # ScoringTask
+    b"\xc3\x01[]\xcfJ\xdcz\x9d1": record_5b5dcf4adc7a9d31_0,  # ScoringTask
     b"\xc3\x01\xd0o\xdfmN\xd6@:": record_d06fdf6d4ed6403a_0,  # SessionClosed
     b"\xc3\x01\xef\xechB\xe0\x0fR\xd3": record_efec6842e00f52d3_0,  # SessionCosts
     b"\xc3\x01\n\x98wS7\xaa\x83K": record_0a98775337aa834b_0,  # SessionScores
@@ -4037,6 +4105,136 @@ def fields_f3f918eb68812584_0(record: Any) -> bytes:
     )
 
 
+def fields_f4eb285f5b0945a0_1(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            WORDS[record["kind"]],
+            (
+                NUMBERS[_value]
+                if type(_value := record["count"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+        )
+    )
+
+
+def fields_f4eb285f5b0945a0_2(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            NUMBERS[len(_data := record["name"].encode())] + _data,
+            NUMBERS[len(_data := record["value"].encode())] + _data,
+        )
+    )
+
+
+def fields_f4eb285f5b0945a0_3(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            NUMBERS[len(_data := record["name"].encode())] + _data,
+            (b"\0" if (_given := record["arguments"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record["result"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            WORDS[record["outcome"]],
+        )
+    )
+
+
+def fields_f4eb285f5b0945a0_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xf4\xeb(_[\tE\xa0",
+            NUMBERS[len(_data := record["exchange_id"].encode())] + _data,
+            WORDS[record["connection"]],
+            WORDS[record["project"]],
+            WORDS_OR_NULL[record["agent"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+            (
+                b"\0"
+                if (_given := record["turn_number"]) is None
+                else b"\2"
+                + (NUMBERS[_value] if type(_value := _given) is int and -2147483648 <= _value < 2147483648 else unfit(_value))
+            ),
+            written_time(record["occurred_at"]),
+            written_time(record["ingested_at"]),
+            NUMBERS[len(_data := record["user_message"].encode())] + _data,
+            NUMBERS[len(_data := record["agent_response"].encode())] + _data,
+            (b"\0" if (_given := record["agent_thinking"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (
+                b"\0"
+                if (_given := record["raw_user_message"]) is None
+                else b"\2" + NUMBERS[len(_data := _given.encode())] + _data
+            ),
+            WORDS_OR_NULL[record["agent_model"]],
+            (
+                b"\0"
+                if (_given := record["input_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["output_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            WORDS_OR_NULL[record["stop_reason"]],
+            WORDS[record["outcome"]],
+            TRUTH[record["multi_user"]],
+            (
+                NUMBERS[len(record["tags"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["tags"]])
+                + b"\0"
+                if len(record["tags"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["redactions"])]
+                + b"".join([fields_f4eb285f5b0945a0_1(item) for item in record["redactions"]])
+                + b"\0"
+                if len(record["redactions"])
+                else b"\0"
+            ),
+            NUMBERS[len(_data := record["content_digest"].encode())] + _data,
+            (
+                NUMBERS[len(record["labels"])]
+                + b"".join([fields_f4eb285f5b0945a0_2(item) for item in record["labels"]])
+                + b"\0"
+                if len(record["labels"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["revision"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            TRUTH[record["withdrawn"]],
+            (
+                NUMBERS[len(record["tool_calls"])]
+                + b"".join([fields_f4eb285f5b0945a0_3(item) for item in record["tool_calls"]])
+                + b"\0"
+                if len(record["tool_calls"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["omitted_tool_calls"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            in_order(record["occurred_at"], record["ingested_at"]),
+        )
+    )
+
+
 def fields_94c1779d67616eb2_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -4788,6 +4986,61 @@ def fields_75296618736dd079_0(record: Any) -> bytes:
     )
 
 
+def fields_f9436602e952b2a9_1(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            (
+                NUMBERS[_value]
+                if type(_value := record["turn_number"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            NUMBERS[len(_data := record["user_message"].encode())] + _data,
+            NUMBERS[len(_data := record["agent_response"].encode())] + _data,
+        )
+    )
+
+
+def fields_f9436602e952b2a9_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9",
+            WORDS[record["connection"]],
+            WORDS[record["project"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+            NUMBERS[len(_data := record["exchange_id"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["revision"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            NUMBERS[len(_data := record["exchange"])] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["turn_number"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            WORDS[record["sampling_reason"]],
+            (double_bytes(_value) if math.isfinite(_value := record["sampling_probability"]) else unfit(_value)),
+            written_time(record["ingested_at"]),
+            (
+                NUMBERS[len(record["earlier_judgements"])]
+                + b"".join([NUMBERS[len(_data := item)] + _data for item in record["earlier_judgements"]])
+                + b"\0"
+                if len(record["earlier_judgements"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["earlier_turns"])]
+                + b"".join([fields_f9436602e952b2a9_1(item) for item in record["earlier_turns"]])
+                + b"\0"
+                if len(record["earlier_turns"])
+                else b"\0"
+            ),
+        )
+    )
+
+
 def fields_4ab62f88bb69c07b_1(record: Any) -> bytes:
     return b"".join(
         (
@@ -5369,6 +5622,71 @@ def fields_e9d1167cf1377a3b_0(record: Any) -> bytes:
     )
 
 
+def fields_5b5dcf4adc7a9d31_1(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            (
+                NUMBERS[_value]
+                if type(_value := record["turn_number"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            NUMBERS[len(_data := record["user_message"].encode())] + _data,
+            NUMBERS[len(_data := record["agent_response"].encode())] + _data,
+        )
+    )
+
+
+def fields_5b5dcf4adc7a9d31_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01[]\xcfJ\xdcz\x9d1",
+            WORDS[record["connection"]],
+            WORDS[record["project"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+            NUMBERS[len(_data := record["exchange_id"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["revision"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            NUMBERS[len(_data := record["exchange"])] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["turn_number"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            WORDS[record["sampling_reason"]],
+            (double_bytes(_value) if math.isfinite(_value := record["sampling_probability"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier1_score"]) else unfit(_value)),
+            (
+                NUMBERS[len(record["tier1_flags"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["tier1_flags"]])
+                + b"\0"
+                if len(record["tier1_flags"])
+                else b"\0"
+            ),
+            WORDS[record["methodology"]],
+            WORDS[record["rule_version"]],
+            WORDS[record["policy_digest"]],
+            (
+                NUMBERS[len(record["earlier_judgements"])]
+                + b"".join([NUMBERS[len(_data := item)] + _data for item in record["earlier_judgements"]])
+                + b"\0"
+                if len(record["earlier_judgements"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["earlier_turns"])]
+                + b"".join([fields_5b5dcf4adc7a9d31_1(item) for item in record["earlier_turns"]])
+                + b"\0"
+                if len(record["earlier_turns"])
+                else b"\0"
+            ),
+        )
+    )
+
+
 def fields_72de553adcd50730_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -5902,6 +6220,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01#D\xacM\xb8x~^": fields_2344ac4db8787e5e_0,  # Exchange
     b"\xc3\x018Q+H\xf7D?\x9c": fields_38512b48f7443f9c_0,  # Exchange
     b"\xc3\x01\xf3\xf9\x18\xebh\x81%\x84": fields_f3f918eb68812584_0,  # Exchange
+    b"\xc3\x01\xf4\xeb(_[\tE\xa0": fields_f4eb285f5b0945a0_0,  # Exchange
     b"\xc3\x01\x94\xc1w\x9dgan\xb2": fields_94c1779d67616eb2_0,  # Heartbeat
     b"\xc3\x01\xa0]\xc8\x07\xfe\x8a\xcc>": fields_a05dc807fe8acc3e_0,  # HourlyScores
     b"\xc3\x01yf\xa0\x07\x8a\x177\xec": fields_7966a0078a1737ec_0,  # ImportProgress
@@ -5916,6 +6235,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\x90p\x02V\xee\xe1z\xc4": fields_90700256eee17ac4_0,  # Judgement
     b"\xc3\x01`|-\xaf\n?b\xd0": fields_607c2daf0a3f62d0_0,  # JudgingRequest
     b"\xc3\x01u)f\x18sm\xd0y": fields_75296618736dd079_0,  # JudgingRequest
+    b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9": fields_f9436602e952b2a9_0,  # JudgingRequest
     b"\xc3\x01J\xb6/\x88\xbbi\xc0{": fields_4ab62f88bb69c07b_0,  # ProjectCheck
     b"\xc3\x01\xdcV|\xb4\xcf\xf23\n": fields_dc567cb4cff2330a_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": fields_3d2b6d0d61b09056_0,  # Reservation
@@ -5925,6 +6245,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01<\xb54\x82\xe3\x96\x1eM": fields_3cb53482e3961e4d_0,  # Score
     b"\xc3\x01A%o\x91\xa4\xf0t\x9b": fields_41256f91a4f0749b_0,  # Score
     b"\xc3\x01\xe9\xd1\x16|\xf17z;": fields_e9d1167cf1377a3b_0,  # Score
+    b"\xc3\x01[]\xcfJ\xdcz\x9d1": fields_5b5dcf4adc7a9d31_0,  # ScoringTask
     b"\xc3\x01r\xdeU:\xdc\xd5\x070": fields_72de553adcd50730_0,  # ScoringTask
     b"\xc3\x01w\x1e\xacw\x98\x84Gn": fields_771eac779884476e_0,  # ScoringTask
     b"\xc3\x01!\xb8\xe2\xe8n\x94\xac\x06": fields_21b8e2e86e94ac06_0,  # SessionClosed

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
@@ -18,7 +19,7 @@ from audit.exchanges.states import SCORED
 from audit.fingerprints import canonical_json
 from audit.policy import ProjectPolicy
 from schemas.lazy import duckdb
-from schemas.records import DimensionScore, Exchange, Judgement, Score
+from schemas.records import DimensionScore, EarlierTurn, Exchange, Judgement, Score
 from service.pages.rendering import Excerpt, excerpt, page
 from service.pages.viewing import ShownProject, Viewer
 from service.read.people import HumanScore, ScoreTimes, human_scores
@@ -218,7 +219,7 @@ def calls_of(record: ExchangeRecord, policy: ProjectPolicy, whole: Whole) -> lis
 
 
 def _describe_call(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy, whole: Whole, *, counts: bool) -> Call:
-    question = None if record.exchange is None else rebuild_question(record.exchange, policy, judgement)
+    question = record.rebuild_question(policy, judgement)
     answer = judgement.answer
     return Call(
         judgement=judgement,
@@ -262,7 +263,7 @@ def whole_text(record: ExchangeRecord, policy: ProjectPolicy, name: str) -> str 
         return None
     if kind == ANSWER:
         return judgement.answer
-    question = None if exchange is None else rebuild_question(exchange, policy, judgement)
+    question = record.rebuild_question(policy, judgement)
     return None if question is None else _write_in_full(question)
 
 
@@ -289,6 +290,8 @@ class ExchangeRecord:
     """All calls of the judge about it, in order."""
     people: list[HumanScore]
     """Human scores, newest first."""
+    earlier_turns: Mapping[int, tuple[EarlierTurn, ...]]
+    """The earlier turns that its tasks carry, by revision of its score."""
     before: Row | None
     """The previous exchange of its session, as a row of `session_neighbours`."""
     after: Row | None
@@ -299,6 +302,12 @@ class ExchangeRecord:
     def score(self) -> Score:
         """The current score."""
         return self.revisions[0]
+
+    def rebuild_question(self, policy: ProjectPolicy, judgement: Judgement) -> Question | None:
+        """Return the question that a judgement answers; None if the policy and the records do not produce it."""
+        if self.exchange is None:
+            return None
+        return rebuild_question(self.exchange, policy, judgement, self.earlier_turns.get(judgement.subject_revision, ()))
 
 
 def exchange_record(
@@ -321,6 +330,7 @@ def exchange_record(
         exchange=exchange_of(cursor, score),
         judgements=judgements_of(cursor, revisions),
         people=human_scores(cursor, project, score_id),
+        earlier_turns=_read_earlier_turns(cursor, score),
         before=sides.get(False),
         after=sides.get(True),
         run=runs[0] if runs else None,
@@ -351,6 +361,12 @@ def exchange_of(cursor: duckdb.DuckDBPyConnection, score: Score) -> Exchange | N
     params = {"connection": score.connection, "exchange": score.exchange_id, "at": score.exchange_at}
     exchanges = query_records(cursor, "exchange_of", Exchange, params)
     return next((exchange for exchange in exchanges if exchange.project == score.project), None)
+
+
+def _read_earlier_turns(cursor: duckdb.DuckDBPyConnection, score: Score) -> dict[int, tuple[EarlierTurn, ...]]:
+    key = {"connection": score.connection, "exchange_id": score.exchange_id}
+    rows = query_rows(cursor, "earlier_turns", {"exchanges": [key]})
+    return {row["revision"]: msgspec.convert(row["earlier_turns"], tuple[EarlierTurn, ...]) for row in rows}
 
 
 def judgements_of(cursor: duckdb.DuckDBPyConnection, revisions: list[Score]) -> list[Judgement]:

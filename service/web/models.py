@@ -33,9 +33,20 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from audit.fingerprints import canonical_json
 from audit.surrogates import repair_text
 from audit.times import parse_timestamp
-from schemas.bounds import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
+from schemas.bounds import (
+    LABEL_NAME,
+    MAX_COUNT,
+    MAX_DEPTH,
+    MAX_ID,
+    MAX_LABEL,
+    MAX_LABELS,
+    NAME,
+    NOT_UNICODE,
+    is_too_deep,
+)
 from schemas.contract import IDENTIFIER
 from service.text.answers import MAX_CURSOR, Place, decode_place
 from service.text.links import CALLS
@@ -52,6 +63,15 @@ def _check_id(text: str) -> str:
     if fault := IDENTIFIER.fault(text):
         raise ValueError(fault)
     return text
+
+
+def _write_json(value: Any) -> str | None:
+    """Return a text as it is, and any other JSON value as JSON; None for null."""
+    if value is None:
+        return None
+    if is_too_deep(value):
+        raise ValueError(f"nests deeper than {MAX_DEPTH} levels")
+    return repair_text(value if isinstance(value, str) else canonical_json(value))
 
 
 def _check_event(value: Any) -> Any:
@@ -86,6 +106,8 @@ _LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
 """A time with an offset whose plus sign has become a space."""
 Text = Annotated[str, BeforeValidator(lambda value: repair_text(value) if isinstance(value, str) else value)]
 """Text of people and models: a lone surrogate becomes U+FFFD, everything else is kept."""
+TextOrJson = Annotated[str | None, BeforeValidator(_write_json), WithJsonSchema({})]
+"""A text, or any other JSON value, which is written as JSON."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_check_id)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
@@ -126,6 +148,8 @@ Ignored = Annotated[
 RunId = Annotated[str, PathParameter(pattern="^run_[0-9]{3,18}$", description="Id of the run.", examples=["run_001"])]
 MAX_SQL = 50_000
 """Characters of an analyst's statement."""
+MAX_TOOL_CALLS_SENT = 1_000
+"""Tool calls that a sender may name for one exchange; a record keeps fewer."""
 MAX_COMMENT = 2000
 """Characters of a comment."""
 
@@ -167,6 +191,17 @@ class AgentResponse(Body):
     )
 
 
+class ToolCallBody(Body):
+    """A tool call that the agent made for its answer. Long texts are kept as excerpts."""
+
+    name: Id
+    arguments: TextOrJson = Field(None, description="Arguments, as an object or as text.")
+    result: TextOrJson = Field(None, description="Result, as any JSON value or as text.")
+    outcome: Literal["ok", "error", "unanswered"] | None = Field(
+        None, description="`ok` by default if there is a result, else `unanswered`."
+    )
+
+
 class ExchangeBody(Body):
     """One user message with the agent's answer."""
 
@@ -177,6 +212,9 @@ class ExchangeBody(Body):
     )
     user_message: UserMessage
     agent_response: AgentResponse
+    tool_calls: Annotated[tuple[ToolCallBody, ...], Field(strict=False, max_length=MAX_TOOL_CALLS_SENT)] = Field(
+        (), description="Tool calls of the turn, in order; the judge is shown excerpts of them."
+    )
     labels: LabelsBody = None
 
 

@@ -29,7 +29,7 @@ from audit.policy import Policy, ProjectPolicy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, RecordError
-from schemas.records import Exchange, Record, Score
+from schemas.records import EarlierTurn, Exchange, Record, Score
 from streams.judging.judged_stages import SCORING, STATE
 from streams.judging.judging_partition import JudgeCalls
 from streams.judging.rejudging import REQUEST_BATCH_SIZE, build_requests, list_unscored, unaudited_projects
@@ -324,7 +324,7 @@ def _build_ingest_result(
         tier1_score=decision.tier1_score,
         tier1_flags=decision.tier1_flags,
     )
-    return _apply_cap(result, exchange, project, committed.spent.get(session_key_of(exchange), 0))
+    return _apply_cap(result, exchange, project, committed.spent.get(session_key_of(exchange), 0), decision.earlier_turns)
 
 
 def _build_unsampled_result(score: Score, outcome: str) -> IngestResult:
@@ -389,7 +389,9 @@ def _load_spent(store: Store, exchange: Exchange) -> int:
     return sum(row["nano_usd"] for row in query_rows(store.cursor(), "session_spent", values))
 
 
-def _apply_cap(result: IngestResult, exchange: Exchange, project: ProjectPolicy, spent: int) -> IngestResult:
+def _apply_cap(
+    result: IngestResult, exchange: Exchange, project: ProjectPolicy, spent: int, earlier_turns: Sequence[EarlierTurn] = ()
+) -> IngestResult:
     """Add the session's cap, and whether the rest of it is too small for the cheapest first call. `spent` only grows."""
     if project.cap is None or not result.sampled:
         return result
@@ -399,6 +401,6 @@ def _apply_cap(result: IngestResult, exchange: Exchange, project: ProjectPolicy,
     capped = (
         price is not None
         and min_budget(tier2_bound(exchange, project), price) > remaining
-        and min_budget(tier2_question(exchange, project), price) > remaining
+        and min_budget(tier2_question(exchange, project, earlier_turns), price) > remaining
     )
     return replace(result, capped=capped, spent_usd=usd_of(spent), cap_usd=usd_of(project.cap))

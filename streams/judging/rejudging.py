@@ -14,24 +14,27 @@ In both cases the request is a record, so that a replay judges the exchange agai
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.cost import max_cost, usd_of
 from audit.diagnosis.duplicate_rules import is_read
-from audit.exchanges.prompts import thinking_question, tier2_question
+from audit.exchanges.context import RememberedTurn, remember
+from audit.exchanges.prompts import ExchangeQuestions
 from audit.exchanges.questions import add_earlier_judgements, estimate
 from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.lazy import duckdb
-from schemas.records import Exchange, JudgingRequest
+from schemas.records import EarlierTurn, Exchange, JudgingRequest
 from streams.judging.judged_stages import Subject, judgement_reader
+from streams.stage_batches import session_key_of
 
 REQUEST_BATCH_SIZE = 200
 """Exchanges per query and per commit of requests."""
@@ -56,14 +59,15 @@ def list_unscored(
 def build_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime) -> list[JudgingRequest]:
     """Return a request for the next revision of the score of each exchange from `list_unscored`.
 
-    Each request carries the recorded judgements of its exchange, as many as fit into a record.
+    Each request carries the recorded judgements of its exchange, as many as fit into a record, and the earlier turns of its task.
     """
     by_subject = {(row["connection"], row["exchange_id"]): row for row in rows}
     recorded = judgement_reader(store)(list(by_subject))
+    turns = read_earlier_turns(store, list(by_subject))
     requests: list[JudgingRequest] = []
     for exchange in read_exchanges(store, rows):
         subject = exchange.connection, exchange.exchange_id
-        request = _build_request(exchange, by_subject[subject], now)
+        request = _build_request(exchange, by_subject[subject], now, turns.get(subject, ()))
         requests.append(add_earlier_judgements(request, recorded.get(subject, ())))
     return requests
 
@@ -90,8 +94,23 @@ class BulkEstimate:
     """Exchanges whose judge has no known price; the costs leave them out."""
 
 
-def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate:
-    """Estimate the calls and costs of judging the exchanges again."""
+def read_earlier_turns(store: Store, subjects: Sequence[Subject]) -> dict[Subject, tuple[EarlierTurn, ...]]:
+    """Return the earlier turns that the newest task of each exchange carries; exchanges without a task are left out."""
+    if not subjects:
+        return {}
+    with contextlib.closing(store.cursor()) as cursor:
+        rows = query_rows(cursor, "earlier_turns", {"exchanges": _exchange_keys(subjects)})
+    return {(row["connection"], row["exchange_id"]): convert(row["earlier_turns"], tuple[EarlierTurn, ...]) for row in rows}
+
+
+def estimate_bulk(
+    exchanges: Iterator[Exchange], policy: Policy, turns: Mapping[Subject, tuple[EarlierTurn, ...]] | None = None
+) -> BulkEstimate:
+    """Estimate the calls and costs of judging the exchanges again.
+
+    `turns` are the earlier turns of exchanges that have a task. If None, they are taken from the exchanges of the same session before.
+    """
+    remembered: dict[str, tuple[RememberedTurn, ...]] = {}
     count = 0
     calls = 0
     unpriced = 0
@@ -99,9 +118,17 @@ def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate
     at_most = 0
     for exchange in exchanges:
         project = policy.for_project(exchange.project)
-        questions = [tier2_question(exchange, project)]
+        context = project.settings.context
+        if turns is None:
+            key = session_key_of(exchange)
+            earlier_turns = tuple(remembered_turn.turn for remembered_turn in remembered.get(key, ()))
+            remembered[key] = remember(remembered.get(key, ()), exchange, 0, kept=context.turns, settings=context)
+        else:
+            earlier_turns = turns.get(_subject_of(exchange), ())
+        asked = ExchangeQuestions(exchange, project, earlier_turns=earlier_turns)
+        questions = [asked.tier2()]
         if exchange.agent_thinking and project.settings.thinking_block_analysis:
-            questions.append(thinking_question(exchange, project))
+            questions.append(asked.thinking())
         prices = [project.price_of(question.model) for question in questions]
         if None in prices:
             unpriced += 1
@@ -156,7 +183,9 @@ def revise(
             if previous is not None and _differs(previous, exchange) and may_revise(previous):
                 changed.append(exchange)
         decisions = _read_decisions(cursor, changed)
-    recorded = judgement_reader(store)([_subject_of(exchange) for exchange in changed])
+    changed_subjects = [_subject_of(exchange) for exchange in changed]
+    recorded = judgement_reader(store)(changed_subjects)
+    turns = read_earlier_turns(store, changed_subjects)
     changed_ids = {id(exchange) for exchange in changed}
     revisions = Revisions()
     for exchange in exchanges:
@@ -176,7 +205,8 @@ def revise(
             exchange, revision=previous.revision + 1, occurred_at=previous.occurred_at, session_id=previous.session_id
         )
         if decision is not None and not revision.withdrawn:
-            revisions.records.append(add_earlier_judgements(_build_request(revision, decision, now), recorded.get(subject, ())))
+            request = _build_request(revision, decision, now, turns.get(subject, ()))
+            revisions.records.append(add_earlier_judgements(request, recorded.get(subject, ())))
         revisions.records.append(revision)
         revisions.revised += 1
     return revisions
@@ -220,7 +250,9 @@ def _exchange_keys(subjects: Sequence[Subject]) -> list[dict[str, str]]:
     return [{"connection": connection, "exchange_id": exchange_id} for connection, exchange_id in subjects]
 
 
-def _build_request(exchange: Exchange, decision: dict[str, Any], now: datetime) -> JudgingRequest:
+def _build_request(
+    exchange: Exchange, decision: dict[str, Any], now: datetime, earlier_turns: tuple[EarlierTurn, ...]
+) -> JudgingRequest:
     return JudgingRequest(
         connection=exchange.connection,
         project=exchange.project,
@@ -232,4 +264,5 @@ def _build_request(exchange: Exchange, decision: dict[str, Any], now: datetime) 
         sampling_reason=decision["sampling_reason"],
         sampling_probability=decision["sampling_probability"] or 0.0,
         ingested_at=now,
+        earlier_turns=earlier_turns,
     )

@@ -202,6 +202,7 @@ def _repeat_task(record: ScoringTask, at: datetime) -> JudgingRequest:
         sampling_probability=record.sampling_probability,
         ingested_at=at,
         earlier_judgements=record.earlier_judgements,
+        earlier_turns=record.earlier_turns,
     )
 
 

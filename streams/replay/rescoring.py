@@ -19,7 +19,7 @@ import msgspec
 
 from audit.cost import Ledger, max_cost
 from audit.exchanges.cascade import INVALID, drive, questions_about
-from audit.exchanges.prompts import TIER3, tier3_question
+from audit.exchanges.prompts import TIER3, ExchangeQuestions
 from audit.exchanges.questions import Question, Reply, charged, estimate, recorded_reply
 from audit.policy import Policy
 from audit.redaction import Redactor
@@ -197,7 +197,8 @@ class Rescoring:
         if not judgements:
             return []
         exchange = decode_exchange(task.exchange)
-        fingerprints = {question.fingerprint for question in questions_about(exchange, self._policy.for_project(task.project))}
+        questions = questions_about(exchange, self._policy.for_project(task.project), task.earlier_turns)
+        fingerprints = {question.fingerprint for question in questions}
         return [
             judgement
             for judgement in judgements
@@ -304,7 +305,8 @@ class Estimator:
         if self._asks and purposes and (score.tier3_state, score.tier3_reason) == INVALID and TIER3 not in purposes:
             self._estimate.open += 1
             project = self._policy.for_project(task.project)
-            question = tier3_question(decode_exchange(task.exchange), project, project.methodology.tier3)
+            questions_of_task = ExchangeQuestions(decode_exchange(task.exchange), project, earlier_turns=task.earlier_turns)
+            question = questions_of_task.tier3(project.methodology.tier3)
             self._add_upper_bound(question, judging_task)
 
     def _count_call(self, question: Question, judging_task: JudgingTask) -> None:

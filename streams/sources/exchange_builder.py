@@ -9,14 +9,38 @@ from typing import NamedTuple
 
 import msgspec
 
+from audit.exchanges.context import bound_calls, tool_call
 from schemas.errors import BoundsError
-from schemas.records import Exchange, Label, Redaction
+from schemas.records import Exchange, Label, Redaction, ToolCall
 from streams.sources.openclaw.text import Unwrapped, answer_tags, cut_bytes, question_tags, unwrap
 
 MAX_TEXT_BYTES = 200_000
 """Maximum size of each text of an exchange. An exchange has four texts and must fit into one Kafka message."""
 Redact = Callable[[str], tuple[str, Counter[str]]]
 """Returns a text without its secrets, and the number of secrets by kind."""
+
+
+MAX_CALL_TEXT = 200_000
+"""Maximum characters of a text of a tool call that are searched for secrets; far more than is kept of it."""
+
+
+class DraftCall(NamedTuple):
+    """A tool call as its source has it. Texts that the source does not record are None."""
+
+    name: str
+    arguments: str | None
+    result: str | None
+    outcome: str
+    """ok, error or unanswered."""
+
+    def texts(self) -> list[str]:
+        """Return the texts that may contain secrets. Of a very long text, which is cut later anyway, only the ends are left."""
+        return [self.name, *(shorten_call_text(text) for text in (self.arguments, self.result) if text is not None)]
+
+
+def shorten_call_text(text: str) -> str:
+    """Return a text of a tool call; of a very long one its head and its tail."""
+    return text if len(text) <= MAX_CALL_TEXT else f"{text[: MAX_CALL_TEXT // 2]} […] {text[-MAX_CALL_TEXT // 2 :]}"
 
 
 class ExchangeDraft(msgspec.Struct, frozen=True):
@@ -38,6 +62,7 @@ class ExchangeDraft(msgspec.Struct, frozen=True):
     multi_user: bool = False
     tags: frozenset[str] = frozenset()
     labels: tuple[Label, ...] = ()
+    tool_calls: tuple[DraftCall, ...] = ()
 
 
 class RedactedTexts(NamedTuple):
@@ -49,6 +74,8 @@ class RedactedTexts(NamedTuple):
     agent: str | None
     model: str | None
     multi_user: bool
+    tool_calls: tuple[ToolCall, ...]
+    omitted_tool_calls: int
 
 
 def _derive_tags(question: str, answer: str) -> set[str]:
@@ -87,7 +114,19 @@ def build_exchange(draft: ExchangeDraft, settings: ExchangeSettings, digest: Cal
     def clean_name(name: str | None) -> str | None:
         return None if name is None else settings.redact(name)[0]
 
+    def clean_call_text(text: str | None) -> str | None:
+        # The source's events count the secrets of calls.
+        return None if text is None else settings.redact(shorten_call_text(text))[0]
+
     unwrapped, is_group = settings.unwrap(draft.question)
+    calls, omitted_calls = bound_calls(
+        [
+            tool_call(
+                settings.redact(call.name)[0], clean_call_text(call.arguments), clean_call_text(call.result), call.outcome
+            )
+            for call in draft.tool_calls
+        ]
+    )
     texts = RedactedTexts(
         question=clean_text(unwrapped),
         answer=clean_text(draft.answer),
@@ -95,12 +134,17 @@ def build_exchange(draft: ExchangeDraft, settings: ExchangeSettings, digest: Cal
         agent=clean_name(draft.agent),
         model=clean_name(draft.model),
         multi_user=draft.multi_user or is_group,
+        tool_calls=calls,
+        omitted_tool_calls=omitted_calls,
     )
     raw_question = None
     if unwrapped != draft.question:
         # The raw text repeats the message, so its secrets are not counted again.
         raw_question = cut_bytes(settings.redact(draft.question)[0], MAX_TEXT_BYTES)
-    _check_total((texts.question, texts.answer, texts.thinking or "", raw_question or ""), settings.max_total_bytes)
+    call_texts = [text for call in calls for text in (call.name, call.arguments, call.result) if text]
+    _check_total(
+        (texts.question, texts.answer, texts.thinking or "", raw_question or "", *call_texts), settings.max_total_bytes
+    )
     return Exchange(
         exchange_id=draft.exchange_id,
         connection=settings.connection,
@@ -124,6 +168,8 @@ def build_exchange(draft: ExchangeDraft, settings: ExchangeSettings, digest: Cal
         redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(secret_counts.items())),
         content_digest=digest(texts),
         labels=draft.labels,
+        tool_calls=calls,
+        omitted_tool_calls=omitted_calls,
     )
 
 

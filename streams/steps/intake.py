@@ -4,6 +4,7 @@
    When the session closes, its last turns become tasks with the next revision, even if they were not sampled before, except for its
    first turns. An exchange that a person asked to judge again also becomes a task. A later revision of an exchange comes with a request
    that scores it, with the turn and the sampling of the first revision. It does not count as another turn.
+   The session's state also has excerpts of its newest turns, and each task has those before its exchange.
 2. Tasks and states hold exchanges in encoded form: with the original bytes, if the batch has them.
 """
 
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from audit.exchanges.context import RememberedTurn, remember, replace_turn, turns_before
 from audit.exchanges.outcomes import NOT_SAMPLED, RULE_VERSION, Sampled, structural_score
 from audit.exchanges.sampling import (
     LAST_TURNS,
@@ -52,6 +54,7 @@ class IntakeState(msgspec.Struct, array_like=True):
 
     sampling: SamplingState = SamplingState()
     next_offset: int = 0
+    turns: tuple[RememberedTurn, ...] = ()
 
 
 class IntakeStep:
@@ -87,9 +90,11 @@ class IntakeStep:
             yield self._score_again(session, record, policy)
         elif record.withdrawn:
             session.sampling = drop_deferred(session.sampling, record.exchange_id)
+            session.turns = tuple(turn for turn in session.turns if turn.exchange_id != record.exchange_id)
         elif record.revision:
             # The request that follows scores it, by the decision on the first revision.
             session.sampling = replace_deferred(session.sampling, record.exchange_id, encoded or encode(record))
+            session.turns = replace_turn(session.turns, record, policy.settings.context)
         else:
             yield self._decide(session, Arrival.of(record, encoded or encode(record), policy), policy)
 
@@ -98,9 +103,13 @@ class IntakeStep:
         exchange = arrival.exchange
         session_key = session_key_of(exchange)
         candidate = Candidate.of(exchange, session=session_key, tier1_flags=arrival.tier1.flags, record=arrival.encoded)
-        decision, session.sampling = decide(session.sampling, candidate, policy.settings.sampling)
+        sampling, context = policy.settings.sampling, policy.settings.context
+        decision, session.sampling = decide(session.sampling, candidate, sampling)
+        # When the session closes, its last turns are judged, each with the turns before it.
+        kept = sampling.always_score_last + context.turns + 1
+        session.turns = remember(session.turns, exchange, decision.turn, kept=kept, settings=context)
         if decision.sampled:
-            return "scoring-tasks", _scoring_task(arrival, policy, decision, revision=0)
+            return "scoring-tasks", _scoring_task(arrival, policy, decision, session, revision=0)
         return "scores", _unsampled_score(arrival, policy, decision, revision=0)
 
     def _score_again(self, session: IntakeState, request: JudgingRequest, policy: ProjectPolicy) -> tuple[str, Record]:
@@ -114,8 +123,11 @@ class IntakeStep:
         decision, revision, session.sampling = decide_again(session.sampling, request.exchange_id, requested, request.revision)
         arrival = Arrival.of(decode_exchange(request.exchange), request.exchange, policy)
         if decision.sampled:
-            task = _scoring_task(arrival, policy, decision, revision=revision)
-            return "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=request.earlier_judgements)
+            task = _scoring_task(arrival, policy, decision, session, revision=revision)
+            turns = request.earlier_turns or task.earlier_turns
+            return "scoring-tasks", msgspec.structs.replace(
+                task, earlier_judgements=request.earlier_judgements, earlier_turns=turns
+            )
         return "scores", _unsampled_score(arrival, policy, decision, revision=revision)
 
     def _close(self, session: IntakeState, policy: ProjectPolicy) -> Iterator[tuple[str, Record]]:
@@ -124,7 +136,8 @@ class IntakeStep:
         for turn in deferred:
             decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)
             arrival = Arrival.of(decode_exchange(turn.record), turn.record, policy)
-            yield "scoring-tasks", _scoring_task(arrival, policy, decision, revision=turn.revision)
+            yield "scoring-tasks", _scoring_task(arrival, policy, decision, session, revision=turn.revision)
+        session.turns = session.turns[max(0, len(session.turns) - policy.settings.context.turns) :]
 
 
 def _unsampled_score(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
@@ -133,8 +146,10 @@ def _unsampled_score(arrival: Arrival, policy: ProjectPolicy, decision: Decision
     return structural_score(sampled, arrival.exchange, policy, NOT_SAMPLED)
 
 
-def _scoring_task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> ScoringTask:
-    """Return the task for an exchange."""
+def _scoring_task(
+    arrival: Arrival, policy: ProjectPolicy, decision: Decision, session: IntakeState, *, revision: int
+) -> ScoringTask:
+    """Return the task for an exchange, with the turns before it that the session's state has."""
     exchange = arrival.exchange
     return ScoringTask(
         connection=exchange.connection,
@@ -151,4 +166,5 @@ def _scoring_task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *
         methodology=policy.methodology.name,
         rule_version=RULE_VERSION,
         policy_digest=policy.digest,
+        earlier_turns=turns_before(session.turns, exchange.exchange_id, policy.settings.context.turns),
     )

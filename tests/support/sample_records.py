@@ -13,7 +13,7 @@ from support import builders as build
 from schemas import records
 from schemas.bounds import EARLIEST, LATEST
 from schemas.codec.single_object import encode
-from schemas.contract import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule, rules_of, times_of
+from schemas.contract import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule, ToolCalls, rules_of, times_of
 from schemas.records import Record
 from schemas.registry import Json, schema_of
 
@@ -39,6 +39,7 @@ LAWFUL: dict[type[Rule], Any] = {
     Between: 1,
     JsonObject: "{}",
     Labels: (),
+    ToolCalls: (),
 }
 """Of each kind of rule a value that keeps it."""
 CARRIERS = {"Anchor", "JudgingRequest"}

@@ -39,6 +39,7 @@ _GATES = {
     "early_turn": f"One of the first {cascade.EARLY_TURNS} turns.",
     sampling.FIRST_TURNS: "Sampled as one of the first turns.",
     sampling.LAST_TURNS: "Sampled as one of the last turns.",
+    sampling.TOOL_TROUBLE: "A tool call failed, was repeated or has no answer.",
     sampling.DISAGREEMENT_REASON: "The agent pushes back.",
 }
 _REASONS = {

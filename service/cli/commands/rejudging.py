@@ -43,7 +43,14 @@ from service.setup.server_link import RejudgeResult
 from service.setup.workspace import Workspace, open_workspace
 from service.text.formats import counted, plain
 from streams.engine.engine import Engine
-from streams.judging.rejudging import BulkEstimate, estimate_bulk, list_unscored, read_exchanges, unaudited_projects
+from streams.judging.rejudging import (
+    BulkEstimate,
+    estimate_bulk,
+    list_unscored,
+    read_earlier_turns,
+    read_exchanges,
+    unaudited_projects,
+)
 
 PROGRESS_INTERVAL = 0.5
 """Seconds between two reports of progress."""
@@ -100,7 +107,8 @@ def judge_unscored(
     """
     workspace.runner.run()
     rows = list_unscored(workspace.store, project, reason, limit, without=unaudited_projects(workspace.policy))
-    bulk = estimate_bulk(read_exchanges(workspace.store, rows), workspace.policy)
+    turns = read_earlier_turns(workspace.store, [(row["connection"], row["exchange_id"]) for row in rows])
+    bulk = estimate_bulk(read_exchanges(workspace.store, rows), workspace.policy, turns)
     estimate = RejudgeEstimate(bulk, _count_not_asked(rows, workspace.policy))
     if as_json and dry_run:
         print_json(estimate.document())

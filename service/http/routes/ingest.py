@@ -18,6 +18,7 @@ from fastapi import APIRouter, Response
 from pydantic import ValidationError
 
 from analytics.identity.duplicate_matching import find_contradictions
+from audit.exchanges.context import OK, UNANSWERED
 from audit.exchanges.labels import labels_json, read_labels
 from audit.fingerprints import canonical_json, digest
 from audit.redaction import Redactor
@@ -44,7 +45,7 @@ from service.write.outcomes import (
 )
 from streams.engine.record_intake import QUEUED, IngestResult, RecordIntake
 from streams.log.log import WRITTEN
-from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, RedactedTexts, build_exchange
+from streams.sources.exchange_builder import DraftCall, ExchangeDraft, ExchangeSettings, RedactedTexts, build_exchange
 from streams.sources.openclaw.text import unwrap
 from streams.sources.openclaw.tree import outcome_of
 
@@ -135,6 +136,7 @@ def _texts_to_redact(body: IngestBody, unwrapped_question: str) -> list[str]:
     answer = body.exchange.agent_response
     texts = [question, answer.content, answer.thinking or ""]
     texts += [name for name in (answer.model, answer.stop_reason, body.agent) if name]
+    texts += [text for call in _draft_calls(body) for text in call.texts()]
     return texts if unwrapped_question == question else [unwrapped_question, *texts]
 
 
@@ -158,6 +160,19 @@ def _draft_exchange(body: IngestBody, labels: tuple[Label, ...]) -> ExchangeDraf
         stop_reason=answer.stop_reason,
         multi_user=body.multi_user,
         labels=labels,
+        tool_calls=_draft_calls(body),
+    )
+
+
+def _draft_calls(body: IngestBody) -> tuple[DraftCall, ...]:
+    return tuple(
+        DraftCall(
+            name=call.name,
+            arguments=call.arguments,
+            result=call.result,
+            outcome=call.outcome or (UNANSWERED if call.result is None else OK),
+        )
+        for call in body.exchange.tool_calls
     )
 
 
@@ -191,7 +206,10 @@ def _digest_content(body: IngestBody, labels: tuple[Label, ...], redacted: Redac
     if answer.stop_reason is not None:
         content.append(answer.stop_reason)
     if labels:
-        return digest(canonical_json([*content, labels_json(labels)]))
+        content.append(labels_json(labels))
+    if redacted.tool_calls:
+        calls = [[call.name, call.arguments, call.result, call.outcome] for call in redacted.tool_calls]
+        content.append({"tool_calls": calls, "omitted": redacted.omitted_tool_calls})
     return digest(canonical_json(content))
 
 

@@ -255,7 +255,8 @@ def _build_exchange_record(traced: TracedExchange, span: Span, now: datetime) ->
     settings = ExchangeSettings(span.connection, span.project, now, _count_secrets, unwrap=_keep_wrapped)
 
     def identify(clean: RedactedTexts) -> str:
-        return digest(canonical_json([*clean, draft.session_id, draft.at.isoformat(), traced.labels]))
+        texts = [clean.question, clean.answer, clean.thinking, clean.agent, clean.model, clean.multi_user]
+        return digest(canonical_json([*texts, draft.session_id, draft.at.isoformat(), traced.labels]))
 
     return build_exchange(draft, settings, identify)
 

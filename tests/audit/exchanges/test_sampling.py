@@ -26,8 +26,10 @@ from audit.exchanges.sampling import (
     routine_start,
 )
 from audit.policy import Sampling
+from schemas.records import ToolCall
 
-UNREMARKABLE: dict[str, Any] = {"agent_response": "Done.", "output_tokens": 10, "tier1_flags": ()}
+UNREMARKABLE: dict[str, Any] = {"agent_response": "Done.", "output_tokens": 10, "tier1_flags": (), "tool_calls": ()}
+FAILED_CALL = (ToolCall(name="deploy", arguments="{}", result="timeout", outcome="error"),)
 DEFAULT_POLICY = Sampling()
 MAX_CHI_SQUARE = 30
 """About p = 0.0004 for ten starts, the largest number tested."""
@@ -48,6 +50,7 @@ fact_sets = st.fixed_dictionaries(
         "agent_response": st.sampled_from(["Done.", "I disagree."]),
         "output_tokens": st.sampled_from([None, 0, 500, 501]),
         "tier1_flags": st.sampled_from([(), (), ("silent_refusal",)]),
+        "tool_calls": st.sampled_from([(), (), FAILED_CALL]),
     }
 )
 streams = st.lists(fact_sets, max_size=25)
@@ -82,6 +85,9 @@ def decide_all(stream: list[dict[str, Any]], policy: Sampling, state: SamplingSt
         (5, {"tier1_flags": ("a",)}, {}, "first_turns", 1.0),
         (0, {}, {}, "first_turns", 1.0),
         (7, {"tier1_flags": ("a",), "agent_response": "I disagree"}, {}, "tier1_flags", 1.0),
+        (7, {"tier1_flags": ("a",), "tool_calls": FAILED_CALL}, {}, "tier1_flags", 1.0),
+        (7, {"agent_response": "I disagree", "tool_calls": FAILED_CALL}, {}, "tool_trouble", 1.0),
+        (7, {"tool_calls": FAILED_CALL}, {"always_score_tool_trouble": False}, "sampling_skip", None),
         (7, {"agent_response": "I disagree", "output_tokens": 501}, {}, "disagreement", 1.0),
         (7, {"agent_response": "I disagree"}, {"always_score_disagreement": False}, "sampling_skip", None),
         (9, {"output_tokens": 501}, {}, "long_response", 1.0),

@@ -12,10 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import builders as build
 
-from schemas.bounds import MAX_COUNT, MAX_DEPTH, MAX_ID, MAX_MADE_ID, OUTCOMES
+from schemas.bounds import (
+    MAX_COUNT,
+    MAX_DEPTH,
+    MAX_ID,
+    MAX_MADE_ID,
+    MAX_TOOL_CALLS,
+    MAX_TOOL_TEXT_BYTES,
+    OUTCOMES,
+    TOOL_OUTCOMES,
+)
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
-from schemas.contract import Between, Identifier, JsonObject, Named, OneOf, Rule, breaches, check_record, rules_of
+from schemas.contract import Between, Identifier, JsonObject, Named, OneOf, Rule, ToolCalls, breaches, check_record, rules_of
 from schemas.errors import BoundsError
 from schemas.records import Anchor, Exchange, Heartbeat, JudgingRequest, Record, Review
 from schemas.registry import schema_of, topics
@@ -73,6 +82,24 @@ JSONS = st.one_of(
     ),
 )
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([-1, 0, 1, 5, 6, MAX_COUNT, MAX_COUNT + 1])
+CALL_TEXTS = st.none() | st.sampled_from(["", "x" * MAX_TOOL_TEXT_BYTES, "é" * (MAX_TOOL_TEXT_BYTES // 2) + "a"])
+TOOL_CALLS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "name": st.just("search") | TEXTS,
+            "arguments": CALL_TEXTS,
+            "result": CALL_TEXTS,
+            "outcome": st.sampled_from(TOOL_OUTCOMES) | TEXTS,
+        }
+    ),
+    max_size=2,
+) | st.sampled_from(
+    [
+        [{"name": "search", "arguments": None, "result": None, "outcome": "ok"}] * count
+        for count in (MAX_TOOL_CALLS, MAX_TOOL_CALLS + 1)
+    ]
+)
+CALLS_TYPE = pl.List(pl.Struct(dict.fromkeys(("name", "arguments", "result", "outcome"), pl.String)))
 KINDS: list[tuple[Rule, st.SearchStrategy[Any], Any]] = [
     (Named(), TEXTS, pl.String),
     (Named(optional=True), TEXTS, pl.String),
@@ -80,6 +107,7 @@ KINDS: list[tuple[Rule, st.SearchStrategy[Any], Any]] = [
     (Identifier(optional=True), TEXTS, pl.String),
     (OneOf(OUTCOMES), TEXTS, pl.String),
     (JsonObject(), JSONS, pl.String),
+    (ToolCalls(), TOOL_CALLS, CALLS_TYPE),
     (Between(0, MAX_COUNT), NUMBERS, pl.Int64),
     (Between(1, 5), NUMBERS, pl.Int64),
 ]

@@ -1,7 +1,7 @@
 """Reading a judge's prompt back: the materials of an exchange, a schema in the text, or the run of an evaluation.
 
 1. A material is three lines: `<name boundary>`, the text as a JSON string, `</name boundary>`. The text is one line, so nothing in it
-   can be taken for a mark.
+   can be taken for a mark. Tool calls and earlier turns are a JSON array instead, which the simulated judge does not weigh.
 2. The subject view of an evaluation is one JSON document of three parts. Texts of the audited agent are objects in it whose one member
    begins with `untrusted-`; here they are texts again. Missing parts, and parts of another shape, count as empty: the simulated judge
    answers any view.
@@ -39,26 +39,27 @@ def read_prompt(instructions: str, content: str) -> Prompt:
     lines = content.split("\n")  # not splitlines: JSON lets other separators stand in a text
     index = 0
     while index < len(lines):
-        text = _material(lines[index : index + 3])
-        if text is None:
+        material = _material(lines[index : index + 3])
+        if material is None:
             other_lines.append(lines[index])
             index += 1
-        else:
-            materials[lines[index][1:].partition(" ")[0]] = text
-            index += 3
+            continue
+        if isinstance(material, str):
+            materials[lines[index][1:].partition(" ")[0]] = material
+        index += 3
     schemas = (schema for text in (instructions, "\n".join(other_lines)) for schema in _schemas(text))
     return Prompt(materials, next(schemas, None))
 
 
-def _material(lines: list[str]) -> str | None:
-    """Return the text of a material that begins with the first of three lines; None without one."""
+def _material(lines: list[str]) -> str | list[Any] | None:
+    """Return the text or the array of a material that begins with the first of three lines; None without one."""
     if len(lines) < 3 or not _MARK.matches(lines[0]) or lines[2] != f"</{lines[0][1:]}":
         return None
     try:
-        text = json.loads(lines[1])
+        value = json.loads(lines[1])
     except (ValueError, RecursionError):
         return None
-    return text if isinstance(text, str) else None
+    return value if isinstance(value, str | list) else None
 
 
 def _schemas(text: str) -> Iterator[dict[str, Any]]:

@@ -345,3 +345,63 @@ def test_a_contradicting_project_of_an_event_batch_is_reported(call: Call, token
     answer = call("POST", "/api/audit/events", tokens.ops, json=body | {"project": "web"}).json()
     assert answer["project"] == "ops"
     assert answer["note"].startswith("the project in the body is ignored")
+
+
+def test_tool_calls_are_kept_as_excerpts_without_secrets(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
+    """The judge compares the answer with what the tools returned, and a token in their output must not reach it."""
+    calls = [
+        {"name": "read_file", "arguments": {"path": "a.txt"}, "result": f"api_key={'k9' * 20}", "outcome": "error"},
+        {"name": "search", "arguments": "owls", "result": ["x" * 5_000]},
+        {"name": "deploy"},
+    ]
+    body = exchange_body(7)
+    body["exchange"]["tool_calls"] = calls
+    assert call("POST", INGEST, tokens.ops, json=body).json()["reason"] == "tool_trouble"
+    [(kept, omitted)] = stored(store, "tool_calls, omitted_tool_calls")
+    assert omitted == 0
+    assert [(one["name"], one["arguments"], one["outcome"]) for one in kept] == [
+        ("read_file", '{"path":"a.txt"}', "error"),
+        ("search", "owls", "ok"),
+        ("deploy", None, "unanswered"),
+    ]
+    assert "[SECRET:" in kept[0]["result"]
+    assert "k9k9" not in str(kept)
+    assert "characters left out" in kept[1]["result"]
+    assert kept[2]["result"] is None
+
+
+def test_other_tool_calls_under_an_id_are_a_conflict(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """The judge judged what the calls show, so they are a part of the content."""
+    body = exchange_body()
+    body["exchange"]["tool_calls"] = [{"name": "search", "result": "1 hit"}]
+    assert call("POST", INGEST, tokens.ops, json=body).status_code == 201
+    assert call("POST", INGEST, tokens.ops, json=body).status_code == 200
+    body["exchange"]["tool_calls"] = [{"name": "search", "result": "2 hits"}]
+    assert call("POST", INGEST, tokens.ops, json=body).status_code == 409
+
+
+def test_of_many_tool_calls_the_number_left_out_is_kept(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
+    """An agent that works for an hour makes hundreds of calls."""
+    body = exchange_body()
+    body["exchange"]["tool_calls"] = [{"name": "page", "arguments": f"{page}", "result": "ok"} for page in range(100)]
+    assert call("POST", INGEST, tokens.ops, json=body).status_code == 201
+    [(kept, omitted)] = stored(store, "tool_calls, omitted_tool_calls")
+    assert len(kept) + omitted == 100
+    assert kept[-1]["arguments"] == "99"
+
+
+def test_a_task_carries_the_turns_before_its_exchange(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
+    """An answer of "Yes." is right or wrong only with the turn before."""
+    for turn in (1, 2, 3, 4):
+        body = exchange_body(turn)
+        body["exchange"]["user_message"]["content"] = f"Question {turn}?"
+        assert call("POST", INGEST, tokens.ops, json=body).status_code == 201
+    rows = store.cursor().execute("SELECT turn_number, earlier_turns FROM log.scoring_tasks ORDER BY turn_number").fetchall()
+    messages = {turn: [one["user_message"] for one in turns] for turn, turns in rows}
+    assert messages == {1: [], 2: ["Question 1?"], 3: ["Question 1?", "Question 2?"], 4: ["Question 2?", "Question 3?"]}
