@@ -47,6 +47,8 @@ class JudgeSettings(PolicyModel):
     """Price of its models, 0 for a server of your own. The default is the listed price of each model."""
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     """How much a reasoning model thinks before it answers; null leaves it to the model."""
+    batches: bool = True
+    """Whether the server has the batch API of its maker: Message Batches or OpenAI's Batch API. Bedrock and Vertex AI have neither."""
 
     @model_validator(mode="after")
     def _check_cloud(self) -> Self:
@@ -61,11 +63,13 @@ _FREE = ModelPrice(input=0, output=0, batch_input=0, batch_output=0)
 BUILT_IN: Mapping[str, JudgeSettings] = {
     "openai": JudgeSettings(api="chat", base_url="https://api.openai.com/v1", key_env="OPENAI_API_KEY"),
     "gemini": JudgeSettings(
-        api="chat", base_url="https://generativelanguage.googleapis.com/v1beta/openai", key_env="GEMINI_API_KEY"
+        api="chat", base_url="https://generativelanguage.googleapis.com/v1beta/openai", key_env="GEMINI_API_KEY", batches=False
     ),
-    "openrouter": JudgeSettings(api="chat", base_url="https://openrouter.ai/api/v1", key_env="OPENROUTER_API_KEY"),
-    "ollama": JudgeSettings(api="chat", base_url="http://127.0.0.1:11434/v1", price=_FREE),
-    "vllm": JudgeSettings(api="chat", base_url="http://127.0.0.1:8000/v1", price=_FREE),
+    "openrouter": JudgeSettings(
+        api="chat", base_url="https://openrouter.ai/api/v1", key_env="OPENROUTER_API_KEY", batches=False
+    ),
+    "ollama": JudgeSettings(api="chat", base_url="http://127.0.0.1:11434/v1", price=_FREE, batches=False),
+    "vllm": JudgeSettings(api="chat", base_url="http://127.0.0.1:8000/v1", price=_FREE, batches=False),
 }
 """Judges that need no entry in the policy; an entry of the same name replaces one."""
 _ANTHROPIC = "anthropic"
@@ -86,6 +90,11 @@ class ResolvedJudge:
     """None for the environment's judge."""
     price: ModelPrice | None
     """None if unknown."""
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether its server has a batch API."""
+        return self.settings is None or (self.settings.batches and self.settings.api not in CLOUDS)
 
 
 def resolve_judge(name: str, judges: Mapping[str, JudgeSettings], prices: Mapping[str, ListedPrice]) -> ResolvedJudge:

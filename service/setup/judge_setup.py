@@ -18,6 +18,9 @@ from service.text.links import LOOPBACK_NAMES
 from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, Judge, ModelTraits, credentials
 
 if TYPE_CHECKING:
+    from streams.judges.batch_api import BatchCalls
+    from streams.judges.batch_judge import BatchJudge
+    from streams.judges.batch_plans import BatchJournal
     from streams.judges.live import LiveJudge
     from streams.judges.routing import RoutedJudge
 
@@ -30,8 +33,8 @@ _CLAUDE = "claude"
 def check_judges_configured(plans: Iterable[Plan], policy: Policy, address: str) -> None:
     """Raise a SettingsError for a judge that could never be called.
 
-    Anthropic's own address serves only its own models, a model without a price is not called under a cap, and only the judge of the
-    environment has batches. `address` has the addresses of the open judges, empty if unknown.
+    Anthropic's own address serves only its own models, a model without a price is not called under a cap, and some servers have no
+    batches. `address` has the addresses of the open judges, empty if unknown.
     """
     for plan in plans:
         if plan.judge.type == "recorded":
@@ -54,11 +57,11 @@ def check_judges_configured(plans: Iterable[Plan], policy: Policy, address: str)
 
 
 def refuse_batches(judges: Iterable[ResolvedJudge]) -> None:
-    """Raise a SettingsError for a judge without batches: they are sent to the address of the environment, with its key."""
+    """Raise a SettingsError for a judge whose server has no batch API."""
     for judge in judges:
-        if judge.judge_id != ENVIRONMENT:
+        if not judge.has_batches:
             raise SettingsError(
-                f"the judge {judge.name} has no batches: only the judge of ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL has them",
+                f"the judge {judge.name} has no batches: judges.{judge.judge_id} is of a cloud, or its batches are false",
                 hint="Ask it by single calls: --judge live for a replay, type: llm_probe in a profile.",
             )
 
@@ -173,14 +176,12 @@ def _route_questions(settings: Settings, policy: Policy, environ: Mapping[str, s
     from streams.judges.routing import RoutedJudge  # noqa: PLC0415 - the same
 
     def open_one(judge: ResolvedJudge) -> LiveJudge:
-        endpoint = _find_endpoint(judge, policy, environ)
-        if endpoint.missing_variable and judge.settings is not None:
-            raise SettingsError(f"the judge {judge.judge_id} has no key", hint=f"Set {endpoint.missing_variable}.")
+        endpoint = _require_key(judge, policy, environ)
         return open_live_judge(
             endpoint.key,
             endpoint.address or None,
             partial(traits_of, policy),
-            api="messages" if judge.settings is None else judge.settings.api,
+            api=_api_of(judge),
             setting=endpoint.setting,
             region=judge.settings.region if judge.settings else None,
             cloud_project=judge.settings.cloud_project if judge.settings else None,
@@ -189,6 +190,31 @@ def _route_questions(settings: Settings, policy: Policy, environ: Mapping[str, s
         )
 
     return RoutedJudge(policy.resolve_judge, open_one)
+
+
+def open_batches(policy: Policy, environ: Mapping[str, str], journal: BatchJournal) -> BatchJudge:
+    """Return the batch judge of a policy, over the batch API of each judge that is asked. The caller closes it."""
+    from streams.judges.batch_judge import BatchJudge, open_batch_calls  # noqa: PLC0415 - the client takes a second to load
+
+    def open_calls(name: str) -> BatchCalls:
+        judge = policy.resolve_judge(name)
+        refuse_batches([judge])
+        endpoint = _require_key(judge, policy, environ)
+        return open_batch_calls(endpoint.key, endpoint.address, api=_api_of(judge), setting=endpoint.setting)
+
+    return BatchJudge(open_calls, partial(traits_of, policy), journal)
+
+
+def _require_key(judge: ResolvedJudge, policy: Policy, environ: Mapping[str, str]) -> _Endpoint:
+    """Return the endpoint of a judge. Raises SettingsError if its key is not set."""
+    endpoint = _find_endpoint(judge, policy, environ)
+    if endpoint.missing_variable and judge.settings is not None:
+        raise SettingsError(f"the judge {judge.judge_id} has no key", hint=f"Set {endpoint.missing_variable}.")
+    return endpoint
+
+
+def _api_of(judge: ResolvedJudge) -> ApiName:
+    return "messages" if judge.settings is None else judge.settings.api
 
 
 def describe_judge(settings: Settings, policy: Policy, names: Iterable[str] | None = None) -> OpenedJudge:

@@ -17,7 +17,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,14 +28,14 @@ from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from audit.exchanges.questions import ANSWERED
 from schemas.errors import DriftlineError, InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest
-from service.setup.judge_setup import JUDGE_HINT, OpenedJudge, open_judge, traits_of
+from service.setup.judge_setup import JUDGE_HINT, OpenedJudge, open_batches, open_judge
 from service.setup.settings import Settings
 from service.setup.wiring import embedded_runner
 from service.setup.workspace import Workspace
 from service.text.answers import Answer
 from streams.engine.engine import Engine
 from streams.evaluations import Estimate, Prepared, is_batched
-from streams.judges.protocol import credentials
+from streams.judges.batch_plans import BatchJournal
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import EVALUATION
 from streams.judging.judging_partition import JudgeCalls
@@ -235,11 +234,10 @@ class _EvaluationRun:
         """Have batch judges answer their questions. Raises StoppedError on a stop, which cancels open batches."""
         # Imported late, because the API's client takes a second to load.
         from streams.evaluations import ask_in_batches  # noqa: PLC0415
-        from streams.judges.batch_judge import BatchJournal, open_batch_judge  # noqa: PLC0415
 
         workspace = self._workspace
         journal = BatchJournal(journal_of(self._settings.database))
-        judge = open_batch_judge(*credentials(os.environ), partial(traits_of, workspace.policy), journal)
+        judge = open_batches(workspace.policy, os.environ, journal)
         asking = ask_in_batches(
             workspace.store, workspace.policy, self._requests, judge, journal, now=workspace.now, note=self._batched.note
         )

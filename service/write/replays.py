@@ -13,7 +13,6 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,12 @@ from analytics.store.connection import IN_USE_HINT
 from audit.policy import Policy
 from schemas.errors import InputError, SettingsError, StoreError
 from service.read.known_projects import unknown_project
-from service.setup.judge_setup import JUDGE_HINT, NONE, OpenedJudge, describe_judge, open_judge, refuse_batches, traits_of
+from service.setup.judge_setup import JUDGE_HINT, NONE, OpenedJudge, describe_judge, open_batches, open_judge, refuse_batches
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import describe_lag, open_workspace, require_database, utc_now
-from streams.judges.protocol import credentials
+from streams.judges.batch_plans import BatchJournal
 from streams.replay.history import (
     PARQUET,
     TABLES,
@@ -117,11 +116,7 @@ class PartJob:
             opened = await open_judge(msgspec.structs.replace(self.settings, judge_concurrency=concurrency), policy, os.environ)
             judges["judge"] = opened.judge
         elif self.task is Task.REPLAY and self.plan.asking is JudgeMode.BATCH:
-            # Imported late, because the API's client takes a second to load.
-            from streams.judges.batch_judge import BatchJournal, open_batch_judge  # noqa: PLC0415
-
-            journal = BatchJournal(files.journal(number))
-            judges["batch_judge"] = open_batch_judge(*credentials(os.environ), partial(traits_of, policy), journal)
+            judges["batch_judge"] = open_batches(policy, os.environ, BatchJournal(files.journal(number)))
         try:
             yield judges
         finally:

@@ -1,14 +1,14 @@
-"""The batch judge: asks thousands of questions through the Message Batches API, at half the price, within a day.
+"""The batch judge: asks thousands of questions through the batch API of each judge, at half the price, within a day.
 
 A caller works in rounds, because each exchange's cascade asks its next question after the previous verdict:
 
-    judge = open_batch_judge(key, url, traits, BatchJournal(path))
+    judge = BatchJudge(open_calls, traits, BatchJournal(path))
     async for question, verdict in judge.ask_all([BatchQuestion(question, call budget, tag), ...]):
         await make_durable(verdict)          # before the next verdict is requested
 
 1. `ask_all` yields exactly one verdict for each question, in any order, with the same outcomes as the live judge. The fingerprints of
-   the questions must be unique (ValueError). `BatchQuestion.tag` is returned unchanged.
-2. Costs: `budget.reserve()` is awaited for each question before its batch is created, in the order of the questions. The
+   the questions must be unique (ValueError). `BatchQuestion.tag` is returned unchanged. A batch has the questions to one model.
+2. Costs: `budget.reserve()` is awaited for each question before its batch is created, in the order of the questions to each model. The
    `DurableBudget` of a task that was opened with `batched=True` uses batch prices. `budget.spend` charges the outcome of a question.
    The API does not bill requests that ended in an error, expired or were cancelled. A missing result is charged in full.
 3. Durability: the journal has the plan of a batch before the batch is created, and its id before the judge waits for it. After a crash,
@@ -32,7 +32,7 @@ import logging
 import math
 import secrets
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,12 +42,14 @@ import httpx2
 import msgspec
 
 from audit.exchanges.questions import ANSWERED, Invalid
+from audit.judges import ApiName
+from streams.judges.batch_api import Batch, BatchCalls, BatchCreator, JudgeUnavailableError, OutageBackoff, Result
 from streams.judges.batch_plans import CANCELLED, BatchJournal, BatchPlan, BatchQuestion, custom_id, newest_plans
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
 from streams.judges.http_client import MAX_BODY_BYTES, ClientOptions
 from streams.judges.live import OpenQuestion, TraitsLookup
-from streams.judges.message_batches import Batch, BatchCalls, BatchCreator, JudgeUnavailableError, OutageBackoff
-from streams.judges.messages_api import message_parameters, open_client
+from streams.judges.message_batches import MessageBatches
+from streams.judges.messages_api import open_client
 from streams.judges.model_api import Message, OutputMode, build_request, is_simulated
 from streams.judges.protocol import Verdict
 from streams.judges.rate_limits import MAX_UNREADABLE, Clock
@@ -59,14 +61,10 @@ __all__ = [
     "BatchLimits",
     "BatchQuestion",
     "JudgeUnavailableError",
-    "open_batch_judge",
+    "open_batch_calls",
 ]
 CALL_SECONDS = 300.0
 RESULTS_SECONDS = 900.0
-API_MAX_REQUESTS = 100_000
-"""The API's limit on the requests of a batch."""
-API_MAX_BYTES = 256_000_000
-"""The API's limit on the size of a batch."""
 _POLL_GROWTH = 1.5
 _NOT_FOUND = 404
 _OVERDUE_FAILURE = Failure(error="the batch did not end in time and was cancelled", outcome=TIMEOUT, billed=False)
@@ -98,14 +96,29 @@ class BatchLimits:
     """The longest interval between polls, in seconds."""
 
 
+CallsLookup = Callable[[str], BatchCalls]
+"""Returns the batch API of a judge by its name."""
+
+
 class BatchJudge:
-    """A judge over the Message Batches API, as the module describes. Belongs to one event loop."""
+    """A judge over batch APIs, as the module describes. Belongs to one event loop.
+
+    `open_calls` opens the batch API of a judge by its name, and raises SettingsError.
+    """
 
     def __init__(
-        self, calls: BatchCalls, traits: TraitsLookup, journal: BatchJournal, limits: BatchLimits, clock: Clock
+        self,
+        open_calls: CallsLookup,
+        traits: TraitsLookup,
+        journal: BatchJournal,
+        limits: BatchLimits | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        self._calls = calls
-        self._opener = BatchOpener(BatchCreator(calls, clock, limits.max_outage), traits, journal, limits, clock)
+        self._open_calls = open_calls
+        self._calls: dict[str, BatchCalls] = {}
+        limits = limits or BatchLimits()
+        clock = clock or Clock()
+        self._opener = BatchOpener(self._calls_of, traits, journal, limits, clock)
         self._journal = journal
         self._limits = limits
         self._clock = clock
@@ -119,11 +132,20 @@ class BatchJudge:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._calls.aclose()
+        for calls in self._calls.values():
+            await calls.aclose()
+
+    def _calls_of(self, model: str) -> BatchCalls:
+        if model not in self._calls:
+            self._calls[model] = self._open_calls(model)
+        return self._calls[model]
 
     async def ask_all(self, questions: Iterable[BatchQuestion]) -> AsyncGenerator[tuple[BatchQuestion, Verdict]]:
         """Yield a verdict for each question, as the module describes. Raises ValueError if two questions have the same fingerprint."""
-        todo = deque(PendingQuestion(item, OpenQuestion(item.question, item.budget, ends_at=math.inf)) for item in questions)
+        unasked_questions = (
+            PendingQuestion(item, OpenQuestion(item.question, item.budget, ends_at=math.inf)) for item in questions
+        )
+        todo = deque(sorted(unasked_questions, key=lambda pending: pending.model))
         if len({pending.fingerprint for pending in todo}) < len(todo):
             raise ValueError("two questions have the same fingerprint")
         open_batches, unfunded = await self._opener.resume(todo)
@@ -155,7 +177,7 @@ class BatchJudge:
 
     async def _has_ended(self, open_batch: OpenBatch) -> bool:
         """Poll a batch, and cancel it if it is overdue or the judge was cancelled. Return True if no more results will come."""
-        batch = await self._calls.retrieve(open_batch.batch_id)
+        batch = await open_batch.calls.retrieve(open_batch.batch_id)
         if isinstance(batch, Failure):
             if batch.status != _NOT_FOUND:
                 await open_batch.backoff.wait(batch, f"batch {open_batch.batch_id} cannot be polled")
@@ -164,6 +186,7 @@ class BatchJudge:
             return True
         open_batch.backoff.reset()
         open_batch.seconds = batch.seconds
+        open_batch.rejection = batch.rejection
         if batch.ended:
             return True
         waited = self._clock.now() - open_batch.opened_at
@@ -171,7 +194,7 @@ class BatchJudge:
             open_batch.lost_reason = "the batch did not end in time"
             return True
         if not open_batch.cancelled and (self._cancelled or waited > self._limits.deadline):
-            open_batch.cancelled = isinstance(await self._calls.cancel(open_batch.batch_id), Batch)
+            open_batch.cancelled = isinstance(await open_batch.calls.cancel(open_batch.batch_id), Batch)
         return False
 
     async def _read_verdicts(
@@ -181,7 +204,7 @@ class BatchJudge:
         reads = 0
         while open_batch.pending and open_batch.lost_reason is None and reads < _MAX_READS:
             failure: Failure | None = None
-            async with aclosing(self._calls.results(open_batch.batch_id)) as results:
+            async with aclosing(_read_results(open_batch)) as results:
                 async for result in results:
                     if isinstance(result, Failure):
                         failure = result
@@ -207,6 +230,7 @@ class BatchJudge:
             yield question, verdict
         if open_batch.is_complete:
             await self._journal.record_finished(open_batch.plan.plan_id)
+            await open_batch.calls.discard(open_batch.batch_id)
 
     def _fail_missing(self, open_batch: OpenBatch) -> Iterator[tuple[BatchQuestion, Verdict]]:
         """Yield the verdicts on questions without a result. They are charged in full."""
@@ -229,7 +253,7 @@ class BatchJudge:
     def _build_verdict(self, open_batch: OpenBatch, pending: PendingQuestion, response: Message | Failure) -> Verdict | None:
         """Return the verdict on a question; None if it must be asked again, which happens only if it has cost nothing."""
         open_question = pending.open_question
-        open_question.simulated |= self._calls.simulated
+        open_question.simulated |= open_batch.calls.simulated
         open_question.seconds = open_batch.seconds
         if isinstance(response, Message):
             return pending.answer_verdict(response)
@@ -244,6 +268,17 @@ class BatchJudge:
         return None if open_batch.resumed else pending.failure_verdict(response)
 
 
+async def _read_results(open_batch: OpenBatch) -> AsyncGenerator[Result | Failure]:
+    """Yield the results of a batch that has ended; see `BatchCalls.results`."""
+    if open_batch.rejection is not None:
+        for request_id in tuple(open_batch.pending):
+            yield Result(request_id, open_batch.rejection)
+        return
+    async with aclosing(open_batch.calls.results(open_batch.batch_id)) as results:
+        async for result in results:
+            yield result
+
+
 def _cancel_questions(todo: deque[PendingQuestion]) -> list[tuple[BatchQuestion, Verdict]]:
     """Remove all questions from `todo`, and return their verdicts."""
     cancelled = [(pending.batch_question, pending.open_question.verdict(PROVIDER_ERROR, CANCELLED)) for pending in todo]
@@ -256,28 +291,39 @@ def _unreadable_error(model: str) -> JudgeUnavailableError:
     return JudgeUnavailableError(f"the last answers of {model} cannot be read, so no further batch is created", hint=hint)
 
 
-def open_batch_judge(
+def open_batch_calls(
     api_key: str | None,
     base_url: str | None,
-    traits: TraitsLookup,
-    journal: BatchJournal,
     *,
-    limits: BatchLimits | None = None,
+    api: ApiName = "messages",
+    setting: str | None = None,
     clock: Clock | None = None,
     call_seconds: float = CALL_SECONDS,
     results_seconds: float = RESULTS_SECONDS,
     max_body: int = MAX_BODY_BYTES,
     transport: httpx2.AsyncBaseTransport | None = None,
-) -> BatchJudge:
-    """Return a batch judge at `base_url` (None is the default address). Raises SettingsError if the key or the address is invalid.
+) -> BatchCalls:
+    """Return the batch API at `base_url` (None is the default address). Raises SettingsError if the key or the address is invalid.
 
-    A call may take `call_seconds`, and reading the results of a batch `results_seconds`. `max_body` is the maximum size in bytes of a
-    response and of a single result.
+    `setting` is where the address is set, for error messages. A call may take `call_seconds`, and reading the results of a batch
+    `results_seconds`. `max_body` is the maximum size in bytes of a response and of a single result.
     """
-    client = open_client(api_key, base_url, ClientOptions(call_seconds, 2, max_body, transport))
+    options = ClientOptions(call_seconds, 2, max_body, transport, setting)
     clock = clock or Clock()
-    calls = BatchCalls(client, clock, seconds=call_seconds, results_seconds=results_seconds, max_line=max_body)
-    return BatchJudge(calls, traits, journal, limits or BatchLimits(), clock)
+    if api == "messages":
+        client = open_client(api_key, base_url, options)
+        return MessageBatches(client, clock, seconds=call_seconds, results_seconds=results_seconds, max_line=max_body)
+    from streams.judges.openai_apis import open_client as open_openai_client  # noqa: PLC0415 - it takes half a second to load
+    from streams.judges.openai_batches import OpenAIBatches  # noqa: PLC0415 - the same
+
+    return OpenAIBatches(
+        open_openai_client(api_key, base_url, options),
+        clock,
+        responses=api == "responses",
+        seconds=call_seconds,
+        results_seconds=results_seconds,
+        max_line=max_body,
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -326,6 +372,7 @@ class OpenBatch:
     """A batch in progress, with its pending questions by custom id."""
 
     plan: BatchPlan
+    calls: BatchCalls
     batch_id: str
     pending: dict[str, PendingQuestion]
     opened_at: float
@@ -337,6 +384,8 @@ class OpenBatch:
     """True if its cancellation was accepted."""
     seconds: float = 0.0
     """The duration in seconds."""
+    rejection: Failure | None = None
+    """Why the API processed none of its requests; None if it did."""
     lost_reason: str | None = None
     """The reason why its results will never be available; None if they may be."""
     is_complete: bool = True
@@ -347,9 +396,9 @@ class BatchOpener:
     """Resumes earlier batches, creates new ones, and remembers the output mode of each model."""
 
     def __init__(
-        self, creator: BatchCreator, traits: TraitsLookup, journal: BatchJournal, limits: BatchLimits, clock: Clock
+        self, calls_of: CallsLookup, traits: TraitsLookup, journal: BatchJournal, limits: BatchLimits, clock: Clock
     ) -> None:
-        self._creator = creator
+        self._calls_of = calls_of
         self._traits = traits
         self._journal = journal
         self._limits = limits
@@ -370,11 +419,12 @@ class BatchOpener:
         refused: list[PendingQuestion] = []
         removed: set[PendingQuestion] = set()
         for plan_id, plan in plans.items():
-            batch_id = plan.batch_id or await self._find_created(plan)
+            calls = self._calls_of(members[plan_id][0].model)
+            batch_id = plan.batch_id or await self._find_created(plan, calls)
             if batch_id is None:
                 continue
             funded, unfunded = await reserve_budgets(members[plan_id])
-            opened.append(self._open(plan, batch_id, funded, resumed=True))
+            opened.append(self._open(plan, calls, batch_id, funded, resumed=True))
             refused += unfunded
             removed.update(members[plan_id])
         remaining = [pending for pending in todo if pending not in removed]
@@ -382,21 +432,31 @@ class BatchOpener:
         todo.extend(remaining)
         return opened, refused
 
-    async def _find_created(self, plan: BatchPlan) -> str | None:
+    async def _find_created(self, plan: BatchPlan, calls: BatchCalls) -> str | None:
         """Return the id of a batch that may have been created without being recorded; None if it was not created."""
-        batch = await self._creator.find(plan)
+        batch = await self._creator(calls).find(plan)
         if batch is None:
             await self._journal.record_finished(plan.plan_id)
             return None
         await self._journal.record_created(plan.plan_id, batch.batch_id)
         return batch.batch_id
 
+    def _creator(self, calls: BatchCalls) -> BatchCreator:
+        return BatchCreator(calls, self._clock, self._limits.max_outage)
+
     def _open(
-        self, plan: BatchPlan, batch_id: str, questions: Sequence[PendingQuestion], *, resumed: bool = False
+        self,
+        plan: BatchPlan,
+        calls: BatchCalls,
+        batch_id: str,
+        questions: Sequence[PendingQuestion],
+        *,
+        resumed: bool = False,
     ) -> OpenBatch:
         _LOG.info("batch %s: waiting for %d of %d questions", batch_id, len(questions), len(plan.fingerprints))
         return OpenBatch(
             plan,
+            calls,
             batch_id,
             pending={custom_id(pending.fingerprint, plan.plan_id): pending for pending in questions},
             opened_at=self._clock.now(),
@@ -411,38 +471,45 @@ class BatchOpener:
         Also return the verdicts on questions that are not asked.
         """
         plan_id = secrets.token_hex(8)
-        chosen, requests, refused = await self._choose_questions(todo, plan_id)
+        calls = self._calls_of(todo[0].model)
+        chosen, requests, refused = await self._choose_questions(todo, plan_id, calls)
         unasked = [(pending.batch_question, pending.open_question.cost_cap_verdict()) for pending in refused]
         if not chosen:
             return [], unasked
         now = datetime.fromtimestamp(self._clock.wall(), UTC)
         plan = BatchPlan(plan_id=plan_id, fingerprints=tuple(pending.fingerprint for pending in chosen), planned_at=now)
         await self._journal.record_planned(plan)
-        batch = await self._creator.create(plan, requests)
+        batch = await self._creator(calls).create(plan, requests)
         if isinstance(batch, Failure):
             await self._journal.record_finished(plan_id)
             unasked += [(pending.batch_question, pending.failure_verdict(batch)) for pending in chosen]
             return [], unasked
         await self._journal.record_created(plan_id, batch.batch_id)
-        return [self._open(plan, batch.batch_id, chosen)], unasked
+        return [self._open(plan, calls, batch.batch_id, chosen)], unasked
 
     async def _choose_questions(
-        self, todo: deque[PendingQuestion], plan_id: str
+        self, todo: deque[PendingQuestion], plan_id: str, calls: BatchCalls
     ) -> tuple[list[PendingQuestion], list[dict[str, Any]], list[PendingQuestion]]:
-        """Remove the questions of the next batch from `todo`. Return the funded ones, their requests, and the unfunded ones."""
+        """Remove the questions of the next batch from `todo`. Return the funded ones, their requests, and the unfunded ones.
+
+        Each batch has one model: OpenAI requires it, and each judge has an API of its own.
+        """
+        model = todo[0].model
         chosen: list[PendingQuestion] = []
         requests: list[dict[str, Any]] = []
         refused: list[PendingQuestion] = []
         size = 0
-        max_size = min(self._limits.max_bytes, API_MAX_BYTES)
-        max_requests = min(self._limits.max_requests, API_MAX_REQUESTS)
-        while todo and len(chosen) < max_requests:
-            group_size = min(len(todo), _RESERVATION_GROUP_SIZE, max_requests - len(chosen))
-            group = [todo.popleft() for _ in range(group_size)]
+        max_size = min(self._limits.max_bytes, calls.max_bytes)
+        max_requests = min(self._limits.max_requests, calls.max_requests)
+        while todo and todo[0].model == model and len(chosen) < max_requests:
+            group: list[PendingQuestion] = []
+            group_size = min(_RESERVATION_GROUP_SIZE, max_requests - len(chosen))
+            while todo and todo[0].model == model and len(group) < group_size:
+                group.append(todo.popleft())
             funded, unfunded = await reserve_budgets(group)
             refused += unfunded
             for index, pending in enumerate(funded):
-                request = self._build_batch_request(pending, plan_id)
+                request = self._build_batch_request(pending, plan_id, calls)
                 size += len(msgspec.json.encode(request)) + 1
                 if chosen and size > max_size:
                     todo.extendleft(reversed(funded[index:]))
@@ -451,12 +518,12 @@ class BatchOpener:
                 requests.append(request)
         return chosen, requests, refused
 
-    def _build_batch_request(self, pending: PendingQuestion, plan_id: str) -> dict[str, Any]:
+    def _build_batch_request(self, pending: PendingQuestion, plan_id: str, calls: BatchCalls) -> dict[str, Any]:
         pending.output_mode = self._output_modes.get(pending.model, OutputMode.STRUCTURED)
         question = pending.open_question.question
         traits = self._traits(pending.model)
         request = build_request(question, traits, secrets.token_hex(8), output_mode=pending.output_mode)
-        return {"custom_id": custom_id(pending.fingerprint, plan_id), "params": message_parameters(request)}
+        return calls.encode(custom_id(pending.fingerprint, plan_id), request)
 
     def switch_to_prompt(self, model: str, reason: str) -> None:
         """Put the schema into the prompt of all later requests to the model."""

@@ -1,53 +1,37 @@
-"""The Message Batches API: calls, results, and the creation of batches.
-
-1. Each batch is created once. If the outcome of its creation is unknown, it is searched for by its plan
-   (`streams.judges.batch_plans`) before another attempt.
-2. A call returns its result or a failure.
-3. Results are JSON lines, each decoded on its own, so that a bad line affects no other.
-"""
+"""The Message Batches API of Anthropic, as `streams.judges.batch_api.BatchCalls`."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, NamedTuple, TypeVar
+from datetime import datetime
+from typing import Annotated, Any
 
 import msgspec
 from anthropic import AsyncAnthropic, AsyncStream
 
-from schemas.errors import DriftlineError
-from streams.judges.batch_plans import CANCELLED, BatchPlan, has_plan
-from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, classify_error, names_output_format, one_line
-from streams.judges.messages_api import ERRORS, read_message
-from streams.judges.model_api import Message, is_simulated
+from streams.judges.batch_api import (
+    BATCH_ID,
+    EXPIRED,
+    MAX_CUSTOM_ID_LENGTH,
+    PAGE_SIZE,
+    UNASKED,
+    Batch,
+    BatchClient,
+    Page,
+    Result,
+    TimedBody,
+    split_lines,
+)
+from streams.judges.failures import Failure, names_output_format, one_line
+from streams.judges.messages_api import ERRORS, message_parameters, read_message
+from streams.judges.model_api import JudgeRequest, Message, is_simulated
 from streams.judges.rate_limits import Clock
 
 _LOG = logging.getLogger(__name__)
-_MAX_CUSTOM_ID_LENGTH = 64
 _PATH = "/v1/messages/batches"
-_PAGE_SIZE = 100
-_FIRST_BACKOFF_SECONDS = 1.0
-_MAX_BACKOFF_SECONDS = 60.0
-_PERMANENT_STATUSES = frozenset([400, 401, 402, 403, 404, 405])
-"""Statuses for which a retry is pointless."""
-T = TypeVar("T")
-_NOT_FOUND = 404
-_REJECTION_STATUSES = frozenset([400, 413, 422])
-"""Statuses by which the API rejects the requests themselves."""
-_LISTING_DELAY = timedelta(minutes=2)
-"""A new batch may be missing from the list of batches for this long."""
-_MAX_CLOCK_SKEW = timedelta(hours=2)
-"""The largest assumed difference between our clock and the API's."""
-_SEARCH_INTERVAL_SECONDS = 15.0
-_UNASKED_FAILURES = {
-    "expired": Failure(error="the batch expired before the question was asked", outcome=TIMEOUT, billed=False),
-    "canceled": Failure(error=CANCELLED, outcome=PROVIDER_ERROR, billed=False),
-}
+_UNASKED_FAILURES = {"expired": EXPIRED, "canceled": UNASKED}
 
 
 class _Result(msgspec.Struct):
@@ -61,49 +45,15 @@ class _Line(msgspec.Struct):
     result: _Result
 
 
-class Result(NamedTuple):
-    """The result of one request of a batch."""
-
-    custom_id: str
-    response: Message | Failure
-
-
 _DECODER = msgspec.json.Decoder(_Line)
 
 
 async def read_results(chunks: AsyncIterator[bytes], max_line: int) -> AsyncGenerator[Result]:
     """Yield the results in a body of JSON lines. Lines that are unreadable or longer than `max_line` bytes are logged and skipped."""
-    async for line in _split_lines(chunks, max_line):
+    async for line in split_lines(chunks, max_line):
         result = _decode_line(line)
         if result is not None:
             yield result
-
-
-async def _split_lines(chunks: AsyncIterator[bytes], max_line: int) -> AsyncGenerator[bytes]:
-    """Yield the lines. Lines that are too long are skipped, and never held in memory completely."""
-    line = bytearray()
-    is_too_long = False
-    async for chunk in chunks:
-        pieces = chunk.split(b"\n")
-        line += pieces[0]
-        for piece in pieces[1:]:
-            if _check_line_length(line, max_line, is_too_long=is_too_long):
-                yield bytes(line)
-            line = bytearray(piece)
-            is_too_long = False
-        if len(line) > max_line:
-            line = bytearray()
-            is_too_long = True
-    if _check_line_length(line, max_line, is_too_long=is_too_long):
-        yield bytes(line)
-
-
-def _check_line_length(line: bytearray, max_line: int, *, is_too_long: bool) -> bool:
-    """Return whether a complete line is short enough; log it otherwise."""
-    if is_too_long or len(line) > max_line:
-        _LOG.warning("a result of a batch is skipped: it has more than %d bytes", max_line)
-        return False
-    return True
 
 
 def _decode_line(line: bytes) -> Result | None:
@@ -114,7 +64,7 @@ def _decode_line(line: bytes) -> Result | None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         _LOG.warning("a result of a batch is skipped: %s", one_line(str(error)))
         return None
-    return Result(decoded.custom_id[:_MAX_CUSTOM_ID_LENGTH], _read_content(decoded.result))
+    return Result(decoded.custom_id[:MAX_CUSTOM_ID_LENGTH], _read_content(decoded.result))
 
 
 def _read_content(result: _Result) -> Message | Failure:
@@ -137,15 +87,7 @@ def _read_error(error: Any) -> Failure:
     return Failure(error=one_line(f"{error_type}: {message}"), billed=False, rejects_format=names_output_format(message))
 
 
-class JudgeUnavailableError(DriftlineError):
-    """The batch API is unreachable or denies access. Batches that were already created continue to run there."""
-
-    hint = (
-        "Check the address, the key and its credit, then run the same command again. It resumes the batches that were created."
-    )
-
-
-class Counts(msgspec.Struct):
+class _Counts(msgspec.Struct):
     """The number of a batch's requests by outcome."""
 
     processing: int = 0
@@ -155,82 +97,68 @@ class Counts(msgspec.Struct):
     expired: int = 0
 
 
-class Batch(msgspec.Struct):
-    """A batch as the API describes it."""
-
-    batch_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")] = msgspec.field(name="id")
+class _Batch(msgspec.Struct):
+    batch_id: Annotated[str, msgspec.Meta(pattern=BATCH_ID)] = msgspec.field(name="id")
     processing_status: str
     created_at: datetime
-    request_counts: Counts
+    request_counts: _Counts
     ended_at: datetime | None = None
 
     @property
-    def ended(self) -> bool:
-        """True if no request is in progress and the results are available."""
-        return self.processing_status == "ended"
-
-    @property
-    def size(self) -> int:
-        """The number of requests."""
-        return sum(msgspec.structs.astuple(self.request_counts))
-
-    @property
-    def seconds(self) -> float:
-        """The duration in seconds; 0 before the batch has ended."""
-        if self.ended_at is None:
-            return 0.0
-        return max((self.ended_at - self.created_at).total_seconds(), 0.0)
+    def batch(self) -> Batch:
+        """The batch in the terms of every API."""
+        seconds = 0.0 if self.ended_at is None else max((self.ended_at - self.created_at).total_seconds(), 0.0)
+        size = sum(msgspec.structs.astuple(self.request_counts))
+        return Batch(self.batch_id, size, self.created_at, self.processing_status == "ended", seconds)
 
 
-class Page(msgspec.Struct):
-    """A page of the list of batches, newest first."""
-
-    data: list[Batch]
+class _Page(msgspec.Struct):
+    data: list[_Batch]
     has_more: bool = False
 
 
-_BATCH_DECODER = msgspec.json.Decoder(Batch)
-_PAGE_DECODER = msgspec.json.Decoder(Page)
+_BATCH_DECODER = msgspec.json.Decoder(_Batch)
+_PAGE_DECODER = msgspec.json.Decoder(_Page)
 
 
-class BatchCalls:
-    """The calls of the Message Batches API. Belongs to one event loop.
+class MessageBatches(BatchClient):
+    """The calls of the Message Batches API; see `streams.judges.batch_api.BatchCalls`."""
 
-    A call may take `seconds`. Reading the results of a batch may take `results_seconds`, not counting the time to process them.
-    """
+    max_requests = 100_000
+    max_bytes = 256_000_000
 
     def __init__(self, client: AsyncAnthropic, clock: Clock, *, seconds: float, results_seconds: float, max_line: int) -> None:
-        self.simulated = False
-        """Whether a simulated judge has answered."""
+        super().__init__(client, ERRORS, clock, seconds=seconds, results_seconds=results_seconds, max_line=max_line)
         self._client = client
-        self._clock = clock
-        self._seconds = seconds
-        self._results_seconds = results_seconds
-        self._max_line = max_line
 
-    async def create(self, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
-        """Create a batch. If the call fails and may have been billed, the batch may exist nevertheless."""
+    def encode(self, custom_id: str, request: JudgeRequest) -> dict[str, Any]:
+        """See `BatchCalls`."""
+        return {"custom_id": custom_id, "params": message_parameters(request)}
+
+    async def create(self, plan_id: str, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
+        """See `BatchCalls`."""
+        del plan_id  # the API keeps it only as part of the custom ids
         raw = self._client.messages.batches.with_raw_response
-        return await self._call(lambda: raw.create(requests=requests), _BATCH_DECODER.decode)  # type: ignore[arg-type]
+        return await self._call(lambda: raw.create(requests=requests), _decode_batch)  # type: ignore[arg-type]
 
     async def retrieve(self, batch_id: str) -> Batch | Failure:
-        """Return the state of a batch."""
+        """See `BatchCalls`."""
         raw = self._client.messages.batches.with_raw_response
-        return await self._call(lambda: raw.retrieve(batch_id), _BATCH_DECODER.decode)
+        return await self._call(lambda: raw.retrieve(batch_id), _decode_batch)
 
     async def cancel(self, batch_id: str) -> Batch | Failure:
-        """Cancel a batch: the API processes none of its remaining requests."""
+        """See `BatchCalls`."""
         raw = self._client.messages.batches.with_raw_response
-        return await self._call(lambda: raw.cancel(batch_id), _BATCH_DECODER.decode)
+        return await self._call(lambda: raw.cancel(batch_id), _decode_batch)
 
     async def list_page(self, after_id: str | None) -> Page | Failure:
-        """Return a page of the workspace's batches, newest first, starting after the batch `after_id`."""
+        """See `BatchCalls`."""
         raw = self._client.messages.batches.with_raw_response
         cursor = {} if after_id is None else {"after_id": after_id}
-        return await self._call(lambda: raw.list(limit=_PAGE_SIZE, **cursor), _PAGE_DECODER.decode)  # type: ignore[arg-type]
+        return await self._call(lambda: raw.list(limit=PAGE_SIZE, **cursor), _decode_page)  # type: ignore[arg-type]
 
     async def results(self, batch_id: str) -> AsyncGenerator[Result | Failure]:
-        """Yield the results of a batch that has ended, in any order. If reading fails, a failure comes last and results may be missing."""
+        """See `BatchCalls`."""
         try:
             # Ignore the results address in the API's response: key and texts must go to the configured address, even behind a gateway.
             stream = await self._client.get(
@@ -244,7 +172,7 @@ class BatchCalls:
             yield self._classify(error)
             return
         self.simulated |= is_simulated(stream.response.headers)
-        body = _TimedBody(stream.response.aiter_bytes(), self._results_seconds)
+        body = TimedBody(stream.response.aiter_bytes(), self._results_seconds)
         try:
             async with aclosing(read_results(body.chunks(), self._max_line)) as results:
                 async for result in results:
@@ -254,151 +182,14 @@ class BatchCalls:
         if body.error is not None:
             yield self._classify(body.error)
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.close()
-
-    async def _call(self, call: Callable[[], Awaitable[Any]], decode: Callable[[bytes], T]) -> T | Failure:
-        try:
-            async with asyncio.timeout(self._seconds):
-                response = await call()
-        except Exception as error:  # noqa: BLE001 - any error of the client is an outcome of this one call
-            return self._classify(error)
-        self.simulated |= is_simulated(response.headers)
-        try:
-            return decode(response.http_response.content)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            return Failure(error=f"unreadable answer: {one_line(str(error))}")
-
-    def _classify(self, error: Exception) -> Failure:
-        return classify_error(error, ERRORS, secret=self._client.api_key or "", wall=self._clock.wall)
+    async def discard(self, batch_id: str) -> None:
+        """See `BatchCalls`. The API deletes the texts itself, after 29 days."""
 
 
-class _TimedBody:
-    """The body of a response, with a limit on the time spent waiting for bytes. An error ends it, and is stored instead of raised."""
-
-    def __init__(self, body: AsyncIterator[bytes], seconds: float) -> None:
-        self.error: Exception | None = None
-        self._body = body
-        self._seconds_left = seconds
-
-    async def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield the chunks as they arrive."""
-        while True:
-            started_at = time.monotonic()
-            try:
-                async with asyncio.timeout(max(self._seconds_left, 0.0)):
-                    chunk = await anext(self._body, None)
-            except Exception as error:  # noqa: BLE001 - any error of the stream is an outcome of this one call
-                self.error = error
-                return
-            self._seconds_left -= time.monotonic() - started_at
-            if chunk is None:
-                return
-            yield chunk
+def _decode_batch(content: bytes) -> Batch:
+    return _BATCH_DECODER.decode(content).batch
 
 
-class OutageBackoff:
-    """The waits between calls to a failing API, until it has failed for `max_seconds` without interruption."""
-
-    def __init__(self, clock: Clock, max_seconds: float) -> None:
-        self._clock = clock
-        self._max_seconds = max_seconds
-        self._failing_since = math.inf
-        self._failures = 0
-
-    def reset(self) -> None:
-        """Note a successful call."""
-        self._failing_since = math.inf
-        self._failures = 0
-
-    async def wait(self, failure: Failure, problem: str) -> None:
-        """Wait before the next call. Raises JudgeUnavailableError if a retry is pointless or the outage has lasted too long."""
-        now = self._clock.now()
-        self._failing_since = min(self._failing_since, now)
-        if failure.status in _PERMANENT_STATUSES or now - self._failing_since > self._max_seconds:
-            raise JudgeUnavailableError(f"{problem}: {failure.error}")
-        delay = min(_FIRST_BACKOFF_SECONDS * 2**self._failures, _MAX_BACKOFF_SECONDS)
-        self._failures = min(self._failures + 1, 10)
-        _LOG.warning("%s, retrying: %s", problem, failure.error)
-        await self._clock.sleep(max(delay * self._clock.jitter(), failure.retry_after or 0.0))
-
-
-class BatchCreator:
-    """Creates batches, and finds a batch that may have been created. Raises JudgeUnavailableError after `max_outage` seconds of failures."""
-
-    def __init__(self, calls: BatchCalls, clock: Clock, max_outage: float) -> None:
-        self._calls = calls
-        self._clock = clock
-        self._max_outage = max_outage
-
-    async def create(self, plan: BatchPlan, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
-        """Create a plan's batch. Return a failure if the API rejects the requests."""
-        backoff = OutageBackoff(self._clock, self._max_outage)
-        while True:
-            response = await self._calls.create(requests)
-            if isinstance(response, Batch) or response.status in _REJECTION_STATUSES:
-                return response
-            await backoff.wait(response, "a batch cannot be created")
-            if response.billed:
-                batch = await self.find(plan)
-                if batch is not None:
-                    return batch
-
-    async def find(self, plan: BatchPlan) -> Batch | None:
-        """Return the batch of a plan, which may or may not have been created; None if it does not exist.
-
-        The API shows the content of a batch only when it has ended. So any batch of the right size from about that time is waited for:
-        waiting is free, and asking the questions twice is not.
-        """
-        other_batches: set[str] = set()
-        while True:
-            # Read the clock before the search, because a batch may be listed while the search is running.
-            is_listed_by_now = self._now() >= plan.planned_at + _LISTING_DELAY
-            has_running_candidates = False
-            async with aclosing(self._list_since(plan.planned_at - _MAX_CLOCK_SKEW)) as batches:
-                async for batch in batches:
-                    if batch.size != len(plan.fingerprints) or batch.batch_id in other_batches:
-                        continue
-                    if not batch.ended:
-                        has_running_candidates = True
-                    elif await self._has_plan(batch, plan):
-                        return batch
-                    else:
-                        other_batches.add(batch.batch_id)
-            if is_listed_by_now and not has_running_candidates:
-                return None
-            await self._clock.sleep(_SEARCH_INTERVAL_SECONDS)
-
-    async def _list_since(self, earliest: datetime) -> AsyncGenerator[Batch]:
-        """Yield the batches that were created since `earliest`, newest first."""
-        backoff = OutageBackoff(self._clock, self._max_outage)
-        last_id: str | None = None
-        while True:
-            page = await self._calls.list_page(last_id)
-            if isinstance(page, Failure):
-                await backoff.wait(page, "the batches cannot be listed")
-                continue
-            backoff.reset()
-            for batch in page.data:
-                if batch.created_at < earliest:
-                    return
-                yield batch
-            if not page.has_more or not page.data or page.data[-1].batch_id == last_id:
-                return
-            last_id = page.data[-1].batch_id
-
-    async def _has_plan(self, batch: Batch, plan: BatchPlan) -> bool:
-        """Return whether the first result of a batch has the plan's id; False if its results are no longer available."""
-        backoff = OutageBackoff(self._clock, self._max_outage)
-        while True:
-            async with aclosing(self._calls.results(batch.batch_id)) as results:
-                first = await anext(results, None)
-            if not isinstance(first, Failure):
-                return first is not None and has_plan(first.custom_id, plan.plan_id)
-            if first.status == _NOT_FOUND:
-                return False
-            await backoff.wait(first, f"the results of batch {batch.batch_id} cannot be read")
-
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.wall(), UTC)
+def _decode_page(content: bytes) -> Page:
+    page = _PAGE_DECODER.decode(content)
+    return Page([batch.batch for batch in page.data], page.has_more)

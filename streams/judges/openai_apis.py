@@ -25,7 +25,7 @@ from streams.judges.model_api import JudgeRequest, Message, RawResponse, clean_n
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _SETTING = "baseUrl"
 _ENDINGS = ("/chat/completions", "/responses")
-_ERRORS = ClientErrors(APIStatusError, APIConnectionError)
+ERRORS = ClientErrors(APIStatusError, APIConnectionError)
 _SCHEMA_NAME = "answer"
 _NEW_LIMIT, _OLD_LIMIT = "max_completion_tokens", "max_tokens"
 _NEW_LIMIT_HOSTS = re.compile(r"(?:^|\.)(?:openai\.com|azure\.com)$")
@@ -72,7 +72,7 @@ class _OpenAIApi:
 
     def classify(self, error: Exception, wall: Callable[[], float]) -> Failure:
         """Return the failure for an error of the client."""
-        return classify_error(error, _ERRORS, secret=self._client.api_key, wall=wall)
+        return classify_error(error, ERRORS, secret=self._client.api_key, wall=wall)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -84,7 +84,7 @@ class ChatApi(_OpenAIApi):
 
     def __init__(self, client: AsyncOpenAI) -> None:
         super().__init__(client)
-        self._limit_name = _NEW_LIMIT if _NEW_LIMIT_HOSTS.search(client.base_url.host) else _OLD_LIMIT
+        self._limit_name = limit_name(client.base_url.host)
 
     async def call(self, request: JudgeRequest, max_tokens: int) -> RawResponse:
         """Ask the model."""
@@ -130,6 +130,11 @@ class ResponsesApi(_OpenAIApi):
     def read(self, content: bytes) -> Message | Failure:
         """Return the message in a response."""
         return read_response(content)
+
+
+def limit_name(host: str) -> str:
+    """Return the name of the limit on the answer in Chat Completions that a host most likely accepts."""
+    return _NEW_LIMIT if _NEW_LIMIT_HOSTS.search(host) else _OLD_LIMIT
 
 
 def chat_parameters(request: JudgeRequest) -> dict[str, Any]:

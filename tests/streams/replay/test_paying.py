@@ -146,12 +146,16 @@ def test_a_session_never_exceeds_its_cap(driftline: Command, judged: Path, simul
     assert nano_of(0.01) < max(spent.values()) <= nano_of(0.03)
 
 
-def test_batches_give_the_same_scores_at_half_the_price(
-    driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("model", ["claude-haiku-5-5", "openai/gpt-5.4-mini", "house/gpt-5.4-mini"])
+def test_batches_give_the_same_scores_at_half_the_price(  # noqa: PLR0917 - fixtures
+    model: str, driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same questions are asked, and the deterministic judge gives the same answers."""
+    """The same questions are asked over each API, and the deterministic judge gives the same answers."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{simulator.base_url}/v1")
     monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, max_poll=0.05))
-    policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5, costCapPerSession: null}")
+    house = f"judges: {{house: {{api: responses, baseUrl: '{simulator.base_url}/v1', keyEnv: OPENAI_API_KEY}}}}"
+    policy = policy_file(tmp_path, f"{house}\ndefaults: {{judgeModel: {model}, costCapPerSession: null}}")
     common = ("--policy", policy, "--yes", "--workers", "1")
     live = run_replay(driftline, *common, "--judge", "live", "--label", "live-again")
     live_requests = simulator.requests
@@ -162,6 +166,19 @@ def test_batches_give_the_same_scores_at_half_the_price(
     assert live["dispositions"] == batch["dispositions"]
     assert batch["scores"] == len(read_scores(judged))
     assert batch["cost_usd"] == pytest.approx(live["cost_usd"] / 2, rel=0.2)
+
+
+def test_a_judge_without_batches_is_refused_before_anything_is_asked(
+    driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path
+) -> None:
+    """Its server would answer 404 after the costs were confirmed."""
+    house = f"judges: {{house: {{baseUrl: '{simulator.base_url}/v1', batches: false, price: {{input: 0, output: 0}}}}}}"
+    policy = policy_file(tmp_path, f"{house}\ndefaults: {{judgeModel: house/qwen}}")
+    code, _, err = driftline("replay", "--judge", "batch", "--policy", policy, "--yes", "--workers", "1", "--label", "no")
+    assert code == 2
+    assert "house/qwen has no batches" in err
+    assert simulator.requests == simulator.batch_calls == 0
+    assert judged.exists()
 
 
 def test_an_interrupted_batch_is_resumed_and_not_asked_again(

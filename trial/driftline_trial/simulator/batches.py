@@ -38,7 +38,7 @@ Compose = Callable[[Any, str, float], Json]
 
 
 @dataclass(slots=True)
-class _Batch:
+class Batch:
     """A batch, and the steps for each of its requests."""
 
     batch_id: str
@@ -73,7 +73,7 @@ class SimulatedBatches:
     def __init__(self, compose: Compose, *, seconds: float = 0.0) -> None:
         self.seconds = seconds
         self._compose = compose
-        self._batches: dict[str, _Batch] = {}
+        self._batches: dict[str, Batch] = {}
 
     def forget(self, *, seconds: float) -> None:
         """Drop all batches; later ones take this many seconds."""
@@ -93,7 +93,7 @@ class SimulatedBatches:
         steps = [play.next(partial(_read, request)) for request in requests]
         slowest = max((step.argument for step in steps if step.kind == "slow"), default=0.0)
         batch_id = f"msgbatch_simulated_{secrets.token_hex(8)}"
-        batch = _Batch(batch_id, requests, steps, self.seconds + slowest, datetime.now(UTC))
+        batch = Batch(batch_id, requests, steps, self.seconds + slowest, datetime.now(UTC))
         self._batches[batch_id] = batch
         while len(self._batches) > MAX_BATCHES:
             del self._batches[next(iter(self._batches))]
@@ -141,7 +141,11 @@ class SimulatedBatches:
             **ends,
         }
 
-    def _describe(self, batch: _Batch) -> Json:
+    def spoil(self, line: bytes, step: Step, *, cancelled: bool) -> bytes:
+        """Return the line of a result, spoiled as its step demands."""
+        return (_sound if cancelled else _SPOILED.get(step.kind, _sound))(line, step)
+
+    def _describe(self, batch: Batch) -> Json:
         took = batch.took
         if took is not None:
             self._lines(batch)
@@ -160,7 +164,7 @@ class SimulatedBatches:
             "results_url": None if took is None else f"https://judge.invalid/v1/messages/batches/{batch.batch_id}/results",
         }
 
-    def _lines(self, batch: _Batch) -> list[bytes]:
+    def _lines(self, batch: Batch) -> list[bytes]:
         """Return the results, made on the first request."""
         if batch.lines is None:
             lines = {}
@@ -170,8 +174,7 @@ class SimulatedBatches:
                 result = {"type": "canceled"} if cancelled else self._result(request, step, f"{batch.batch_id}_{index:06d}")
                 batch.counts[result["type"]] += 1
                 line = json_bytes({"custom_id": name, "result": result})
-                spoil = _sound if cancelled else _SPOILED.get(step.kind, _sound)
-                lines[digest(f"{batch.batch_id} {name}")] = spoil(line, step)
+                lines[digest(f"{batch.batch_id} {name}")] = self.spoil(line, step, cancelled=cancelled)
             batch.lines = [lines[key] for key in sorted(lines)]
         return batch.lines
 

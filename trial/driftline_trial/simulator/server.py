@@ -1,6 +1,6 @@
 """The simulated judge as an ASGI application, served on loopback from a thread with its own event loop.
 
-Messages, chat completions and responses, and batches of messages, are answered by simple rules and spoiled by scripts.
+Messages, chat completions and responses, and batches of each, are answered by simple rules and spoiled by scripts.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from driftline_trial.simulator.behaviors import (
     refusal_of,
 )
 from driftline_trial.simulator.caching import PrefixCache
+from driftline_trial.simulator.openai_batches import SimulatedOpenAIBatches
 from driftline_trial.simulator.openai_forms import (
     chat_completion,
     error_body,
@@ -65,6 +66,8 @@ MAX_KEPT = 100
 _LIMITS = {"requests": 4_000, "input-tokens": 4_000_000, "output-tokens": 800_000}
 _NO_SCHEMA = "Simulated: the request holds no schema of an answer, so there is nothing to answer."
 _BATCHES = "/v1/messages/batches"
+_OPENAI_BATCHES = "/v1/batches"
+_OPENAI_FILES = "/v1/files"
 _log = logging.getLogger(__name__)
 Reader = Callable[[Mapping[str, str], bytes], ParsedRequest | Problem]
 """Reads headers, by lower-case name, and the body of a request."""
@@ -79,6 +82,7 @@ class SimulatedJudge:
         self.batch_play = Play("answer")
         """The script for calls of the batch API, whatever their requests are answered."""
         self.batches = SimulatedBatches(self._answer, seconds=batch_seconds)
+        self.openai_batches = SimulatedOpenAIBatches(self._answer, seconds=batch_seconds)
         self.received: deque[bytes] = deque(maxlen=MAX_KEPT)
         """The newest bodies of requests for a message."""
         self.cache = PrefixCache()
@@ -90,18 +94,21 @@ class SimulatedJudge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
         call = Call(scope, receive, send, lambda: self._cut(scope))
-        batched = call.target.partition(" ")[2].startswith(_BATCHES)
+        path = call.target.partition(" ")[2]
+        batch_form = next((form for prefix, form in _BATCH_FORMS.items() if path.startswith(prefix)), None)
         form, counter = _find_form(call.target)
-        limit = MAX_BATCH_BODY if batched else MAX_BODY
+        limit = MAX_BODY if batch_form is None else MAX_BATCH_BODY
         body = await call.body(limit)
-        if form is None and not batched:
-            known_targets = ", ".join([*_FORMS, *_COUNTERS, _BATCHES])
+        if form is None and batch_form is None:
+            known_targets = ", ".join([*_FORMS, *_COUNTERS, *_BATCH_FORMS])
             message = f"The simulated judge knows {known_targets}, and the paths of Bedrock and Vertex AI, only"
             await _refuse(call, Problem(404, "not_found_error", message), "none", _MESSAGES)
         elif body is None:
-            await _refuse(call, Problem(413, "request_too_large", f"Request exceeds {limit} bytes"), "none", form or _MESSAGES)
-        elif form is None:
-            await self._batch(call, body, dict(parse_qsl(scope["query_string"].decode("latin-1"))))
+            problem = Problem(413, "request_too_large", f"Request exceeds {limit} bytes")
+            await _refuse(call, problem, "none", batch_form or form or _MESSAGES)
+        elif batch_form is not None or form is None:
+            query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+            await self._batch(call, body, query, batch_form or _MESSAGES)
         elif counter is not None:
             await self._count(call, body, counter, form)
         else:
@@ -125,15 +132,15 @@ class SimulatedJudge:
             count = json_bytes({"input_tokens": self.cache.tokens(parsed)})
             await call.answer(HTTPStatus.OK, {"request-id": "req_simulated_count"}, count)
 
-    async def _batch(self, call: Call, body: bytes, query: Mapping[str, str]) -> None:
+    async def _batch(self, call: Call, body: bytes, query: Mapping[str, str], form: _Form) -> None:
         """Answer a call of the batch API. A script's fault affects only the answer, after the call was carried out."""
         step = self.batch_play.next()
         request_id = f"req_simulated_batch_{self.batch_play.requests:06d}"
         if await call.pause(self._latency):
-            problem = unauthorized(call.headers) or REFUSED.get(step.kind)
+            problem = REFUSED.get(step.kind) or (unauthorized(call.headers) if form is _MESSAGES else None)
             outcome = problem or self._carried_out(call, body, query)
             if isinstance(outcome, Problem):
-                await _refuse(call, outcome, request_id, _MESSAGES, wait=int(step.argument))
+                await _refuse(call, outcome, request_id, form, wait=int(step.argument))
             else:
                 body_bytes = outcome if isinstance(outcome, bytes) else json_bytes(outcome)
                 await deliver(step.kind, Answering(call, {"request-id": request_id}, body_bytes, step.argument))
@@ -141,18 +148,33 @@ class SimulatedJudge:
 
     def _carried_out(self, call: Call, body: bytes, query: Mapping[str, str]) -> Json | bytes | Problem:
         method, _, path = call.target.partition(" ")
-        _, _, batch_path = path.removeprefix(_BATCHES).partition("/")
+        prefix = next(prefix for prefix in _BATCH_FORMS if path.startswith(prefix))
+        _, _, batch_path = path.removeprefix(prefix).partition("/")
         batch_id, _, action = batch_path.partition("/")
-        batches = self.batches
+        if prefix == _OPENAI_FILES:
+            return self._carried_out_on_file(method, batch_id, action, call, body)
+        batches = self.batches if prefix == _BATCHES else self.openai_batches
         operations: dict[tuple[str, bool, str], Callable[[], Json | bytes | Problem]] = {
             ("POST", False, ""): lambda: batches.create(call.headers, body, self.play),
             ("GET", False, ""): lambda: batches.page(query),
             ("GET", True, ""): lambda: batches.show(batch_id),
-            ("GET", True, "results"): lambda: batches.results(batch_id),
             ("POST", True, "cancel"): lambda: batches.cancel(batch_id),
         }
+        if prefix == _BATCHES:
+            operations["GET", True, "results"] = lambda: batches.results(batch_id)
         carry_out = operations.get((method, bool(batch_id), action))
         return Problem(404, "not_found_error", "Not found") if carry_out is None else carry_out()
+
+    def _carried_out_on_file(self, method: str, file_id: str, action: str, call: Call, body: bytes) -> Json | bytes | Problem:
+        batches = self.openai_batches
+        match method, bool(file_id), action:
+            case "POST", False, "":
+                return batches.upload(call.headers, body)
+            case "GET", True, "content":
+                return batches.content(file_id)
+            case "DELETE", True, "":
+                return batches.delete(file_id)
+        return Problem(404, "not_found_error", "Not found")
 
     async def _play(self, step: Step, call: Call, parsed: ParsedRequest | Problem, request_id: str, form: _Form) -> None:
         if isinstance(parsed, Problem):
@@ -245,6 +267,8 @@ _FORMS = {
     "POST /v1/chat/completions": _Form(read_chat, chat_completion, error_body, _openai_limits),
     "POST /v1/responses": _RESPONSES,
 }
+_BATCH_FORMS = {_BATCHES: _MESSAGES, _OPENAI_BATCHES: _RESPONSES, _OPENAI_FILES: _RESPONSES}
+"""The paths of batches and files, with the form of their errors."""
 _COUNTERS: dict[str, tuple[Reader, _Form]] = {
     "POST /v1/messages/count_tokens": (read_countable, _MESSAGES),
     "POST /v1/responses/input_tokens": (read_responses_countable, _RESPONSES),
@@ -314,9 +338,15 @@ class RunningJudge:
         self._judge.play = Plays(script, scripts_for or {}, faults=self._faults, seed=self._seed)
         self.script_batches(batch_script)
         self._judge.batches.forget(seconds=batch_seconds)
+        self._judge.openai_batches.forget(seconds=batch_seconds)
         self._judge.cache = PrefixCache()
         self._judge.arrivals = Arrivals()
         self._judge.received.clear()
+
+    @property
+    def openai_batches(self) -> SimulatedOpenAIBatches:
+        """The files and batches of OpenAI's API."""
+        return self._judge.openai_batches
 
     def script_batches(self, script: str) -> None:
         """Answer calls of the batch API by this script from now on."""

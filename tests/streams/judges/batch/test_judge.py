@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +31,7 @@ from audit.cost import price_of
 from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import Invalid, Question
 from audit.fingerprints import canonical_json
+from audit.judges import ApiName
 from audit.policy import Policy
 from driftline_trial.simulator import RunningJudge, running
 from driftline_trial.simulator.scripts import KINDS
@@ -37,10 +39,11 @@ from schemas.errors import StoreError
 from streams.judges.batch_judge import (
     CANCELLED,
     BatchJournal,
+    BatchJudge,
     BatchLimits,
     BatchQuestion,
     JudgeUnavailableError,
-    open_batch_judge,
+    open_batch_calls,
 )
 from streams.judges.batch_plans import BatchPlan, custom_id
 from streams.judges.live import open_live_judge
@@ -144,6 +147,12 @@ class Desk:
         self.budgets: dict[int, Any] = {}
         self.transport: httpx2.AsyncHTTPTransport | None = None
         self.kept = BatchJournal
+        self.api: ApiName = "messages"
+
+    @property
+    def url(self) -> str:
+        """The address of the API."""
+        return self.simulator.base_url if self.api == "messages" else f"{self.simulator.base_url}/v1"
 
     def judge(self, **limits: Any) -> Any:
         """Return a judge as a new process opens it."""
@@ -151,14 +160,18 @@ class Desk:
             now=self.clock.now, sleep=self.clock.sleep, jitter=lambda: 1.0, wall=lambda: time.time() + sum(self.clock.slept)
         )
         options: dict[str, Any] = {
-            "limits": BatchLimits(**limits),
             "clock": clock,
             "call_seconds": 0.5,
             "results_seconds": 0.5,
             "max_body": 100_000,
         }
-        url, journal = self.simulator.base_url, self.kept(self.journal)
-        return open_batch_judge(KEY, url, _traits, journal, transport=self.transport, **options)
+        return BatchJudge(
+            lambda _: open_batch_calls(KEY, self.url, api=self.api, transport=self.transport, **options),
+            _traits,
+            self.kept(self.journal),
+            BatchLimits(**limits),
+            clock,
+        )
 
     def asked(self, numbers: Sequence[int], calls: int | None = None) -> list[BatchQuestion]:
         """Return the questions, each with a new call budget and its number as tag."""
@@ -195,14 +208,23 @@ class Desk:
 
 
 @pytest.fixture
-def desk(simulator: RunningJudge, tmp_path: Path, clock: Any, budget_for: BudgetFactory) -> Desk:
+def desk(
+    request: pytest.FixtureRequest, simulator: RunningJudge, tmp_path: Path, clock: Any, budget_for: BudgetFactory
+) -> Desk:
     """Return a `Desk`."""
-    return Desk(simulator, tmp_path, clock, budget_for)
+    desk = Desk(simulator, tmp_path, clock, budget_for)
+    desk.api = getattr(request, "param", "messages")
+    return desk
+
+
+EVERY_API = pytest.mark.parametrize("desk", ["messages", "chat", "responses"], indirect=True)
+"""Runs a test over each API that has batches."""
 
 
 # What is asked and answered
 
 
+@EVERY_API
 def test_each_question_gets_one_verdict_and_costs_half(desk: Desk) -> None:
     """The ordinary case over several batches: all fields of a judgement, at the batch's price."""
     verdicts = desk.ask(range(50), max_requests=20, max_open=2)
@@ -246,6 +268,7 @@ def test_a_batched_request_is_the_request_of_the_live_judge(desk: Desk) -> None:
     assert request["custom_id"].startswith(_question(1).fingerprint[:40])
 
 
+@pytest.mark.parametrize("desk", ["messages", "chat"], indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_result_of_a_batch_affects_only_its_own_question(kind: str, desk: Desk) -> None:
     """Each fault of the simulated judge, between two valid requests, affects only its own question."""
@@ -280,6 +303,7 @@ def test_batches_are_split_by_size(desk: Desk) -> None:
     assert sum(len(body["requests"]) for body in recording.bodies) == 10
 
 
+@EVERY_API
 def test_a_question_over_the_cap_is_in_no_batch(desk: Desk) -> None:
     """A question that the cap forbids is not asked and reported; the others are asked."""
 
@@ -294,6 +318,45 @@ def test_a_question_over_the_cap_is_in_no_batch(desk: Desk) -> None:
     assert desk.simulator.requests == 1
 
 
+@EVERY_API
+def test_the_questions_to_each_model_are_in_batches_of_their_own(desk: Desk) -> None:
+    """OpenAI fails a batch with two models as a whole, and each judge has its own API and key."""
+
+    async def run() -> set[str]:
+        judge = desk.judge()
+        questions = [
+            BatchQuestion(msgspec.structs.replace(item.question, model=model), item.budget, item.tag)
+            for item, model in zip(
+                desk.asked(range(6)), itertools.cycle(["claude-haiku-4-5", "claude-haiku-5-5"]), strict=False
+            )
+        ]
+        outcomes = {verdict.outcome async for _, verdict in judge.ask_all(questions)}
+        await judge.aclose()
+        return outcomes
+
+    assert asyncio.run(run()) == {"answered"}
+
+
+@pytest.mark.parametrize("desk", ["chat", "responses"], indirect=True)
+def test_no_text_stays_at_openai_after_a_batch(desk: Desk) -> None:
+    """Its files would be kept for weeks: requests, answers and errors have the audited texts or quote them."""
+    desk.simulator.reset("answer,bad_request,answer")
+    assert Counter(verdict.outcome for verdict in desk.ask(range(3)).values()) == {"answered": 2, "provider_error": 1}
+    assert desk.simulator.openai_batches.files == {}
+
+
+@pytest.mark.parametrize("desk", ["chat", "responses"], indirect=True)
+def test_a_batch_that_openai_fails_as_a_whole_costs_nothing(desk: Desk) -> None:
+    """An organization may queue a limited number of tokens; beyond it, nothing is asked."""
+    desk.simulator.openai_batches.max_queue = 3
+    verdicts = desk.ask(range(8), max_requests=4)
+    assert {(verdict.outcome, (verdict.error or "")[:20]) for verdict in verdicts.values()} == {
+        ("provider_error", "token_limit_exceeded")
+    }
+    assert desk.charged() == 0
+    assert asyncio.run(BatchJournal(desk.journal).unfinished()) == ()
+
+
 def test_a_duplicate_question_is_rejected(desk: Desk) -> None:
     """One result cannot settle two call budgets."""
     with pytest.raises(ValueError, match="same fingerprint"):
@@ -306,6 +369,7 @@ def test_a_duplicate_question_is_rejected(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "fault", ["rate_limited:300", "overloaded*3", "error500", "html", "truncated_json", "drip", "hang", "reset"]
 )
+@EVERY_API
 @pytest.mark.parametrize("before", ["", "answer,", "answer,answer,"])
 def test_a_failed_api_call_loses_neither_a_verdict_nor_money(before: str, fault: str, desk: Desk) -> None:
     """This covers creating, polling and reading: after a call with an unknown outcome, the batch is searched for."""
@@ -316,6 +380,7 @@ def test_a_failed_api_call_loses_neither_a_verdict_nor_money(before: str, fault:
     assert desk.simulator.batch_calls > 3, "the fault did not happen"
 
 
+@EVERY_API
 @pytest.mark.parametrize("script", ["unauthorized", "answer,unauthorized", "overloaded"])
 def test_a_rejected_key_is_an_error_and_loses_nothing(script: str, desk: Desk) -> None:
     """A wrong key must not make thousands of exchanges unscored; the same command continues later."""
@@ -352,6 +417,7 @@ def test_no_further_batch_is_created_after_unreadable_answers(script: str, desk:
     assert Counter(verdict.outcome for verdict in remaining_verdicts.values()) == {"answered": 100 - question_count}
 
 
+@EVERY_API
 def test_a_rejected_batch_is_an_outcome(desk: Desk) -> None:
     """The requests are invalid, so repeating the command would always fail."""
     desk.simulator.reset("answer", batch_script="bad_request")
@@ -370,6 +436,7 @@ def test_missing_results_of_a_truncated_download_are_charged_in_full(desk: Desk)
     assert outcomes["provider_error"] == sum(budget.settled == [budget.amount] for budget in desk.budgets.values())
 
 
+@EVERY_API
 def test_a_batch_that_does_not_end_is_cancelled_and_times_out(desk: Desk) -> None:
     """The API promises results within a day, and a replay must end."""
     desk.simulator.reset("answer", batch_seconds=3600.0)
@@ -378,6 +445,7 @@ def test_a_batch_that_does_not_end_is_cancelled_and_times_out(desk: Desk) -> Non
     assert desk.charged() == 0
 
 
+@EVERY_API
 def test_a_lost_batch_is_charged_in_full(desk: Desk) -> None:
     """The API keeps results for a limited time; questions of a lost batch were paid for."""
     desk.ask(range(3), stop=1)
@@ -390,6 +458,7 @@ def test_a_lost_batch_is_charged_in_full(desk: Desk) -> None:
 # Cancelling
 
 
+@EVERY_API
 def test_a_cancelled_batch_costs_nothing_and_can_be_asked_again(desk: Desk) -> None:
     """After a cancellation, answered questions are paid for, and the others can be asked by another run."""
     desk.simulator.reset("answer", batch_seconds=3600.0)
@@ -415,6 +484,7 @@ def test_a_cancelled_batch_costs_nothing_and_can_be_asked_again(desk: Desk) -> N
     assert Counter(verdict.outcome for verdict in desk.ask(range(20)).values()) == {"answered": 20}
 
 
+@EVERY_API
 def test_a_batch_cancelled_by_another_process_is_asked_again(desk: Desk) -> None:
     """After an earlier cancellation, the new process wants answers, and nothing was paid for."""
     desk.simulator.reset("hang*2,answer")
@@ -448,6 +518,7 @@ class _DiesAfterRecording(BatchJournal):
 
 
 @pytest.mark.parametrize("journal", [_DiesBeforeMaking, _DiesBeforeRecording, _DiesAfterRecording])
+@EVERY_API
 @pytest.mark.parametrize("slow", [0.0, 0.3])
 def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[BatchJournal], slow: float, desk: Desk) -> None:
     """The process may end between the plan, the batch and its record: the next process finds an existing batch."""
@@ -462,6 +533,7 @@ def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[BatchJ
     assert asyncio.run(BatchJournal(desk.journal).unfinished()) == ()
 
 
+@EVERY_API
 def test_questions_with_a_judgement_are_not_asked_again_after_a_restart(desk: Desk) -> None:
     """The next process asks only questions without a judgement, which the same batch answers."""
     first = desk.ask(range(6), stop=2)
@@ -489,7 +561,7 @@ CHILD = """
     from support import builders as build
     from audit.policy import Policy
     from audit.exchanges.prompts import tier2_question
-    from streams.judges.batch_judge import BatchQuestion, BatchLimits, BatchJournal, open_batch_judge
+    from streams.judges.batch_judge import BatchJudge, BatchQuestion, BatchLimits, BatchJournal, open_batch_calls
     from streams.judges.protocol import ModelTraits
 
     class Budget:
@@ -500,10 +572,11 @@ CHILD = """
         policy = Policy().for_project("ops")
         asked = [BatchQuestion(tier2_question(build.exchange("s", number), policy), Budget(), number) for number in range(8)]
         limits = BatchLimits(max_requests=4, first_poll=0.02, max_poll=0.02)
-        judge = open_batch_judge("key", sys.argv[1], lambda model: ModelTraits(), BatchJournal(Path(sys.argv[2])), limits=limits)
+        calls = open_batch_calls("key", sys.argv[1], api=sys.argv[3])
+        judge = BatchJudge(lambda model: calls, lambda model: ModelTraits(), BatchJournal(Path(sys.argv[2])), limits)
         async for one, verdict in judge.ask_all(asked):
             print(one.tag, verdict.outcome, flush=True)
-            if len(sys.argv) > 3:
+            if len(sys.argv) > 4:
                 await asyncio.sleep(60)
 
     asyncio.run(run())
@@ -524,7 +597,7 @@ def test_a_killed_process_pays_for_nothing_twice(
 ) -> None:
     """This uses a real kill -9 during a call, and a new process."""
     desk.simulator.reset("answer", batch_script=batch_script)
-    command = [sys.executable, "-c", textwrap.dedent(CHILD), desk.simulator.base_url, str(desk.journal)]
+    command = [sys.executable, "-c", textwrap.dedent(CHILD), desk.url, str(desk.journal), desk.api]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     with (tmp_path / "printed").open("wb") as printed:
         child = subprocess.Popen([*command, "slowly"], env=environment, stdout=printed)
