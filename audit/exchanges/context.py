@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -38,6 +38,22 @@ _MARKS_BYTES = 100
 """Maximum bytes of the marks around a material."""
 _OMISSION_BYTES = 48
 """Maximum bytes of the mark of an omission."""
+
+
+class _Call(Protocol):
+    """A tool call, as its source has it or in an exchange."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def arguments(self) -> str | None: ...
+
+    @property
+    def outcome(self) -> str: ...
+
+
+CallT = TypeVar("CallT", bound=_Call)
 
 
 class ContextText(NamedTuple):
@@ -82,7 +98,7 @@ def tool_call(name: str, arguments: str | None, result: str | None, outcome: str
     )
 
 
-def bound_calls(calls: Sequence[ToolCall]) -> tuple[tuple[ToolCall, ...], int]:
+def bound_calls(calls: Sequence[CallT]) -> tuple[tuple[CallT, ...], int]:
     """Return the calls that an exchange keeps, in order, and the number of the others."""
     kept = _select_calls(calls, MAX_TOOL_CALLS)
     return kept, len(calls) - len(kept)
@@ -93,13 +109,13 @@ def has_trouble(calls: Sequence[ToolCall]) -> bool:
     return bool(_find_troubled(calls))
 
 
-def _find_troubled(calls: Sequence[ToolCall]) -> set[int]:
+def _find_troubled(calls: Sequence[_Call]) -> set[int]:
     # Calls whose arguments are not recorded may differ.
     counts = Counter[tuple[str, str | None]]((call.name, call.arguments) for call in calls if call.arguments is not None)
     return {index for index, call in enumerate(calls) if call.outcome != OK or counts[call.name, call.arguments] >= REPEATED}
 
 
-def _select_calls(calls: Sequence[ToolCall], count: int) -> tuple[ToolCall, ...]:
+def _select_calls(calls: Sequence[CallT], count: int) -> tuple[CallT, ...]:
     """Return at most `count` calls in their order: those in trouble first, then the newest."""
     if len(calls) <= count:
         return tuple(calls)

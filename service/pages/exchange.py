@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_records, query_rows
 from audit.exchanges.cascade import rebuild_question
+from audit.exchanges.context import has_trouble
 from audit.exchanges.questions import Question
 from audit.exchanges.states import SCORED
 from audit.fingerprints import canonical_json
@@ -57,6 +58,8 @@ async def exchange(
         "tiers": tiers_of(record.score),
         "texts": {} if record.exchange is None else texts_of(record.exchange, link_text),
         "calls": calls_of(record, policy, link_text),
+        "troubled": record.exchange is not None and has_trouble(record.exchange.tool_calls),
+        "earlier_turns": record.earlier_turns.get(record.score.revision, ()),
         "sampling": WORDS["sampling"],
         "outcomes": WORDS["outcomes"],
         "repairs": WORDS["repairs"],

@@ -146,6 +146,8 @@ REVISABLE_FIELDS = (
     "outcome", "multi_user", "tags", "labels",
 )  # fmt: skip
 """The fields whose content may change in the source after the exchange was read."""
+_CALL_FIELDS = ("tool_calls", "omitted_tool_calls")
+"""They count only if the stored exchange has tool calls: an exchange from before they were recorded is not judged again for that."""
 MAX_DECISION_AGE = timedelta(hours=1)
 """An older exchange without a sampling decision is assumed to belong to a project that was not audited when it arrived."""
 
@@ -233,7 +235,8 @@ def _differs(previous: Exchange, exchange: Exchange) -> bool:
         return not previous.withdrawn
     if is_read(asdict(previous)) != is_read(asdict(exchange)):
         return False
-    return any(getattr(previous, name) != getattr(exchange, name) for name in REVISABLE_FIELDS)
+    fields = (*REVISABLE_FIELDS, *_CALL_FIELDS) if previous.tool_calls else REVISABLE_FIELDS
+    return any(getattr(previous, name) != getattr(exchange, name) for name in fields)
 
 
 def _read_decisions(cursor: duckdb.DuckDBPyConnection, exchanges: Sequence[Exchange]) -> dict[Subject, dict[str, Any]]:

@@ -42,7 +42,7 @@ searched for in the output. The search is linear in the text, of which MAX_TEXT_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -874,7 +874,7 @@ def _may_name_file(text: str) -> bool:
     return not text.isascii() or "skill.md" in text.lower()
 
 
-def has_failed(output: Json, call: Json | None = None) -> bool:
+def has_failed(output: Mapping[str, Any], call: Mapping[str, Any] | None = None) -> bool:
     """Return whether an output reports a failure. A search command without results has not failed."""
     if output.get("is_error") is True or output.get("tool_status") in _FAILED_STATUSES:
         return True

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.exchanges.context import bound_calls, tool_call
+from audit.exchanges.context import ERROR, OK, UNANSWERED, bound_calls, tool_call
+from audit.fingerprints import canonical_json
 from schemas.errors import BoundsError
 from schemas.records import Exchange, Label, Redaction, ToolCall
+from streams.sources.derived_evidence import has_failed
 from streams.sources.openclaw.text import Unwrapped, answer_tags, cut_bytes, question_tags, unwrap
 
 MAX_TEXT_BYTES = 200_000
@@ -20,8 +22,8 @@ Redact = Callable[[str], tuple[str, Counter[str]]]
 """Returns a text without its secrets, and the number of secrets by kind."""
 
 
-MAX_CALL_TEXT = 200_000
-"""Maximum characters of a text of a tool call that are searched for secrets; far more than is kept of it."""
+MAX_CALL_TEXT = 16_000
+"""Maximum characters of a text of a tool call that are searched for secrets: twenty times as many as are kept of it."""
 
 
 class DraftCall(NamedTuple):
@@ -36,6 +38,43 @@ class DraftCall(NamedTuple):
     def texts(self) -> list[str]:
         """Return the texts that may contain secrets. Of a very long text, which is cut later anyway, only the ends are left."""
         return [self.name, *(shorten_call_text(text) for text in (self.arguments, self.result) if text is not None)]
+
+
+def pair_calls(events: Iterable[Mapping[str, Any]]) -> tuple[DraftCall, ...]:
+    """Return the tool calls of a turn from its events in order: each call with its output.
+
+    An output belongs to the call with its `tool_call_id`, or else to the first call of its tool without one. An output without a call
+    is a call with unknown arguments.
+    """
+    calls: list[DraftCall] = []
+    call_events: list[Mapping[str, Any] | None] = []
+    index_by_id: dict[Any, int] = {}
+    waiting = defaultdict[Any, deque[int]](deque)
+    for event in events:
+        call_id, tool = event.get("tool_call_id"), event.get("tool")
+        if event["event"] == "tool_call":
+            if call_id is None:
+                waiting[tool].append(len(calls))
+            else:
+                index_by_id[call_id] = len(calls)
+            calls.append(DraftCall(str(tool or ""), write_text(event.get("arguments")), None, UNANSWERED))
+            call_events.append(event)
+        elif event["event"] == "tool_output":
+            index = None if call_id is None else index_by_id.get(call_id)
+            if index is None and waiting[tool]:
+                index = waiting[tool].popleft()
+            if index is None:
+                index = len(calls)
+                calls.append(DraftCall(str(tool or ""), None, None, UNANSWERED))
+                call_events.append(None)
+            outcome = ERROR if has_failed(event, call_events[index]) else OK
+            calls[index] = calls[index]._replace(result=write_text(event.get("result")), outcome=outcome)
+    return tuple(calls)
+
+
+def write_text(value: Any) -> str | None:
+    """Return a text of a tool call: a text as it is, any other value as JSON, and None for a missing one."""
+    return value if value is None or isinstance(value, str) else canonical_json(value)
 
 
 def shorten_call_text(text: str) -> str:
@@ -119,13 +158,10 @@ def build_exchange(draft: ExchangeDraft, settings: ExchangeSettings, digest: Cal
         return None if text is None else settings.redact(shorten_call_text(text))[0]
 
     unwrapped, is_group = settings.unwrap(draft.question)
-    calls, omitted_calls = bound_calls(
-        [
-            tool_call(
-                settings.redact(call.name)[0], clean_call_text(call.arguments), clean_call_text(call.result), call.outcome
-            )
-            for call in draft.tool_calls
-        ]
+    kept_calls, omitted_calls = bound_calls(draft.tool_calls)
+    calls = tuple(
+        tool_call(settings.redact(call.name)[0], clean_call_text(call.arguments), clean_call_text(call.result), call.outcome)
+        for call in kept_calls
     )
     texts = RedactedTexts(
         question=clean_text(unwrapped),

@@ -163,6 +163,7 @@ class Fields(_MappingModel):
     stop_reason: Column | None = None
     input_tokens: Column | None = None
     output_tokens: Column | None = None
+    tool_calls: Column | None = None
     labels: Annotated[dict[LabelName, Column], Field(max_length=MAX_LABELS)] = {}
 
     def sources(self) -> Mapping[str, Source]:

@@ -17,19 +17,28 @@ from typing import Any, NamedTuple
 import msgspec
 
 from audit.diagnosis.duplicate_rules import read_digest
-from audit.exchanges.context import tool_call
+from audit.exchanges.context import OK, UNANSWERED, tool_call
 from audit.exchanges.labels import read_labels
 from audit.fingerprints import stable_id
+from schemas.bounds import TOOL_OUTCOMES
 from schemas.contract import check_record
 from schemas.errors import RecordError
 from schemas.records import Exchange, Label, Redaction
 from schemas.registry import current_schemas
-from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, RedactedTexts, build_exchange
+from streams.sources.exchange_builder import (
+    DraftCall,
+    ExchangeDraft,
+    ExchangeSettings,
+    RedactedTexts,
+    build_exchange,
+    write_text,
+)
 from streams.sources.exchange_files.mapping import (
     REQUIRED,
     Fields,
     Source,
     TimeSource,
+    as_json,
     find_helper_output,
     find_value,
     read_answer,
@@ -130,6 +139,7 @@ class TableReader:
             output_tokens=values.get("output_tokens"),
             stop_reason=stop,
             labels=labels,
+            tool_calls=values.get("tool_calls") or (),
         )
 
         def identify(clean: RedactedTexts) -> str:
@@ -227,10 +237,28 @@ def _read_answer(value: Any) -> str:
     return read_answer(value)
 
 
+def _read_calls(value: Any) -> tuple[DraftCall, ...]:
+    """Return the tool calls in a column, in the form of the body of `POST ingest`. Raises ValueError for any other form."""
+    items = as_json(value) if isinstance(value, str) else value
+    if items in (None, ""):
+        return ()
+    if not isinstance(items, list) or not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):
+        raise ValueError("is not a list of tool calls, each with a name")
+    calls = []
+    for item in items:
+        arguments, result = write_text(item.get("arguments")), write_text(item.get("result"))
+        outcome = item.get("outcome") or (UNANSWERED if result is None else OK)
+        if outcome not in TOOL_OUTCOMES:
+            raise ValueError(f"has a tool call whose outcome is none of {', '.join(TOOL_OUTCOMES)}")
+        calls.append(DraftCall(item["name"], arguments, result, outcome))
+    return tuple(calls)
+
+
 _READERS: Mapping[str, Callable[[Any, Source], Any]] = {
     **dict.fromkeys(
         ("exchange_id", "session_id", "agent", "agent_model", "stop_reason"), lambda value, _source: read_name(value)
     ),
+    "tool_calls": lambda value, _source: _read_calls(value),
     "turn_number": lambda value, _source: read_count(value),
     "input_tokens": lambda value, _source: read_input_tokens(value),
     "output_tokens": lambda value, _source: read_output_tokens(value),

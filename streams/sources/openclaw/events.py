@@ -17,7 +17,8 @@ Records are redacted first, then cut, and numbered in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -41,6 +42,7 @@ WRAPPER = "tool_call"
 Json = dict[str, Any]
 FieldNames = tuple[tuple[str, str], ...]
 """Pairs of a field of the source and the event field that it is copied to."""
+_CALL_EVENTS = frozenset({"tool_call", "tool_output"})
 _SELECTORS = ("id", "name")
 _ARGUMENTS = ("args", "arguments")
 _NO_CALLS: Mapping[str, str] = {}
@@ -240,6 +242,14 @@ class SessionEvents:
     def add(self, raw: Json, at: datetime) -> None:
         """Add one event."""
         self._events.append((raw, at))
+
+    def calls_by_exchange(self) -> Mapping[str, Sequence[Json]]:
+        """Return the raw events of tool calls and their outputs, by the id of their exchange."""
+        by_exchange = defaultdict[str, list[Json]](list)
+        for raw, _ in self._events:
+            if raw["event"] in _CALL_EVENTS and "exchange_id" in raw:
+                by_exchange[raw["exchange_id"]].append(raw)
+        return by_exchange
 
     def records(self, session_id: str) -> list[AgentEvent]:
         """Return the records of the events."""

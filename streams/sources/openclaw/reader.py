@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -32,7 +33,7 @@ from schemas.errors import InputError
 from schemas.records import Exchange
 from streams.sources.copies import merge_copies
 from streams.sources.derived_evidence import ExchangeEvidence, SessionFigures
-from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, build_exchange
+from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, build_exchange, pair_calls
 from streams.sources.lines import Line, Problem, decode_line, is_linked, is_torn, line_fault, may_be_copy, read_lines
 from streams.sources.openclaw.companions import (
     TRAJECTORY,
@@ -295,6 +296,11 @@ class _RecordBuilder:
             tags=dialect.tags,
         )
 
+    @cached_property
+    def _calls(self) -> Mapping[str, Sequence[Json]]:
+        """The events of tool calls by exchange, once the transcript is read."""
+        return self.events.calls_by_exchange()
+
     def build_exchange(self, answer: Answer, *, is_abandoned: bool) -> Exchange:
         """Return the exchange of an answer."""
         draft = self._build_draft(answer, is_abandoned=is_abandoned)
@@ -328,6 +334,7 @@ class _RecordBuilder:
             stop_reason=state.stop,
             multi_user=self._facts.multi_user,
             tags=tags,
+            tool_calls=pair_calls(self._calls.get(self.transcript.exchange_id(answer), ())),
         )
 
 

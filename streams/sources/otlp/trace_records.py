@@ -30,7 +30,14 @@ from audit.diagnosis.events import NormalisedEvent, normalise_event, normalise_p
 from audit.fingerprints import canonical_json, digest
 from schemas.bounds import is_too_deep
 from schemas.records import AgentEvent, Exchange, Label, Span, TraceAssembly, UnusedSpans
-from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, RedactedTexts, build_exchange
+from streams.sources.exchange_builder import (
+    DraftCall,
+    ExchangeDraft,
+    ExchangeSettings,
+    RedactedTexts,
+    build_exchange,
+    pair_calls,
+)
 from streams.sources.openclaw.text import Unwrapped
 from streams.sources.otlp.reading import TRUNCATED
 from streams.sources.otlp.span_facts import SpanFacts, ToolCall, ToolResult, Usage
@@ -131,7 +138,11 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
         ratings=list(find_ratings(trace, exchanges)),
     )
     new_events = _drop_repeated_events(trace, contents.events, decision.earlier_events)
-    exchange_records = [_build_exchange_record(exchange, first, decision.now) for exchange in exchanges]
+    calls = _group_calls(contents.events, exchanges)
+    exchange_records = [
+        _build_exchange_record(exchange, pair_calls(calls[index]), first, decision.now)
+        for index, exchange in enumerate(exchanges)
+    ]
     return Assembly(
         exchanges=exchange_records + contents.withdrawn,
         events=_build_event_records(trace, new_events, exchanges, first, decision.now),
@@ -235,7 +246,27 @@ def _keep_earlier_ids(
     return [replace(exchange, earlier_id=id_by_index.get(index)) for index, exchange in enumerate(traced)], absorbed_ids
 
 
-def _build_exchange_record(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
+def _group_calls(
+    events: Iterable[TracedEvent], exchanges: Sequence[TracedExchange]
+) -> Mapping[int, Sequence[Mapping[str, Any]]]:
+    """Return the events of tool calls and outputs by the index of the exchange that they belong to.
+
+    A tool's span that records no result is an output without one: the span has ended, so the call was answered.
+    """
+    indices = exchange_indices(exchanges)
+    calls = defaultdict[int, list[Mapping[str, Any]]](list)
+    for event in events:
+        index = indices.get(event.span.span_id)
+        if index is not None and event.payload["event"] in _CALL_EVENT_TYPES:
+            calls[index].append(event.payload)
+            facts = event.span.facts
+            if facts.kind == "tool" and facts.returned is None and event.payload["event"] == "tool_call":
+                output = {**event.payload, "event": "tool_output", "is_error": facts.error is not None}
+                calls[index].append(output)
+    return calls
+
+
+def _build_exchange_record(traced: TracedExchange, calls: tuple[DraftCall, ...], span: Span, now: datetime) -> Exchange:
     draft = ExchangeDraft(
         exchange_id=traced.exchange_id,
         session_id=traced.session_id,
@@ -251,6 +282,7 @@ def _build_exchange_record(traced: TracedExchange, span: Span, now: datetime) ->
         outcome=traced.outcome,
         tags=frozenset(traced.tags),
         labels=_build_labels(traced.labels),
+        tool_calls=calls,
     )
     settings = ExchangeSettings(span.connection, span.project, now, _count_secrets, unwrap=_keep_wrapped)
 

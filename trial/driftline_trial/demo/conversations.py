@@ -260,7 +260,7 @@ def _session(agent: str, days_before: int, moved: timedelta, releases: Sequence[
         at += timedelta(seconds=random.randint(40, 600))
         labels = FIRST[agent] if exchange.is_left_behind else tenant_of(agent, days_before) | labels_of(agent, at, releases)
         payloads.append(_payload(agent, session_id, turn, at, exchange, labels=labels))
-    events = tuple(_events(payloads, random, is_worse=is_worse)) if agent in _REPORTING else ()
+    events = tuple(_add_searches(payloads, random, is_worse=is_worse)) if agent in _REPORTING else ()
     return Session(agent, PROJECTS[agent], agent, session_id, tuple(payloads), at, events)
 
 
@@ -282,13 +282,16 @@ def _talk(agent: str, days_before: int, random: Random, *, is_quiet: bool, is_wo
         yield exchange
 
 
-def _events(payloads: Sequence[Mapping[str, Any]], random: Random, *, is_worse: bool) -> Iterator[dict[str, Any]]:
-    """Return an agent's events: a search per answer; the one that got worse repeats it instead of reading the result."""
+def _add_searches(payloads: Sequence[Mapping[str, Any]], random: Random, *, is_worse: bool) -> Iterator[dict[str, Any]]:
+    """Add a search to each payload, and return the agent's events. The one that got worse repeats it instead of reading the result."""
     for turn, payload in enumerate(payloads):
         at, topic = payload["exchange"]["timestamp"], random.randint(100, 999)
         if turn == 0:
             yield {"event": "session_start", "timestamp": at}
-        for _ in range(_LOOPS if is_worse and turn == 1 else 1):
+        searches = _LOOPS if is_worse and turn == 1 else 1
+        call = {"name": "search_orders", "arguments": {"order": topic}}
+        payload["exchange"]["tool_calls"] = [*[call] * (searches - 1), call | {"result": f"order {topic}: delivered"}]
+        for _ in range(searches):
             yield {"event": "tool_call", "timestamp": at, "tool": "search_orders", "args": {"order": topic}}
         yield {"event": "tool_output", "timestamp": at, "tool": "search_orders", "used": not is_worse or turn != 1}
     yield {"event": "session_end", "timestamp": at}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from html import unescape
 
 import pytest
+from msgspec.structs import replace
 from support import builders
 from support.api_server import NOW, Call, Tokens
 from support.builders import START
@@ -18,11 +19,12 @@ from analytics.store.store import Store
 from audit.exchanges.prompts import thinking_question, tier2_question
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.records import DimensionScore, Exchange, Judgement, Score
+from schemas.records import DimensionScore, EarlierTurn, Exchange, Judgement, Score, ToolCall
 from service.pages.rendering import MAX_SHOWN
 from service.setup.access import AccessStore, Holder
 from service.text.links import Links
 from streams.engine.engine import Engine
+from streams.steps.intake import IntakeStep
 
 LINKS = Links()
 JUDGED = {
@@ -190,6 +192,26 @@ def test_a_prompt_is_shown_if_it_equals_the_sent_one(call: Call, tokens: Tokens,
         [builders.judgement("s", 1, "tier2_5", fingerprint=thinking_question(exchange, policy).fingerprint)],
     )
     assert open_page(call, tokens, address).count("The prompt, reconstructed") == 2
+
+
+def test_a_prompt_with_context_is_shown_with_the_context(call: Call, tokens: Tokens, store: Store) -> None:
+    """People must see what the judge saw: the calls, the turns before, and the prompt that holds both."""
+    calls = (
+        ToolCall(name="rm", arguments='{"path": "<b>"}', result="permission denied", outcome="error"),
+        ToolCall(name="ls", arguments=None, result=None, outcome="unanswered"),
+    )
+    exchange = builders.exchange("s", 1, "I deleted it.", tool_calls=calls, omitted_tool_calls=5)
+    turns = (EarlierTurn(turn_number=1, user_message="Which file?", agent_response="The <i>old</i> one."),)
+    question = tier2_question(exchange, Policy().for_project("ops"), turns)
+    address = store_exchange(store, exchange=exchange, judgement=builders.judgement("s", 1, fingerprint=question.fingerprint))
+    outcome = IntakeStep(Policy())(builders.batch("exchanges", [exchange]), {})
+    put(store, "scoring-tasks", [replace(task, earlier_turns=turns) for _, task in outcome.records])
+    page = open_page(call, tokens, address)
+    assert question.content("BOUNDARY") in unescape(page)
+    assert page.count("permission denied") >= 2
+    assert "Tool calls (7)" in page
+    assert "<i>old</i>" not in page
+    assert "The prompt, reconstructed" in page
 
 
 @pytest.mark.parametrize(
