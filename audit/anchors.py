@@ -75,6 +75,7 @@ Cause = Literal["agent", "judge"]
 Reason = Literal[
     "rules",
     "no_size",
+    "not_anchored",
     "no_anchors",
     "few_anchors",
     "few_rounds_before",

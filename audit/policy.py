@@ -221,8 +221,8 @@ MAX_NAMES = 10_000
 
 Days = Annotated[int, Field(ge=1, le=3650)]
 
-IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio", "runs"]
-"""The rules that find drift of scores and of runs, and anomaly spikes."""
+IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio", "runs", "sessions"]
+"""The rules that find drift of scores, of runs and of judged sessions, and anomaly spikes."""
 
 LabelName = Annotated[str, StringConstraints(pattern=f"^{LABEL_NAME}$")]
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -273,6 +273,17 @@ class Anchors(PolicyModel):
     """The number of anchors that are chosen by default."""
     interval_hours: Annotated[int, Field(ge=1, le=8760)] = 24
     """Hours from one round to the next."""
+
+
+class SessionJudging(PolicyModel):
+    """The ended sessions that are judged as a whole, on six dimensions, without a written case."""
+
+    sample: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0
+    """The share of the ended sessions that is judged, from 0 (none) to 1 (each)."""
+    cost_cap: Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)] | None = 0.5
+    """Maximum cost of judging one session as a whole in USD, beside `costCapPerSession`; null is no cap."""
+    judge: JudgeName | None = None
+    """The judge to ask; null is that of `judgeModel`."""
 
 
 class RatingScale(PolicyModel):
@@ -335,14 +346,16 @@ class ProjectSettings(PolicyModel):
     """Milliseconds between two heartbeats of a session."""
     baseline_window_days: Days = 14
     """Days of event time from which a baseline is computed."""
-    incident_rules: Annotated[tuple[IncidentRule, ...], Field(max_length=4)] = (
+    incident_rules: Annotated[tuple[IncidentRule, ...], Field(max_length=5)] = (
         "sequential",
         "consecutive_days",
         "rate_ratio",
         "runs",
+        "sessions",
     )
     """The rules that open incidents: changes of a tier beyond chance, days in a row off the baseline, and anomaly spikes. The
-    fourth rule finds changes of an agent's finished runs beyond chance: trust, unsafe runs, types of failure. If empty, no
+    fourth rule finds changes of an agent's finished runs beyond chance: trust, unsafe runs, types of failure; the fifth those of
+    sessions that are judged as a whole. If empty, no
     incidents are opened.
     """
     alert_on_suspected: bool = False
@@ -351,6 +364,8 @@ class ProjectSettings(PolicyModel):
     """Days of event time for which exchanges and the records about them are kept; null keeps them for ever."""
     anchors: Anchors = Anchors()
     """Exchanges that are judged repeatedly, so that a change of the judge can be distinguished from a change of the agent."""
+    session_judging: SessionJudging = SessionJudging()
+    """Ended sessions that are judged as a whole, beside their exchanges."""
     traces: Traces = Traces()
     """The conversion of OpenTelemetry traces into exchanges and events."""
     detectors: Detectors = Detectors()
@@ -387,6 +402,8 @@ class ProjectPolicy:
     session_gap_minutes: int
     judges: Mapping[str, ResolvedJudge]
     """The judge of each tier that asks one."""
+    session_judge: ResolvedJudge
+    """The judge of whole sessions, whether or not any are judged."""
     cap: int | None
     """Nano-USD that the judge calls of a session may cost; None is no cap."""
     digest: str
@@ -398,6 +415,11 @@ class ProjectPolicy:
         return self.judges["tier2"]
 
     @property
+    def used_judges(self) -> tuple[ResolvedJudge, ...]:
+        """The judges of the tiers, and that of whole sessions if any are judged."""
+        return *self.judges.values(), *([self.session_judge] if self.settings.session_judging.sample else [])
+
+    @property
     def price(self) -> ModelPrice | None:
         """The price of the judge of Tier 2."""
         return self.judge.price
@@ -405,7 +427,7 @@ class ProjectPolicy:
     @property
     def is_priced(self) -> bool:
         """True if the prices of all judges are known."""
-        return all(judge.price is not None for judge in self.judges.values())
+        return all(judge.price is not None for judge in self.used_judges)
 
     def price_of(self, judge_name: str) -> ModelPrice | None:
         """Return the price of a judge of the project by its full name; None if it is unknown."""
@@ -542,7 +564,8 @@ class Policy(PolicyModel):
     @property
     def used_judges(self) -> list[ResolvedJudge]:
         """The judges of all projects, each once, in the order of the policy."""
-        used = [judge for name in ("", *self.projects) for judge in self.for_project(name).judges.values()]
+        policies = [self.for_project(name) for name in ("", *self.projects)]
+        used = [judge for policy in policies for judge in policy.used_judges]
         return list({judge.name: judge for judge in used}.values())
 
     def _merge_settings(self, name: str) -> ProjectSettings:
@@ -572,6 +595,7 @@ class Policy(PolicyModel):
                     "incident_rules",
                     "alert_on_suspected",
                     "detectors",
+                    "session_judging",
                     "traces",
                 },
             ),
@@ -586,6 +610,7 @@ class Policy(PolicyModel):
             redaction=self.redaction,
             session_gap_minutes=self.session_gap_minutes,
             judges=judges,
+            session_judge=self.resolve_judge(settings.session_judging.judge or settings.judge_model),
             cap=None if cap is None else nano_of(cap),
             digest=digest(canonical_json(content)),
         )

@@ -575,6 +575,8 @@ class Evaluation(Record, frozen=True, kw_only=True):
     """The deterministic checks."""
     rule_version: str = ""
     """Version of the rules that produced the record."""
+    sampling_probability: float | None = None
+    """Probability with which the ended session was drawn to be judged without a written case; null: somebody asked for the evaluation."""
 
 
 class EvaluationRequest(Record, frozen=True, kw_only=True):
@@ -640,6 +642,8 @@ class EvaluationRequest(Record, frozen=True, kw_only=True):
     """Version of the rules that made the request."""
     earlier_judgements: tuple[bytes, ...] = ()
     """Judgements for the evaluation that were recorded before this attempt, each in single-object encoding."""
+    sampling_probability: float | None = None
+    """Probability with which the ended session was drawn to be judged without a written case; null: somebody asked for the evaluation."""
 
 
 class Redaction(Record, frozen=True, kw_only=True):

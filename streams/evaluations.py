@@ -26,7 +26,7 @@ import msgspec
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.cost import max_cost, usd_of
-from audit.evaluation.cases import Case, Plan
+from audit.evaluation.cases import WHOLE_SESSION, Case, Plan
 from audit.evaluation.evaluating import evaluation_request, next_attempt
 from audit.evaluation.questions import Terms, questions_of
 from audit.evaluation.report import Evaluated
@@ -193,7 +193,12 @@ def prepare(  # noqa: PLR0917 - the order is natural, sessions by cases by plans
     again, too. Without `takes_simulated`, answers of a simulated judge do not count. Raises InputError for sessions that cannot be
     evaluated, for two cases with the same id, and if a case and a session together exceed the size of a record.
     """
-    _check_ids("case", [case.case_id for case in cases])
+    case_ids = [case.case_id for case in cases]
+    if WHOLE_SESSION in case_ids:
+        raise InputError(
+            f"no case may be called {WHOLE_SESSION!r}", hint="The name is that of sessions without a written case."
+        )
+    _check_ids("case", case_ids)
     _check_ids("judge run", [plan.judge_run_id for plan in plans])
     plans = [plan.model_copy(update={"takes_simulated": takes_simulated}) for plan in plans]
     is_reusable = partial(_is_reusable, retry_failed=retry_failed, takes_simulated=takes_simulated)

@@ -1,6 +1,7 @@
 -- purpose: pairwise comparison of models on each case with one yardstick: means, their difference (b minus a) and its
 --     95 % confidence interval (Welch)
--- grain: one row per case, yardstick and pair of models, a before b. A run counts once, by its newest evaluation.
+-- grain: one row per case, yardstick and pair of models, a before b. A run counts once, by its newest evaluation;
+--     whole sessions, which had different tasks, do not count.
 --     state: enough, rough (fewer than 5 degrees of freedom), not_enough_runs (a model has fewer than two scores) or
 --     no_spread (neither model's scores vary); low, high: NULL for the last two
 -- parameters: $project, $case (NULL: all), $from (inclusive) and $to (exclusive) of the end of the run (NULL:
@@ -11,7 +12,7 @@ WITH models AS (
         avg(final_score ORDER BY final_score) AS mean, var_samp(final_score ORDER BY final_score) / count(final_score) AS squared_error,
         any_value(judge_model) AS judge_model, bool_or(simulated) AS simulated
     FROM log.current_evaluations($project)
-    WHERE subject_model IS NOT NULL AND ($case IS NULL OR case_id = $case)
+    WHERE subject_model IS NOT NULL AND sampling_probability IS NULL AND ($case IS NULL OR case_id = $case)
         AND ($from IS NULL OR coalesce(run_at, evaluated_at) >= $from::TIMESTAMP)
         AND ($to IS NULL OR coalesce(run_at, evaluated_at) < $to::TIMESTAMP)
     GROUP BY case_id, yardstick, subject_model

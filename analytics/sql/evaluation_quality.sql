@@ -1,7 +1,7 @@
 -- purpose: the quality of runs on each case over time, by the end of the run: mean score with its 95 % confidence
 --     interval (Student's t)
 -- grain: one row per project, case, yardstick and period with evaluated runs. A run counts once, by its newest
---     evaluation. low, high: NULL for fewer than two scores
+--     evaluation; whole sessions, which have no case, do not count. low, high: NULL for fewer than two scores
 -- parameters: $project, $case (NULL: all), $unit (day, week or month; NULL: week), $from (inclusive) and $to
 --     (exclusive) of the end of the run (NULL: unbounded)
 WITH counted AS (
@@ -9,7 +9,7 @@ WITH counted AS (
         project, case_id, yardstick, date_trunc(coalesce($unit, 'week'), coalesce(run_at, evaluated_at))::DATE AS period,
         judge_run_id, judge_model, evaluated_at, final_score, simulated
     FROM log.current_evaluations($project)
-    WHERE ($case IS NULL OR case_id = $case)
+    WHERE sampling_probability IS NULL AND ($case IS NULL OR case_id = $case)
         AND ($from IS NULL OR coalesce(run_at, evaluated_at) >= $from::TIMESTAMP)
         AND ($to IS NULL OR coalesce(run_at, evaluated_at) < $to::TIMESTAMP)
 ), measured AS (

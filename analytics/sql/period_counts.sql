@@ -1,6 +1,7 @@
 -- purpose: a project's totals in a period, to compare with the period before: anomalies, finished runs, incidents,
 --     evaluations
--- grain: one row, none if all totals are 0. mean_score: mean of the finished evaluations, 0 to 10, NULL without any
+-- grain: one row, none if all totals are 0. mean_score: mean of the finished evaluations, 0 to 10, NULL without any;
+--     whole sessions, which have no case, do not count
 -- parameters: $project, $from (inclusive) and $to (exclusive), by the time of the exchange, the end of the run, the
 --     first day of the incident, and the time of the evaluation
 WITH scored AS (
@@ -21,7 +22,7 @@ WITH scored AS (
 ), current_evaluations AS (
     SELECT evaluated_at, final_score
     FROM log.evaluations
-    WHERE project = $project
+    WHERE project = $project AND sampling_probability IS NULL
     QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY status = 'completed' DESC, revision DESC, _offset DESC) = 1
 ), judged AS (
     SELECT count(*) AS evaluations, avg(final_score ORDER BY final_score) AS mean_score

@@ -8,7 +8,7 @@ SELECT
     evaluation_id, revision, connection, project, session_id, agent, subject_model, case_id, case_title, tags, judge_run_id,
     judge_model, yardstick, repetition, status, final_score, overall_spread, dimensions, configured_repetitions,
     successful_iterations, aggregation_method, warnings, anomaly_reasons, run_at, run_seconds, run_input_tokens,
-    run_output_tokens, run_cost_usd, cost_usd, simulated, evaluated_at
+    run_output_tokens, run_cost_usd, cost_usd, simulated, evaluated_at, sampling_probability
 FROM (
     SELECT *
     FROM log.evaluations

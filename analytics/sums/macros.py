@@ -70,6 +70,17 @@ _CURRENT_EVALUATIONS = f"""
         PARTITION BY "connection", session_id, case_id, yardstick
         ORDER BY {FINISHED_FIRST}, evaluated_at DESC, evaluation_id DESC
     ) = 1"""
+# The newest finished judgement of each session without a written case. scores: overall and dimensions, 0 to 10, by name.
+_SESSION_JUDGEMENTS = """
+    SELECT
+        project, "connection", session_id, agent, evaluation_id, coalesce(run_at, evaluated_at) AS ended_at, yardstick, judge_model,
+        simulated, 1 / sampling_probability AS weight,
+        map_from_entries(
+            list_prepend({'name': 'overall', 'score': final_score}, [{'name': d.dimension, 'score': d.final} FOR d IN dimensions])
+        ) AS scores
+    FROM log.evaluations
+    WHERE sampling_probability IS NOT NULL AND status = 'completed'
+    QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY revision DESC, _offset DESC) = 1"""
 # The sums of a day that retention has deleted stay unchanged, even if late records arrive.
 _CHANGED_DAYS = f"""
     SELECT project, date_trunc('day', exchange_at) AS day
@@ -312,6 +323,7 @@ def macro_statements() -> Iterator[str]:
         "changed_sessions()": f"TABLE {CHANGED_SESSIONS}",
         "t_quantile(freedom)": _T_QUANTILE,
         "current_evaluations(in_project)": f"TABLE {_CURRENT_EVALUATIONS}",
+        "session_judgements()": f"TABLE {_SESSION_JUDGEMENTS}",
         "fresh_score_days(in_project)": f"TABLE {_FRESH_DAYS}",
         "score_days(in_project, first, until)": f"TABLE {_SCORE_DAYS}",
         "kept_score_days(in_project, first, until)": f"TABLE {_KEPT_SCORE_DAYS}",

@@ -217,7 +217,11 @@ def level_of(series: Series, rule: str, observation: Observation) -> Level | Non
         return _level_off_baseline(observation, series.key.direction)
     if rule == "rate_ratio":
         return _level_of_rate(observation)
-    if rule not in ("sequential", "runs", ALSO_CHANGED) or observation.mean_before is None or observation.mean_after is None:
+    if (
+        rule not in ("sequential", "runs", "sessions", ALSO_CHANGED)
+        or observation.mean_before is None
+        or observation.mean_after is None
+    ):
         return None
     return Level(observation.mean_before, observation.mean_after, observation.sigma or 0.0)
 

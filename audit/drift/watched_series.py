@@ -10,6 +10,8 @@ UP, DOWN = "up", "down"
 VERBS = {UP: "rose", DOWN: "fell"}
 """The verb of a title for each direction."""
 _FAILURE = "failure:"
+SESSION = "session:"
+"""Prefix of the series of judged sessions, before `overall` or a dimension."""
 RISING_IS_BAD = ("unsafe", _FAILURE)
 """Prefixes of the names of series for which a rise is bad."""
 MEAN, SPREAD, FURTHER = "mean", "spread", "further"
@@ -22,6 +24,7 @@ TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "
 _NAMES = {**TIERS, "trust": "Trust", "unsafe": "Unsafe runs", "": "Anomalies"}
 _BOUNDS: Mapping[str, tuple[float, float]] = {"tier3": (1.0, 5.0), "trust": (0.0, 100.0)}
 """The ends of scales other than 0 to 1."""
+_SESSION_BOUNDS = (0.0, 10.0)
 
 
 class Key(NamedTuple):
@@ -29,7 +32,8 @@ class Key(NamedTuple):
 
     type: str
     tier: str | None
-    """Name of the series: a tier, or for runs `trust`, `unsafe` or `failure:<type>`; None for the rate of anomalies."""
+    """Name of the series: a tier, or for runs `trust`, `unsafe` or `failure:<type>`, for judged sessions `session:overall` or `session:<dimension>`;
+    None for the rate of anomalies."""
     direction: str | None
     agent: str | None = None
     """The agent of the runs; None for a series of the whole project."""
@@ -72,11 +76,20 @@ class Series(NamedTuple):
 def _series_name(series: str) -> str:
     if series.startswith(_FAILURE):
         return f"Failures of type {series.removeprefix(_FAILURE).replace('_', ' ')}"
+    if series.startswith(SESSION):
+        return name_session_series(series)
     return _NAMES.get(series, series)
+
+
+def name_session_series(series: str) -> str:
+    """Return the displayed name of a series of judged sessions."""
+    return f"Session judge: {series.removeprefix(SESSION)}"
 
 
 def bounds_of(series: str | None) -> tuple[float, float]:
     """Return the lowest and the highest possible value of a series."""
+    if series is not None and series.startswith(SESSION):
+        return _SESSION_BOUNDS
     return _BOUNDS.get(series or "", (0.0, 1.0))
 
 

@@ -49,6 +49,8 @@ _OTHER_NAMES = {"llm_probe": "live"}
 Weight = Annotated[float, Field(ge=0, le=1_000, strict=False, allow_inf_nan=False)]
 Model = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,127}$")]
 MAX_REPETITIONS = 50
+WHOLE_SESSION = "whole-session"
+"""Id of the case by which sessions without a written case are judged; no written case has it."""
 _NAMES = {"type": "string", "enum": [*get_args(JudgeType), *_OTHER_NAMES]}
 MAX_SYSTEM_PROMPT_BYTES = 64 * 1024
 """Maximum size of a system prompt, which is sent with every question."""

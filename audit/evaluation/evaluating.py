@@ -98,6 +98,7 @@ def _build_evaluation(request: EvaluationRequest, findings: Findings, recorded: 
         repetition=request.repetition,
         case_title=findings.terms.case.title,
         overall_spread=overall.spread if overall else None,
+        sampling_probability=request.sampling_probability,
         iterations=tuple(_build_iteration(iteration) for iteration in findings.iterations),
         checks=findings.terms.checks,
         rule_version=RULE_VERSION,

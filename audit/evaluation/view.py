@@ -2,7 +2,8 @@
 
 `evaluation_target` is the task as the case states it. `subject_response` is the agent's answer and the tools it used.
 `execution_evidence` has the recorded steps, artifacts and failures of the run. Ids, images, paths, models, settings, times and prices of the run are never shown, and
-its texts are scrubbed (`audit.evaluation.scrubbing`).
+its texts are scrubbed (`audit.evaluation.scrubbing`). What the user wrote is shown only if no case was written, as `user_messages` of the
+response: it then says what was asked.
 
 1. The document has at most `max_characters`. The size is divided between sections, the items of a list and the texts of an item; room that
    one of them does not need goes to the others. The final answer and the expectations are cut last.
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from audit.evaluation.cases import ArtifactContains, ArtifactPresent, Case, Rubric
+from audit.evaluation.cases import WHOLE_SESSION, ArtifactContains, ArtifactPresent, Case, Rubric
 from audit.evaluation.dimensions import MEANINGS
 from audit.evaluation.run import Artifact, Run, ToolCall, ToolResult, is_recorded_as
 from audit.evaluation.scrubbing import Scrubber, json_text
@@ -36,6 +37,7 @@ MIN_VIEW_SIZE = 4_000
 """Minimum size of a view in characters; a smaller one would contain little but omissions."""
 _GUARANTEED_SHARES = {
     "final_output": 0.20,
+    "user_messages": 0.15,
     "hard_expectations": 0.10,
     "not_passed": 0.06,
     "failures": 0.05,
@@ -49,12 +51,16 @@ _GUARANTEED_SHARES = {
     "artifacts": 0.08,
     "steps": 0.10,
 }
-"""Share of the size that is guaranteed to each section, in the order in which sections take what others do not need."""
+"""Share of the size that is guaranteed to each section, in the order in which sections take what others do not need.
+
+With `user_messages` they exceed 1, but then the sections of a written case are empty.
+"""
 _BULK_SECTIONS = ("assistant_messages", "artifacts", "steps")
 """Sections that come last and share the remaining size evenly."""
 _SECTION_TITLES = {
     "final_output": "final answer",
     "messages": "task",
+    "user_messages": "user's messages",
     "hard_expectations": "hard expectations",
     "steps": "tool calls and results",
     "artifacts": "artifacts",
@@ -103,7 +109,7 @@ def subject_view(case: Case, run: Run, checks: Sequence[CheckOutcome], max_chara
     sections = {**case_sections(case), **run_sections(case, run, checks)}
     frame = size(_build_document(case, run, checks, dict.fromkeys(sections, "")))
     rendered = _render_sections(sections, max_characters - frame)
-    attempts = find_sway_attempts(shown_texts(run, max_characters))
+    attempts = find_sway_attempts(shown_texts(case, run, max_characters))
     return View(
         text=fill_in_mark(_build_document(case, run, checks, rendered)),
         warnings=(
@@ -165,6 +171,10 @@ def run_sections(case: Case, run: Run, checks: Sequence[CheckOutcome]) -> Sectio
     scrubber = Scrubber(run.identifiers | {run.session_id})
     earlier_answers = [turn.agent_response for turn in run.turns[:-1] if turn.agent_response.strip()]
     final = {"final_output": Text(run.final_response, scrubber.text)} if run.final_response.strip() else {}
+    asked = {}
+    if case.case_id == WHOLE_SESSION:
+        messages = [turn.user_message for turn in run.turns if turn.user_message.strip()]
+        asked = {"user_messages": _build_messages(messages, scrubber)}
     failures = [
         Item('{{"kind":{},"words":{}}}', (Text(item.kind, scrubber.text), Text(item.words, scrubber.text)), {"failures": 1})
         for item in run.failures
@@ -173,13 +183,18 @@ def run_sections(case: Case, run: Run, checks: Sequence[CheckOutcome]) -> Sectio
     artifacts = [_build_artifact(item, scrubber) for item in run.artifacts]
     return {
         **final,
-        "assistant_messages": Listing([Item("{}", (Text(text, scrubber.text),), {"messages": 1}) for text in earlier_answers]),
+        **asked,
+        "assistant_messages": _build_messages(earlier_answers, scrubber),
         "tools": Listing(list(_build_tools(run, scrubber))),
         "not_passed": Listing([_build_check(outcome) for outcome in checks if outcome.outcome != "pass"]),
         "steps": Listing(steps, _rank_steps(run.steps)),
         "artifacts": Listing(artifacts, _rank_artifacts(case, run.artifacts)),
         "failures": Listing(failures),
     }
+
+
+def _build_messages(texts: Sequence[str], scrubber: Scrubber) -> Listing:
+    return Listing([Item("{}", (Text(text, scrubber.text),), {"messages": 1}) for text in texts])
 
 
 def _build_step(step: ToolCall | ToolResult, scrubber: Scrubber) -> Item:
@@ -283,6 +298,7 @@ def _build_document(case: Case, run: Run, checks: Sequence[CheckOutcome], render
             ),
             "subject_response": _join_members(
                 {
+                    **({"user_messages": rendered["user_messages"]} if "user_messages" in rendered else {}),
                     "final_output": rendered.get("final_output", "null"),
                     "assistant_messages": rendered["assistant_messages"],
                     "tool_activity": _join_members(
@@ -332,9 +348,10 @@ def _render_sections(sections: Sections, room: int) -> dict[str, str]:
     return rendered
 
 
-def shown_texts(run: Run, end_length: int) -> Iterator[tuple[str, str]]:
+def shown_texts(case: Case, run: Run, end_length: int) -> Iterator[tuple[str, str]]:
     """Yield every text of the run that the judge may see, with its source; of a long text only `end_length` characters at both ends."""
     sources: list[tuple[str, Callable[[], Iterator[str]]]] = [
+        ("user message", lambda: (turn.user_message for turn in run.turns if case.case_id == WHOLE_SESSION)),
         ("final answer", lambda: iter([run.final_response])),
         ("earlier answer", lambda: (turn.agent_response for turn in run.turns[:-1])),
         ("tool name", lambda: (step.tool or "" for step in run.steps)),

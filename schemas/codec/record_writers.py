@@ -612,7 +612,7 @@ def record_01b70a448db1bbfd_0(record: Any) -> bytes:
     )
 
 
-def record_194cf67079933744_1(record: Any) -> bytes:
+def record_02e9e13d0597f93f_1(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -643,7 +643,7 @@ def record_194cf67079933744_1(record: Any) -> bytes:
     )
 
 
-def record_194cf67079933744_2(record: Any) -> bytes:
+def record_02e9e13d0597f93f_2(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -663,7 +663,7 @@ def record_194cf67079933744_2(record: Any) -> bytes:
     )
 
 
-def record_194cf67079933744_3(record: Any) -> bytes:
+def record_02e9e13d0597f93f_3(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -682,10 +682,10 @@ def record_194cf67079933744_3(record: Any) -> bytes:
     )
 
 
-def record_194cf67079933744_0(record: Any) -> bytes:
+def record_02e9e13d0597f93f_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\x19L\xf6py\x937D",
+            b"\xc3\x01\x02\xe9\xe1=\x05\x97\xf9?",
             NUMBERS[len(_data := record.evaluation_id.encode())] + _data,
             (
                 NUMBERS[_value]
@@ -707,7 +707,7 @@ def record_194cf67079933744_0(record: Any) -> bytes:
             ),
             (
                 NUMBERS[len(record.dimensions)]
-                + b"".join([record_194cf67079933744_1(item) for item in record.dimensions])
+                + b"".join([record_02e9e13d0597f93f_1(item) for item in record.dimensions])
                 + b"\0"
                 if len(record.dimensions)
                 else b"\0"
@@ -807,25 +807,30 @@ def record_194cf67079933744_0(record: Any) -> bytes:
             ),
             (
                 NUMBERS[len(record.iterations)]
-                + b"".join([record_194cf67079933744_2(item) for item in record.iterations])
+                + b"".join([record_02e9e13d0597f93f_2(item) for item in record.iterations])
                 + b"\0"
                 if len(record.iterations)
                 else b"\0"
             ),
             (
-                NUMBERS[len(record.checks)] + b"".join([record_194cf67079933744_3(item) for item in record.checks]) + b"\0"
+                NUMBERS[len(record.checks)] + b"".join([record_02e9e13d0597f93f_3(item) for item in record.checks]) + b"\0"
                 if len(record.checks)
                 else b"\0"
             ),
             WORDS[record.rule_version],
+            (
+                b"\0"
+                if (_given := record.sampling_probability) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
         )
     )
 
 
-def record_2ab14ab72333bc7d_0(record: Any) -> bytes:
+def record_515261a6a1fe7024_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01*\xb1J\xb7#3\xbc}",
+            b"\xc3\x01QRa\xa6\xa1\xfep$",
             NUMBERS[len(_data := record.request_id.encode())] + _data,
             WORDS[record.connection],
             WORDS[record.project],
@@ -913,6 +918,11 @@ def record_2ab14ab72333bc7d_0(record: Any) -> bytes:
                 + b"\0"
                 if len(record.earlier_judgements)
                 else b"\0"
+            ),
+            (
+                b"\0"
+                if (_given := record.sampling_probability) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
             ),
         )
     )
@@ -2078,8 +2088,8 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01Im\xf4\xce\x15\x10\xed\xa0": record_496df4ce1510eda0_0,  # Deployment
     b"\xc3\x01\x04g\xa3\x04<\x14\xf93": record_0467a3043c14f933_0,  # Diagnosis
     b"\xc3\x01\x01\xb7\nD\x8d\xb1\xbb\xfd": record_01b70a448db1bbfd_0,  # Erasure
-    b"\xc3\x01\x19L\xf6py\x937D": record_194cf67079933744_0,  # Evaluation
-    b"\xc3\x01*\xb1J\xb7#3\xbc}": record_2ab14ab72333bc7d_0,  # EvaluationRequest
+    b"\xc3\x01\x02\xe9\xe1=\x05\x97\xf9?": record_02e9e13d0597f93f_0,  # Evaluation
+    b"\xc3\x01QRa\xa6\xa1\xfep$": record_515261a6a1fe7024_0,  # EvaluationRequest
     b"\xc3\x01\xf4\xeb(_[\tE\xa0": record_f4eb285f5b0945a0_0,  # Exchange
     b"\xc3\x01\x94\xc1w\x9dgan\xb2": record_94c1779d67616eb2_0,  # Heartbeat
     b"\xc3\x01\xa0]\xc8\x07\xfe\x8a\xcc>": record_a05dc807fe8acc3e_0,  # HourlyScores
@@ -3388,6 +3398,223 @@ def fields_01b70a448db1bbfd_0(record: Any) -> bytes:
     )
 
 
+def fields_02e9e13d0597f93f_1(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            WORDS[record["dimension"]],
+            WORDS[record["policy"]],
+            WORDS[record["source"]],
+            (
+                b"\0"
+                if (_given := record["deterministic"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["judge"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["final"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["spread"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+        )
+    )
+
+
+def fields_02e9e13d0597f93f_2(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            (
+                NUMBERS[_value]
+                if type(_value := record["iteration"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            WORDS[record["outcome"]],
+            (
+                b"\0"
+                if (_given := record["overall"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (b"\0" if (_given := record["judgement_id"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+        )
+    )
+
+
+def fields_02e9e13d0597f93f_3(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            NUMBERS[len(_data := record["check_id"].encode())] + _data,
+            WORDS[record["kind"]],
+            (
+                NUMBERS[len(record["dimensions"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["dimensions"]])
+                + b"\0"
+                if len(record["dimensions"])
+                else b"\0"
+            ),
+            WORDS[record["outcome"]],
+            NUMBERS[len(_data := record["detail"].encode())] + _data,
+        )
+    )
+
+
+def fields_02e9e13d0597f93f_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\x02\xe9\xe1=\x05\x97\xf9?",
+            NUMBERS[len(_data := record["evaluation_id"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["revision"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            NUMBERS[len(_data := record["request_id"].encode())] + _data,
+            WORDS[record["connection"]],
+            WORDS[record["project"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+            NUMBERS[len(_data := record["case_id"].encode())] + _data,
+            (b"\0" if (_given := record["subject_model"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            NUMBERS[len(_data := record["fingerprint"].encode())] + _data,
+            WORDS[record["status"]],
+            (
+                b"\0"
+                if (_given := record["final_score"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                NUMBERS[len(record["dimensions"])]
+                + b"".join([fields_02e9e13d0597f93f_1(item) for item in record["dimensions"]])
+                + b"\0"
+                if len(record["dimensions"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["configured_repetitions"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["successful_iterations"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            WORDS[record["aggregation_method"]],
+            (
+                NUMBERS[len(record["warnings"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["warnings"]])
+                + b"\0"
+                if len(record["warnings"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["judgement_ids"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["judgement_ids"]])
+                + b"\0"
+                if len(record["judgement_ids"])
+                else b"\0"
+            ),
+            NUMBERS[len(_data := record["result"].encode())] + _data,
+            (
+                b"\0"
+                if (_given := record["cost_usd"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            TRUTH[record["simulated"]],
+            written_time(record["evaluated_at"]),
+            WORDS_OR_NULL[record["agent"]],
+            (b"\0" if (_given := record["run_at"]) is None else b"\2" + written_time(_given)),
+            (
+                b"\0"
+                if (_given := record["run_seconds"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["run_input_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["run_output_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["run_cost_usd"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            NUMBERS[len(_data := record["judge_run_id"].encode())] + _data,
+            WORDS[record["judge_model"]],
+            NUMBERS[len(_data := record["yardstick"].encode())] + _data,
+            (
+                NUMBERS[len(record["tags"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["tags"]])
+                + b"\0"
+                if len(record["tags"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["anomaly_reasons"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["anomaly_reasons"]])
+                + b"\0"
+                if len(record["anomaly_reasons"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["repetition"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            NUMBERS[len(_data := record["case_title"].encode())] + _data,
+            (
+                b"\0"
+                if (_given := record["overall_spread"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                NUMBERS[len(record["iterations"])]
+                + b"".join([fields_02e9e13d0597f93f_2(item) for item in record["iterations"]])
+                + b"\0"
+                if len(record["iterations"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["checks"])]
+                + b"".join([fields_02e9e13d0597f93f_3(item) for item in record["checks"]])
+                + b"\0"
+                if len(record["checks"])
+                else b"\0"
+            ),
+            WORDS[record["rule_version"]],
+            (
+                b"\0"
+                if (_given := record["sampling_probability"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+        )
+    )
+
+
 def fields_194cf67079933744_1(record: Any) -> bytes:
     return b"".join(
         (
@@ -3789,6 +4016,107 @@ def fields_2ab14ab72333bc7d_0(record: Any) -> bytes:
                 + b"\0"
                 if len(record["earlier_judgements"])
                 else b"\0"
+            ),
+        )
+    )
+
+
+def fields_515261a6a1fe7024_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01QRa\xa6\xa1\xfep$",
+            NUMBERS[len(_data := record["request_id"].encode())] + _data,
+            WORDS[record["connection"]],
+            WORDS[record["project"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+            NUMBERS[len(_data := record["case_id"].encode())] + _data,
+            NUMBERS[len(_data := record["case"].encode())] + _data,
+            NUMBERS[len(_data := record["profile"].encode())] + _data,
+            NUMBERS[len(_data := record["fingerprint"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["repetition"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            written_time(record["requested_at"]),
+            NUMBERS[len(_data := record["evaluation_id"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["attempt"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (b"\0" if (_given := record["subject_model"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            WORDS_OR_NULL[record["agent"]],
+            (b"\0" if (_given := record["run_at"]) is None else b"\2" + written_time(_given)),
+            (
+                b"\0"
+                if (_given := record["run_seconds"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["run_input_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["run_output_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["run_cost_usd"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            NUMBERS[len(_data := record["judge_run_id"].encode())] + _data,
+            WORDS[record["judge_model"]],
+            NUMBERS[len(_data := record["yardstick"].encode())] + _data,
+            (
+                NUMBERS[len(record["tags"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["tags"]])
+                + b"\0"
+                if len(record["tags"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["anomaly_reasons"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["anomaly_reasons"]])
+                + b"\0"
+                if len(record["anomaly_reasons"])
+                else b"\0"
+            ),
+            NUMBERS[len(_data := record["system_prompt"].encode())] + _data,
+            NUMBERS[len(_data := record["user_prompt"].encode())] + _data,
+            NUMBERS[len(_data := record["checks"].encode())] + _data,
+            (
+                NUMBERS[len(record["warnings"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["warnings"]])
+                + b"\0"
+                if len(record["warnings"])
+                else b"\0"
+            ),
+            WORDS[record["rule_version"]],
+            (
+                NUMBERS[len(record["earlier_judgements"])]
+                + b"".join([NUMBERS[len(_data := item)] + _data for item in record["earlier_judgements"]])
+                + b"\0"
+                if len(record["earlier_judgements"])
+                else b"\0"
+            ),
+            (
+                b"\0"
+                if (_given := record["sampling_probability"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
             ),
         )
     )
@@ -6213,9 +6541,11 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\x04\x96\xe0\x8d\xc3\xa0t\xd8": fields_0496e08dc3a074d8_0,  # Diagnosis
     b"\xc3\x01[\xd4&u\x0b\xf5\xb9\xf6": fields_5bd426750bf5b9f6_0,  # Diagnosis
     b"\xc3\x01\x01\xb7\nD\x8d\xb1\xbb\xfd": fields_01b70a448db1bbfd_0,  # Erasure
+    b"\xc3\x01\x02\xe9\xe1=\x05\x97\xf9?": fields_02e9e13d0597f93f_0,  # Evaluation
     b"\xc3\x01\x19L\xf6py\x937D": fields_194cf67079933744_0,  # Evaluation
     b"\xc3\x01\xa2@\xedY>\xb4\x1c\xe1": fields_a240ed593eb41ce1_0,  # Evaluation
     b"\xc3\x01*\xb1J\xb7#3\xbc}": fields_2ab14ab72333bc7d_0,  # EvaluationRequest
+    b"\xc3\x01QRa\xa6\xa1\xfep$": fields_515261a6a1fe7024_0,  # EvaluationRequest
     b"\xc3\x01Z\r\xed8\x00\x15\xbf\x82": fields_5a0ded380015bf82_0,  # EvaluationRequest
     b"\xc3\x01#D\xacM\xb8x~^": fields_2344ac4db8787e5e_0,  # Exchange
     b"\xc3\x018Q+H\xf7D?\x9c": fields_38512b48f7443f9c_0,  # Exchange

@@ -21,7 +21,7 @@ from audit.drift.anomaly_rate import SUSPECTED as SUSPECTED_RATE
 from audit.drift.change_detector import SUSPECTED
 from audit.drift.consecutive_days import CRITICAL, DAYS, MIN_RUN_DAYS, MIN_SIGMA
 from audit.drift.incident_evidence import ALSO_CHANGED, ChangedSeries, Evidence, Observation, evidence_of
-from audit.drift.watched_series import DOWN, SPREAD, TIERS, UP
+from audit.drift.watched_series import DOWN, SESSION, SPREAD, TIERS, UP, bounds_of
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.pages.charts import Band, Chart, Mark, Point, find_judge_changes, find_run_policy_changes, line, marks_within
@@ -31,7 +31,7 @@ from service.text.window import Window
 from streams.watch.evidence import CAUSES, Explanation, apply_mix
 from streams.watch.lifecycle import DISMISSED, VANISHED, is_live
 from streams.watch.measures import TRUST
-from streams.watch.run_rules import RUNS, name_series
+from streams.watch.run_rules import RUNS, SESSIONS, name_series
 
 _MAX_LOG_EVIDENCE = 12 * math.log(10)
 """Larger evidence is shown as "over": no model of scores is accurate enough to support it."""
@@ -46,6 +46,7 @@ RULE_NAMES: Mapping[str, str] = {
     "consecutive_days": "Days in a row",
     "rate_ratio": "Rate of anomalies",
     "runs": "Evidence over all runs",
+    SESSIONS: "Evidence over all judged sessions",
 }
 RULE_EXPLANATIONS: Mapping[str, str] = {
     "sequential": (
@@ -72,6 +73,12 @@ RULE_EXPLANATIONS: Mapping[str, str] = {
         "failure type changed on one of the last 400 days. An alarm needs evidence of "
         f"{_ALARM_ODDS} times the number of the agent's series. Chance alone then raises an alarm for any of them at most once in "
         f"{_YEARS_PER_FALSE_ALARM:.0f} years. A change of more than {CRITICAL:g} sigma is critical."
+    ),
+    SESSIONS: (
+        "After every hour with sessions that were judged as a whole, this rule weighs the evidence that the overall score or one of the six "
+        f"dimensions changed on one of the last 400 days. An alarm needs evidence of {_ALARM_ODDS} times the number of these series. "
+        f"Chance alone then raises an alarm for any of them at most once in {_YEARS_PER_FALSE_ALARM:.0f} years. A change of more than "
+        f"{CRITICAL:g} sigma is critical. Sessions count by their sampling probability."
     ),
 }
 NO_CAUSE = "The anchors cannot tell whether the agent or the judge changed: too few of them were judged around that time."
@@ -131,9 +138,22 @@ def _list_run_figures(observation: Observation) -> Iterator[Figure]:
     yield Figure("Mean after", number(observation.mean_after, 3), f"{number(observation.runs_after)} runs")
     yield _build_change_figure(observation)
     yield _build_first_day_figure(observation)
-    yield Figure(
-        "Evidence", format_odds(observation.log_evidence), f"alarm at {number(SUSPECTED * (observation.series or 1))} to 1"
-    )
+    yield _build_evidence_figure(observation)
+
+
+def _list_session_figures(observation: Observation) -> Iterator[Figure]:
+    before = f"{number(observation.scores_before)} judged sessions{_format_baseline_start(observation)}"
+    yield Figure("Mean before", number(observation.mean_before, 2), before)
+    yield Figure("Mean after", number(observation.mean_after, 2), f"{number(observation.scores_after)} judged sessions")
+    yield _build_change_figure(observation)
+    yield _build_first_day_figure(observation)
+    yield _build_evidence_figure(observation)
+
+
+def _build_evidence_figure(observation: Observation) -> Figure:
+    """Return the evidence of a rule that examines several series."""
+    alarm = number(SUSPECTED * (observation.series or 1))
+    return Figure("Evidence", format_odds(observation.log_evidence), f"alarm at {alarm} to 1")
 
 
 def _list_day_figures(observation: Observation) -> Iterator[Figure]:
@@ -161,6 +181,7 @@ _FIGURE_LISTS: Mapping[str, Callable[[Observation], Iterator[Figure]]] = {
     "consecutive_days": _list_day_figures,
     "rate_ratio": _list_rate_figures,
     "runs": _list_run_figures,
+    SESSIONS: _list_session_figures,
 }
 
 
@@ -203,7 +224,7 @@ _LabelledValue = tuple[str, str, float]
 _DAY_LENGTH = len("2026-10-01")
 _AFTER_LABELS = "~"
 """Sorts after every label of the day that it is appended to."""
-_EVIDENCE_RULES = frozenset({"sequential", "runs", ALSO_CHANGED})
+_EVIDENCE_RULES = frozenset({"sequential", "runs", SESSIONS, ALSO_CHANGED})
 """Rules that weigh evidence over many days."""
 MAX_CACHED_INCIDENTS = 256
 """Number of incidents whose parsed evidence is cached; a page shows at most half of this."""
@@ -328,10 +349,13 @@ _TIME_AFTER = timedelta(days=21)
 """Time shown after the end of a decided incident."""
 _MAX_CHART_DAYS = 120
 _DAY = timedelta(days=1)
-_LIMITS = {"tier3": (1.0, 5.0), TRUST: (0.0, 100.0)}
 _NO_MARKS_NOTE = Markup('<p class="soft">There was no deployment and no change of policy or judge in this period.</p>')
-_WEIGHTED_RULE = "sequential"
-"""The rule whose means weight each exchange by its sampling probability."""
+_WEIGHTED_RULES = frozenset({"sequential", SESSIONS})
+"""The rules whose means weight each exchange or session by its sampling probability."""
+
+
+_COUNTED = {RUNS: "Runs", SESSIONS: "Judged sessions"}
+"""What the days of a rule count that is not about exchanges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +395,10 @@ def _read_values(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], i
     if incident.rule == RUNS:
         run_params = {**params, "agent": incident.agent or "", "series": incident.tier}
         return {row["day"]: DayValue(row["mean"], row["runs"]) for row in query_rows(cursor, "run_days", run_params)}
+    if incident.rule == SESSIONS:
+        score_params = {**params, "series": (incident.tier or "").removeprefix(SESSION)}
+        rows = query_rows(cursor, "session_score_days", score_params)
+        return {row["day"]: DayValue(row["mean"], row["sessions"], row["half"]) for row in rows}
     return _read_anomaly_rates(cursor, params) if incident.tier is None else _read_averages(cursor, params, incident)
 
 
@@ -405,9 +433,9 @@ def _build_chart(incident: Incident, observation: Observation, marks: Sequence[M
         words=f"{measure}, {kind}. Days that show the change are marked. It began on {observation.since} and was last seen on {observation.until}.",
         column=_name_column(incident),
         form=share if incident.tier is None or _is_share(incident) else None,
-        limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
+        limits=bounds_of(incident.tier),
         marked="shows the change",
-        counted="Runs" if incident.rule == RUNS else counted,
+        counted=_COUNTED.get(incident.rule, counted),
         marks=marks,
         step=_DAY,
     )
@@ -419,7 +447,7 @@ def _name_column(incident: Incident) -> str:
         return "Share"
     if incident.tier in ("tier1", TRUST):
         return "Mean"
-    return "Weighted mean" if incident.rule == _WEIGHTED_RULE else "Mean as sampled"
+    return "Weighted mean" if incident.rule in _WEIGHTED_RULES else "Mean as sampled"
 
 
 def _is_share(incident: Incident) -> bool:
@@ -428,7 +456,7 @@ def _is_share(incident: Incident) -> bool:
 
 
 def _read_averages(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, DayValue]:
-    column = "weighted_mean" if incident.rule == _WEIGHTED_RULE else "mean"
+    column = "weighted_mean" if incident.rule in _WEIGHTED_RULES else "mean"
     rows = query_days(cursor, "daily_averages", params)
     return {row["day"]: DayValue(row[column], row["count"], row["half"]) for row in rows if row["tier"] == incident.tier}
 

@@ -297,6 +297,9 @@ QUERY_TITLES: Mapping[str, str] = {
     "run_days": "Runs by day",
     "incident_runs": "Runs with the largest effect",
     "watched_runs": "Runs that the rule compared",
+    "session_score_days": "Judged sessions by day",
+    "incident_sessions": "Judged sessions with the largest effect",
+    "watched_sessions": "Judged sessions that the rule compared",
 }
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 _WEIGHTED_MEANS = {tier: f"sum({tier} * weight) / sum(weight) FILTER ({tier} IS NOT NULL)" for tier in TIERS} | {

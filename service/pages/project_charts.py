@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from analytics.sums.daily import query_days
 from audit.drift.consecutive_days import MIN_SIGMA
+from audit.evaluation.dimensions import HIGHEST, LOWEST
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident, TierStatistics
 from service.pages.charts import Band, Chart, Mark, Point, bars, line, stacked_bars
@@ -22,6 +23,7 @@ from service.pages.rendering import number, usd
 from service.text.links import Links
 from service.text.window import Window
 from service.text.words import TERMS
+from streams.watch.measures import OVERALL
 
 Row = Mapping[str, Any]
 TIERS = {"tier1": (0.0, 1.0), "tier2": (0.0, 1.0), "tier2_5": (0.0, 1.0), "tier3": (1.0, 5.0)}
@@ -263,6 +265,32 @@ def draw_exchanges(chart_window: ChartWindow, rows: Sequence[Row], previous: Seq
     """Draw the number of exchanges by hour or day."""
     chart = chart_window.chart("Exchanges", key="exchanges", column="Exchanges", digits=0)
     return _draw_counts(chart, chart_window, rows, "exchange_count", previous=previous)
+
+
+def draw_session_scores(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, marks: Sequence[Mark]) -> Markup:
+    """Draw the overall score by day of the sessions that were judged as a whole."""
+    last = window.end - timedelta(microseconds=1)
+    dates = [window.start.date() + timedelta(days=number) for number in range((last.date() - window.start.date()).days + 1)]
+    values = {"project": project, "series": OVERALL, "as_of": window.end, "days": len(dates)}
+    rows = {row["day"]: row for row in query_rows(cursor, "session_score_days", values)}
+    chart = Chart(
+        key="whole-sessions",
+        title="Session judge: overall",
+        words="Weighted mean of the overall score of judged sessions, day by day.",
+        column="Mean",
+        counted="Judged sessions",
+        limits=(LOWEST, HIGHEST),
+        marks=marks,
+        step=timedelta(days=1),
+    )
+    return line(chart, [_build_session_point(day, rows.get(day)) for day in dates])
+
+
+def _build_session_point(day: date, row: Row | None) -> Point:
+    midnight = datetime.combine(day, time(), UTC)
+    if row is None:
+        return Point(f"{day}", None, f"{day:%m-%d}", at=midnight)
+    return Point(f"{day}", row["mean"], f"{day:%m-%d}", at=midnight, count=row["sessions"], half=row["half"])
 
 
 def draw_costs(chart_window: ChartWindow, costs: Sequence[Row], previous: Sequence[Row] | None = None) -> Markup:

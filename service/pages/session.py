@@ -12,9 +12,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from analytics.queries import query_rows
+from audit.evaluation.dimensions import MEANINGS
 from audit.exchanges.states import SCORED
+from audit.policy import SessionJudging
 from schemas.lazy import duckdb
-from service.pages.rendering import Excerpt, day, excerpt, page
+from service.pages.rendering import Excerpt, day, excerpt, page, share, usd
 from service.pages.run_view import (
     MAX_PAYLOAD_LENGTH,
     MAX_STEPS_PER_TURN,
@@ -26,17 +28,20 @@ from service.pages.run_view import (
     summarize_payload,
 )
 from service.pages.viewing import ShownProject, Viewer
+from service.read.evaluations import SessionJudgement
 from service.read.sessions import (
     Row,
     SessionDetails,
     SessionHeader,
     TurnRange,
     find_sessions,
+    judgement_of_session,
     read_session,
     session_steps,
     session_turns,
 )
 from service.text.links import Links
+from service.text.words import WORDS
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 from service.web.models import ConnectionName, Id
@@ -73,11 +78,13 @@ async def session(
     if len(headers) > 1:
         return _offer_choice(request, session_id, headers)
     # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
-    details, shown = await asyncio.gather(
+    details, judgement, shown = await asyncio.gather(
         services.ask(lambda cursor: read_session(cursor, headers[0])),
+        services.ask(lambda cursor: judgement_of_session(cursor, headers[0], services.engine)),
         services.ask(lambda cursor: read_selection(cursor, headers[0], selection)),
     )
-    answer = page(request, "session.html", session_values(details, shown, selection))
+    settings = services.engine.policy.for_project(project).settings.session_judging
+    answer = page(request, "session.html", session_values(details, shown, selection) | judgement_values(judgement, settings))
     # The page quotes agents' conversations, so no cache may store it.
     answer.headers["Cache-Control"] = "no-store"
     return answer
@@ -186,6 +193,27 @@ def session_values(details: SessionDetails, shown: Mapping[str, Any], selection:
         "tokens": _sum_known(details.session.input_tokens, details.session.output_tokens),
         **shown,
     }
+
+
+def judgement_values(judgement: SessionJudgement, settings: SessionJudging) -> dict[str, Any]:
+    """Return the template's values about the judgement of the session as a whole."""
+    reasons = {
+        "off": "",
+        "open": "It is judged when it has ended.",
+        "due": "It will be judged within minutes.",
+        "pending": "The judge is being asked.",
+        "not_drawn": f"Not drawn: by the policy, {share(settings.sample)} of the sessions are judged as a whole.",
+        "no_turns": "Drawn, but not judged: without exchanges, nobody knows what was asked.",
+        "no_judge": "Drawn, but this server has no judge.",
+        "too_late": "Drawn, but not judged: no server with a judge knew of its end within a day.",
+        "rejected": "The request was rejected",
+        "failed": "The judge gave no verdict",
+    }
+    reason = reasons.get(judgement.state, "")
+    if judgement.failure is not None:
+        cap = "" if judgement.failure != "cost_cap" else f" (the cap is {usd(settings.cost_cap)})"
+        reason = f"{reason}: {WORDS['reasons'].get(judgement.failure, judgement.failure)}{cap}."
+    return {"judgement": judgement, "judgement_reason": reason, "meanings": MEANINGS}
 
 
 def read_selection(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, selection: TurnSelection) -> dict[str, Any]:

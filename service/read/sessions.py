@@ -32,11 +32,13 @@ from audit.detectors.registry import Cause
 from audit.detectors.thresholds import default_profile, recorded_profile, source_of
 from audit.diagnosis.diagnosis import diagnose, rule_version
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
+from audit.evaluation.cases import WHOLE_SESSION
 from schemas.lazy import duckdb, pl
 from schemas.records import Diagnosis, FailureCause
-from service.read.evaluations import EvaluatedRun, evaluation_page
+from service.read.evaluations import EndedSession, EvaluatedRun, SessionJudgement, evaluation_page, session_judgement
 from service.read.runs import RecordedRun, Run, read_run, with_payloads
 from service.text.answers import Answer, Moment
+from streams.engine.record_intake import RecordIntake
 
 MAX_REDIAGNOSED_EVENTS = 100_000
 """The detectors run again only for diagnoses of at most this many events."""
@@ -465,6 +467,7 @@ class SessionWithTurns(Answer, frozen=True):
     """A session, and some of its turns."""
 
     session: Session
+    judgement: Annotated[SessionJudgement, Meta(description="The six-dimension judge on the session as a whole.")]
     turns: list[SessionTurn]
     next_turn: Annotated[int | None, Meta(description="The `turn` of the next page; null on the last page.")]
 
@@ -532,6 +535,7 @@ class SessionDetails:
     findings: SessionFindings
     """The findings of its run, each with its turns and events."""
     evaluations: Sequence[EvaluatedRun]
+    """Its evaluations against written cases."""
 
 
 def find_sessions(
@@ -577,16 +581,26 @@ def read_session(cursor: duckdb.DuckDBPyConnection, session: SessionHeader) -> S
         header=session,
         session=answer,
         findings=findings,
-        evaluations=[run for run in evaluations if run.connection == session.connection],
+        evaluations=[run for run in evaluations if run.connection == session.connection and run.case_id != WHOLE_SESSION],
     )
 
 
-def session_with_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, turns: TurnRange) -> SessionWithTurns:
-    """Return a session with some of its turns."""
+def judgement_of_session(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, engine: RecordIntake) -> SessionJudgement:
+    """Return the judgement of a session as a whole, or why it has none."""
+    closed_at = None if session.is_open else session.closed_at
+    ended = EndedSession(session.project, session.connection, session.session_id, closed_at, session.has_turns)
+    return session_judgement(cursor, ended, engine.policy, engine.now(), has_judge=engine.has_judge)
+
+
+def session_with_turns(
+    cursor: duckdb.DuckDBPyConnection, session: SessionHeader, turns: TurnRange, judgement: SessionJudgement
+) -> SessionWithTurns:
+    """Return a session with some of its turns and its judgement."""
     rows = session_turns(cursor, session, turns)
     read = read_session(cursor, session)
     return SessionWithTurns(
         session=read.session,
+        judgement=judgement,
         turns=[_build_turn(row, read.findings) for row in rows],
         next_turn=rows[-1]["row"] + 1 if rows and rows[-1]["row"] < rows[-1]["places"] else None,
     )

@@ -35,6 +35,7 @@ from streams.upkeep.anchors import AnchorRounds
 from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.deletion import ErasureTask, RetentionTask, WithdrawalTask
 from streams.upkeep.periodic_tasks import PeriodicTask
+from streams.upkeep.session_judging import SessionJudging
 from streams.watch.rounds import WatchRounds
 
 TOKEN_USE_INTERVAL = 60.0
@@ -167,6 +168,7 @@ def periodic_tasks_of(
     return [
         *watch_tasks,
         AnchorRounds(engine),
+        SessionJudging(engine),
         Delivery(alerts),
         SilenceWatchdog(engine, alerts),
         ErasureTask(engine),

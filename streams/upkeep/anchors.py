@@ -33,6 +33,7 @@ from audit.anchors import (
     is_reserved,
     judge_change,
 )
+from audit.drift.watched_series import SESSION
 from audit.fingerprints import stable_id
 from schemas.codec.single_object import decode, encode
 from schemas.errors import InputError
@@ -153,6 +154,8 @@ def cause_of(store: Store, project: str, tier: str | None, change: IncidentChang
 
     Tier 1 and the diagnosis of runs are rules, which do not change by themselves: there the cause is the agent.
     """
+    if tier is not None and tier.startswith(SESSION):
+        return Attribution(cause=None, reason="not_anchored")
     if tier is not None and tier not in TIERS:
         return Attribution(cause="agent", reason="rules")
     if tier is None or change is None or not change.size > 0:

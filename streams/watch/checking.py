@@ -24,7 +24,14 @@ from audit.policy import Policy
 from schemas.lazy import duckdb
 from schemas.records import Baseline, BlindSpot, Incident, ProjectCheck
 from streams.watch.baselines import compute_baseline, needs_new_baseline
-from streams.watch.evidence import Explanation, FindCompanions, companion_finder, gather_evidence, gather_run_evidence
+from streams.watch.evidence import (
+    Explanation,
+    FindCompanions,
+    companion_finder,
+    gather_evidence,
+    gather_run_evidence,
+    gather_session_evidence,
+)
 from streams.watch.findings import Finding, RuleInput
 from streams.watch.incidents import (
     IncidentUpdate,
@@ -36,9 +43,18 @@ from streams.watch.incidents import (
     plan_updates,
 )
 from streams.watch.lifecycle import OPEN, Levels, decision_of, end_if_over, end_if_vanished, is_live, levels_of
-from streams.watch.measures import MAX_AGENTS, JudgeUse, ProjectRuns, ProjectScores, measure_runs, measure_scores, midnight
+from streams.watch.measures import (
+    MAX_AGENTS,
+    JudgeUse,
+    ProjectRuns,
+    ProjectScores,
+    measure_runs,
+    measure_scores,
+    measure_sessions,
+    midnight,
+)
 from streams.watch.rules import ALL_RULES, LOOK_BACK_DAYS
-from streams.watch.run_rules import RUNS, RunRuleInput, find_run_changes
+from streams.watch.run_rules import RUNS, SESSIONS, RunRuleInput, SessionRuleInput, find_run_changes, find_session_changes
 
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS = "new_judge", "other_judges", "few_days"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
@@ -71,7 +87,7 @@ class CheckResult:
     project: str
     as_of: datetime
     project_check: ProjectCheck | None
-    """What was checked; None if there are neither scores nor runs of the last days."""
+    """What was checked; None if there are no scores, runs or judged sessions of the last days."""
     baseline: Baseline | None
     """The baseline after the check; None without scores."""
     is_new_baseline: bool
@@ -87,12 +103,13 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class ProjectData:
-    """The data of one project that a check examines: scores, finished runs, or both."""
+    """The data of one project that a check examines: scores, finished runs, judged sessions, or some of them."""
 
     project: str
     as_of: datetime
     scores: RuleInput | None
     runs: RunRuleInput | None
+    sessions: SessionRuleInput | None
     baseline: Baseline | None
     """The baseline that applies to the check."""
     stopped: Sequence[Mapping[str, Any]] = ()
@@ -112,6 +129,8 @@ class ProjectData:
 
     def gather_evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> Evidence:
         """Gather the evidence for an incident of a finding."""
+        if finding.rule == SESSIONS:
+            return gather_session_evidence(cursor, finding, self.project, self.as_of)
         if self.scores is None or finding.rule == RUNS:
             return gather_run_evidence(cursor, finding, self.project, self.as_of, has_scores=self.scores is not None)
         return gather_evidence(cursor, finding, self.scores.measured, self.baseline)
@@ -137,6 +156,7 @@ class Checker:
         since = as_of.date() - timedelta(days=max([LOOK_BACK_DAYS, *windows]))
         measured, parameters = measure_scores(cursor, projects, since, as_of)
         runs, run_parameters = measure_runs(cursor, projects, since, as_of)
+        sessions, session_parameters = measure_sessions(cursor, projects, since, as_of)
         reviews = _read_pending_reviews(cursor, projects)
         stopped = read_stopped_agents(cursor, projects, as_of)
         for project in projects:
@@ -144,14 +164,15 @@ class Checker:
             reviewed = _apply_missed_reviews(incidents, reviews, known.unflushed)
             baseline = known.baselines.get(project)
             project_runs = runs.get(project)
+            judged_sessions = sessions.get(project)
             scores = measured.get(project)
             if scores is not None and not scores.has_scores:
                 scores = None
-            if scores is None and project_runs is None:
+            if scores is None and project_runs is None and judged_sessions is None:
                 yield CheckResult(project, as_of, None, baseline, False, (), tuple(reviewed), (), ())
                 continue
             # End the changes that are over before the rules run: their days are excluded, so the recovery is not a change.
-            levels = levels_of(scores, project_runs)
+            levels = levels_of(scores, project_runs, judged_sessions)
             ended = _end_incidents(incidents, levels, as_of)
             new_baseline = None
             if scores is not None and needs_new_baseline(baseline, scores, incidents.values()):
@@ -164,6 +185,7 @@ class Checker:
                 as_of,
                 None if scores is None else RuleInput(scores, baseline, references, parameters, open_changes),
                 None if project_runs is None else RunRuleInput(project_runs, references, run_parameters),
+                None if judged_sessions is None else SessionRuleInput(judged_sessions, references, session_parameters),
                 baseline,
                 stopped.get(project, ()),
             )
@@ -235,6 +257,8 @@ class Checker:
                     yield from rule(data.scores)
         if data.runs is not None and RUNS in rules:
             yield from find_run_changes(data.runs)
+        if data.sessions is not None and SESSIONS in rules:
+            yield from find_session_changes(data.sessions)
 
     def _build_project_check(self, cursor: duckdb.DuckDBPyConnection, data: ProjectData, findings: int) -> ProjectCheck:
         window = self.policy.for_project(data.project).settings.baseline_window_days

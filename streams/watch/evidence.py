@@ -59,7 +59,7 @@ from audit.drift.slices import (
 )
 from audit.drift.slices import Explanation as SliceExplanation
 from audit.drift.slices import Key as SliceKey
-from audit.drift.watched_series import DOWN, DRIFT, SPREAD, TIERS, UP, VERBS, WARNING, Key
+from audit.drift.watched_series import DOWN, DRIFT, SESSION, SPREAD, TIERS, UP, VERBS, WARNING, Key, name_session_series
 from audit.times import iso_time, time_text
 from schemas.lazy import duckdb
 from schemas.lazy_numpy import np
@@ -135,7 +135,7 @@ def explain_by_anchors(tier: str | None, change: IncidentChange | None, attribut
     """Return the cause of a finding according to the anchors."""
     if attribution.reason == "no_size":
         return UNEXPLAINED
-    description = _describe_cause(TIERS.get(tier or "", "The verdict on runs"), change, attribution)
+    description = _describe_cause(_name_tier(tier or ""), change, attribution)
     is_judged = attribution.reason != "rules"
     numbers = Cause(
         cause=attribution.cause,
@@ -151,10 +151,15 @@ def explain_by_anchors(tier: str | None, change: IncidentChange | None, attribut
     return Explanation(attribution.cause, description, numbers)
 
 
+def _name_tier(tier: str) -> str:
+    return name_session_series(tier) if tier.startswith(SESSION) else TIERS.get(tier, "The verdict on runs")
+
+
 def _describe_cause(name: str, change: IncidentChange | None, attribution: Attribution) -> str:
     if attribution.reason == "rules":
         return f"{name} comes from fixed rules and not from the judge. The rules did not change, so the agent did."
     missing_evidence = {
+        "not_anchored": "anchors are exchanges, and this is the verdict on whole sessions",
         "no_anchors": "none were judged",
         "few_anchors": f"too few anchors were judged before and since, {attribution.anchors} of {MIN_ANCHORS}",
         "few_rounds_before": f"too few rounds before the change, {attribution.rounds_before} of {MIN_ROUNDS}",
@@ -183,7 +188,7 @@ def combine_explanations(explanations: Mapping[str, Explanation]) -> Explanation
     conclusive = {tier: explanation for tier, explanation in applicable.items() if explanation.cause is not None}
     if len({explanation.cause for explanation in conclusive.values()}) > 1:
         verdicts = ", ".join(
-            f"{TIERS.get(tier, tier)} points to the {explanation.cause}" for tier, explanation in conclusive.items()
+            f"{_name_tier(tier)} points to the {explanation.cause}" for tier, explanation in conclusive.items()
         )
         description = f"The tiers disagree: {verdicts}. Both may have changed."
         return Explanation(None, description, Cause(cause=None, reason="contradiction", words=description, tiers=tiers))
@@ -427,6 +432,32 @@ def gather_run_evidence(
             _named_query(finding.source.query, finding.source.parameters),
             _named_query("incident_runs", run_query),
             _named_query("failure_change", failure_query),
+        ],
+    )
+
+
+def gather_session_evidence(cursor: duckdb.DuckDBPyConnection, finding: Finding, project: str, as_of: datetime) -> Evidence:
+    """Gather the evidence for an incident of a finding about judged sessions, except the observations of the rule."""
+    start, end = finding.after
+    series = {"project": project, "series": (finding.key.tier or "").removeprefix(SESSION)}
+    session_query = {
+        **series,
+        "since": start,
+        "until": end,
+        "expected": finding.expected,
+        "direction": finding.key.direction,
+        "limit": MAX_RUNS,
+    }
+    day_query = {**series, "as_of": as_of, "days": (as_of.date() - finding.before[0].date()).days + 1}
+    return Evidence(
+        rule=finding.rule,
+        made_with={**(finding.numbers.made_with or {})},
+        runs=[_build_run(row) for row in query_rows(cursor, "incident_sessions", session_query)],
+        deployments=find_deployments(cursor, project, finding),
+        queries=[
+            _named_query("session_score_days", day_query),
+            _named_query(finding.source.query, finding.source.parameters),
+            _named_query("incident_sessions", session_query),
         ],
     )
 

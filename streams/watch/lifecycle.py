@@ -41,10 +41,10 @@ from datetime import UTC, date, datetime, time, timedelta
 import msgspec
 
 from audit.drift.incident_evidence import ChangedSeries, Level, evidence_of
-from audit.drift.watched_series import SPIKE, TIERS
+from audit.drift.watched_series import SESSION, SPIKE, TIERS
 from schemas.lazy_numpy import np
 from schemas.records import Incident
-from streams.watch.measures import ProjectRuns, ProjectScores, midnight
+from streams.watch.measures import ProjectRuns, ProjectScores, ProjectSessions, midnight
 
 OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED = "open", "acknowledged", "resolved", "dismissed"
 STATUSES = (OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED)
@@ -194,11 +194,13 @@ Levels = Callable[[ChangedSeries], Sequence[DayLevel] | None]
 """Returns the daily levels of a series, oldest first; None if its level cannot be measured."""
 
 
-def levels_of(measured: ProjectScores | None, runs: ProjectRuns | None) -> Levels:
-    """Return a function that reads the daily levels of a project's series from its scores and runs."""
+def levels_of(measured: ProjectScores | None, runs: ProjectRuns | None, sessions: ProjectSessions | None = None) -> Levels:
+    """Return a function that reads the daily levels of a project's series from its scores, runs and judged sessions."""
 
     def read_levels(changed: ChangedSeries) -> Sequence[DayLevel] | None:
         tier = changed.key.tier
+        if tier is not None and tier.startswith(SESSION):
+            return None if sessions is None else _read_session_levels(sessions, changed, tier)
         if tier is not None and tier not in TIERS:
             return None if runs is None else _read_run_levels(runs, changed, tier)
         if measured is None:
@@ -216,6 +218,13 @@ def _read_run_levels(runs: ProjectRuns, changed: ChangedSeries, series: str) -> 
     if agent is None or changed.observation.made_with not in (None, agent.made_by):
         return None
     return [DayLevel(day, mean, count) for day, (mean, count) in agent.days(series).items()]
+
+
+def _read_session_levels(sessions: ProjectSessions, changed: ChangedSeries, series: str) -> list[DayLevel] | None:
+    """Return the daily levels of a series of judged sessions; None if another judge scored them."""
+    if changed.observation.made_with not in (None, sessions.made_by):
+        return None
+    return [DayLevel(day, mean, count) for day, (mean, count) in sessions.days(series).items()]
 
 
 def _read_tier_levels(measured: ProjectScores, tier: str) -> list[DayLevel]:

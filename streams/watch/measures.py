@@ -13,6 +13,10 @@ Runs (`ProjectRuns`) are measured by trust, the share of unsafe runs, and the sh
 2. Diagnoses by different rules or thresholds are not comparable. Only runs of an agent that were diagnosed like most of its runs of the
    last seven days are compared.
 3. A type of failure that occurs only once is not a series, because no change can be found in it.
+
+Judged sessions (`ProjectSessions`) are measured by the overall score and the six dimensions. A session counts on the day on which it ended,
+with 1 / its sampling probability as its weight, in its newest finished judgement. Only sessions with the yardstick of most of
+the last seven days are compared.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ from audit.drift.anomaly_rate import Day
 from audit.drift.change_detector import Unit
 from audit.drift.consecutive_days import DAYS, DailyAverage
 from audit.drift.series import Cells, Flags, Ints
-from audit.drift.watched_series import TIERS
+from audit.drift.watched_series import SESSION, TIERS
+from audit.evaluation.dimensions import DIMENSIONS
 from audit.exchanges.outcomes import COMPARABLE_RULES
 from audit.fingerprints import canonical_json, digest
 from schemas.lazy import duckdb, pl
@@ -452,3 +457,79 @@ def measure_runs(
         project: ProjectRuns(project, as_of, tuple(agents), watched_agents[project]) for project, agents in by_project.items()
     }
     return project_runs, values
+
+
+SESSIONS_QUERY = "watched_sessions"
+OVERALL = "overall"
+SESSION_SERIES = tuple(f"{SESSION}{name}" for name in (OVERALL, *DIMENSIONS))
+"""The series of judged sessions."""
+
+
+class SessionRow(NamedTuple):
+    """A row of the query `watched_sessions`; times are UTC and naive."""
+
+    project: str
+    ended_at: datetime
+    yardstick: str
+    judge_model: str
+    simulated: bool
+    weight: float
+    scores: Mapping[str, float | None]
+    """The overall score and those of the dimensions, by name, 0 to 10."""
+
+    @property
+    def made_by(self) -> tuple[Any, ...]:
+        """The judge and the scale of the scores."""
+        return self.yardstick, self.judge_model, self.simulated
+
+
+class ProjectSessions:
+    """The comparable judged sessions of one project, from its rows, oldest first."""
+
+    def __init__(self, project: str, rows: Sequence[SessionRow], as_of: datetime) -> None:
+        self.project = project
+        self.as_of = as_of
+        first = as_of.date() - timedelta(days=DAYS)
+        most = find_most_common((row.made_by, 1, row.ended_at) for row in rows if row.ended_at.date() > first)
+        self.made_by = {"judge_model": most[1]} if most else {}
+        """The judge of the sessions that are compared; empty without judged sessions of the last days."""
+        self._rows = [row for row in rows if row.made_by == most]
+
+    def units(self, series: str) -> list[Unit]:
+        """Return the sessions as units of a series, oldest first; times are UTC and naive."""
+        return [Unit(row.ended_at, 1, row.weight, row.weight * score) for row, score in self._scores(series)]
+
+    def days(self, series: str) -> dict[date, tuple[float, int]]:
+        """Return the weighted daily means of a series with their numbers of sessions, oldest first."""
+        sums: dict[date, tuple[float, float, int]] = {}
+        for row, score in self._scores(series):
+            weight, total, count = sums.get(row.ended_at.date(), (0.0, 0.0, 0))
+            sums[row.ended_at.date()] = weight + row.weight, total + row.weight * score, count + 1
+        return {day: (total / weight, count) for day, (weight, total, count) in sorted(sums.items())}
+
+    @property
+    def first_day(self) -> date:
+        """The first day with comparable sessions."""
+        return min(row.ended_at.date() for row in self._rows)
+
+    def _scores(self, series: str) -> Iterator[tuple[SessionRow, float]]:
+        for row in self._rows:
+            score = row.scores.get(series.removeprefix(SESSION))
+            if score is not None:
+                yield row, score
+
+
+def measure_sessions(
+    cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, as_of: datetime
+) -> tuple[dict[str, ProjectSessions], dict[str, Any]]:
+    """Measure the judged sessions of projects from a day to a moment, and return them with the parameters of the query.
+
+    Projects without judged sessions of the last seven days are left out.
+    """
+    values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of}
+    rows = [SessionRow(*row) for row in query_tuples(cursor, SESSIONS_QUERY, values)]
+    by_project = {
+        project: ProjectSessions(project, list(project_rows), as_of)
+        for project, project_rows in groupby(rows, lambda row: row.project)
+    }
+    return {project: sessions for project, sessions in by_project.items() if sessions.made_by}, values

@@ -20,13 +20,25 @@ from typing import Any
 from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Reference
-from audit.drift.watched_series import DRIFT, VERBS, Key, bounds_of
+from audit.drift.watched_series import DRIFT, SESSION, VERBS, Key, bounds_of, name_session_series
 from schemas.lazy_numpy import np
 from streams.watch.findings import Comparison, Finding, Source, Wording, build_finding
-from streams.watch.measures import FAILURE, RUNS_QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns
+from streams.watch.measures import (
+    FAILURE,
+    RUNS_QUERY,
+    SESSION_SERIES,
+    SESSIONS_QUERY,
+    TRUST,
+    UNSAFE,
+    AgentRuns,
+    ProjectRuns,
+    ProjectSessions,
+)
 
 RUNS = "runs"
 """The name of the rule about runs."""
+SESSIONS = "sessions"
+"""The name of the rule about sessions that were judged as a whole."""
 TRUST_LEVELS = (40, 60, 80)
 """Levels of trust below which runs are counted, in addition to the usual trust and the level above it."""
 USUAL_TRUST_WEIGHT = 0.5
@@ -67,6 +79,8 @@ def find_run_changes(data: RunRuleInput) -> Iterator[Finding]:
 
 def name_series(series: str) -> str:
     """Return the name of a series for people."""
+    if series.startswith(SESSION):
+        return name_session_series(series)
     names = {TRUST: "Trust", UNSAFE: "Share of unsafe runs"}
     return names.get(series) or f"Share of runs with {series.removeprefix(FAILURE).replace('_', ' ')}"
 
@@ -166,3 +180,67 @@ def _count_having(share: float, runs: int) -> int:
 
 def _format_value(series: str, value: float) -> str:
     return f"{value:.1f}" if series == TRUST else f"{value:.0%}"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRuleInput:
+    """The judged sessions of a project, for the rule about them."""
+
+    sessions: ProjectSessions
+    references: Mapping[str, Reference]
+    """The reference days by series; a missing series has all days."""
+    parameters: Mapping[str, Any]
+    """The parameters of the query that read the sessions."""
+
+    @property
+    def source(self) -> Source:
+        """The query that read the sessions, for this project alone."""
+        return Source(SESSIONS_QUERY, {**self.parameters, "projects": [self.sessions.project]})
+
+
+def find_session_changes(data: SessionRuleInput) -> Iterator[Finding]:
+    """Yield the significant changes in the scores of judged sessions, those with most evidence first."""
+    as_of = data.sessions.as_of.date()
+    if (as_of - data.sessions.first_day).days < REFERENCE_DAYS:
+        return
+    min_evidence = math.log(SUSPECTED) + math.log(len(SESSION_SERIES))
+    changes: dict[str, Change] = {}
+    for series in SESSION_SERIES:
+        reference = data.references.get(series, NO_DECISION)
+        change = find_change(data.sessions.units(series), as_of, reference=reference, bounds=bounds_of(series))
+        if change is not None and change.log_evidence >= min_evidence:
+            changes[series] = change
+    for series, change in sorted(changes.items(), key=lambda item: -item[1].log_evidence):
+        yield _build_session_finding(data, series, change)
+
+
+def _build_session_finding(data: SessionRuleInput, series: str, change: Change) -> Finding:
+    name = name_session_series(series)
+    verb = VERBS[change.direction]
+    low, high = sorted(math.copysign(1, change.size) * end for end in (change.size_interval.low, change.size_interval.high))
+    days = data.sessions.days(series)
+    wording = Wording(
+        title=f"{name} {verb} to {change.mean_after:.1f} from {change.mean_before:.1f} on {change.first_day}",
+        description=(
+            f"{name} {verb} from {change.mean_before:.1f} over {change.scores_before} judged sessions to {change.mean_after:.1f} over "
+            f"{change.scores_after}, by {abs(change.size):.1f} of 10 (95 % interval {low:.1f} to {high:.1f}). The first day of the change is "
+            f"most likely {change.first_day} (95 % interval {change.earliest_day} to {change.latest_day}). No case was written for "
+            "these sessions, so this is the judge's view alone. Sessions count by their sampling probability."
+        ),
+        days=[
+            Day(day=day, average=mean, count=count)
+            for day, (mean, count) in days.items()
+            if change.earliest_day <= day <= change.seen_at.date()
+        ],
+        numbers=Numbers(
+            scores_before=change.scores_before,
+            scores_after=change.scores_after,
+            sessions_before=change.units_before,
+            sessions_after=change.units_after,
+            series=len(SESSION_SERIES),
+            made_with=dict(data.sessions.made_by),
+        ),
+    )
+    reference = data.references.get(series, NO_DECISION)
+    compared = Comparison(SESSIONS, data.source, reference, data.sessions.first_day, data.sessions.as_of)
+    return build_finding(Key(DRIFT, series, change.direction), change, compared, wording)

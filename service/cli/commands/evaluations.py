@@ -11,6 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from analytics.queries import query_records
+from audit.evaluation.dimensions import HIGHEST, LOWEST
 from audit.evaluation.report import Evaluated, row_of
 from schemas.errors import InputError, SettingsError
 from schemas.lazy import duckdb
@@ -40,11 +41,13 @@ from service.read.evaluations import (
     EvaluatedRun,
     JudgeBesidePeople,
     ModelsCompared,
+    SessionScore,
     beside_people,
     evaluation_page,
     evaluation_state,
     models_compared,
     quality_by_case,
+    session_scores,
 )
 from service.read.known_projects import require_known
 from service.setup.workspace import open_workspace
@@ -58,6 +61,7 @@ class By(StrEnum):
     CASE = "case"
     MODEL = "model"
     PEOPLE = "people"
+    SESSION = "session"
 
 
 class Unit(StrEnum):
@@ -77,7 +81,8 @@ def evaluations(
     by: Annotated[
         By | None,
         typer.Option(
-            "--by", help="case: quality over time. model: comparison of models. people: comparison with human scores."
+            "--by",
+            help="case: quality over time. model: comparison of models. people: comparison with human scores. session: sessions judged without a case.",
         ),
     ] = None,
     unit: Annotated[Unit, typer.Option("--unit", help="Period of --by case.")] = Unit.WEEK,
@@ -92,6 +97,10 @@ def evaluations(
     start = since_of(since)
     if by is not None and (model is not None or session is not None or since is not None):
         raise SettingsError("--by cannot be used with --model, --session or --since", hint="It sums up all runs of a project.")
+    if by is By.SESSION and case is not None:
+        raise SettingsError(
+            "--by session cannot be used with --case", hint="These sessions were judged without a written case."
+        )
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
         if evaluation_id is not None:
@@ -109,6 +118,8 @@ def evaluations(
 
 
 def _added_up(cursor: duckdb.DuckDBPyConnection, by: By, project: str | None, case: str | None, unit: Unit) -> Sequence[Any]:
+    if by is By.SESSION:
+        return session_scores(cursor, project)
     if by is By.CASE:
         newest_first = sorted(quality_by_case(cursor, project, case, unit), key=lambda quality: quality.period, reverse=True)
         return sorted(newest_first, key=lambda quality: (quality.project, quality.case_id, quality.judge_run_id))
@@ -197,11 +208,30 @@ def _beside_people(judges: Sequence[JudgeBesidePeople]) -> RenderableType:
     return table(headers, rows, right=headers[2:5])
 
 
+def _by_session(scores: Sequence[SessionScore]) -> RenderableType:
+    headers = ["PROJECT", "SCORE", "SESSIONS", "MEAN", "95 % INTERVAL", "JUDGE"]
+    rows = [
+        [
+            plain(score.project),
+            score.score,
+            score.sessions,
+            _number(score.mean),
+            MISSING
+            if score.half is None
+            else _interval(max(LOWEST, score.mean - score.half), min(HIGHEST, score.mean + score.half)),
+            plain(score.judge_model),
+        ]
+        for score in scores
+    ]
+    return table(headers, rows, right=headers[2:4])
+
+
 _VIEWS: Mapping[By | None, Callable[[Sequence[Any]], RenderableType]] = {
     None: _list,
     By.CASE: _by_case,
     By.MODEL: _by_model,
     By.PEOPLE: _beside_people,
+    By.SESSION: _by_session,
 }
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from schemas.lazy import duckdb
 from schemas.records import Heartbeat
 from service.http.routes.ingest import require_audit
-from service.read.sessions import SessionWithTurns, TurnRange, find_sessions, session_with_turns
+from service.read.sessions import SessionWithTurns, TurnRange, find_sessions, judgement_of_session, session_with_turns
 from service.setup.access import Holder
 from service.text.links import API
 from service.web.authentication import Caller, Reader, VisibleProject
@@ -82,7 +82,8 @@ async def session(
         if len(headers) > 1:
             names = ", ".join(place.connection for place in headers[:5])
             raise ApiError(409, "ambiguous", f"connection: is missing; several have a session with this id: {names}")
-        return session_with_turns(cursor, headers[0], TurnRange(skip=turn - 1, limit=limit))
+        judgement = judgement_of_session(cursor, headers[0], services.engine)
+        return session_with_turns(cursor, headers[0], TurnRange(skip=turn - 1, limit=limit), judgement)
 
     answer = await services.ask(read)
     response.headers["Cache-Control"] = "no-store"

@@ -27,6 +27,7 @@ from service.pages.listing import (
 )
 from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer
+from service.read.evaluations import session_scores
 from service.read.project import (
     ENOUGH,
     LEVEL_DAYS,
@@ -48,6 +49,7 @@ from service.text.links import Links
 from service.text.window import RECENT
 from service.text.words import TERMS
 from service.web.context import Services, projects_of, with_their_changes, worst_of
+from streams.watch.measures import OVERALL
 
 router = APIRouter(include_in_schema=False)
 SCALES = {"tier1": "0 to 1", "tier2": "0 to 1", "tier2_5": "0 to 1", "tier3": "1 to 5"}
@@ -67,10 +69,17 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
     with_changes = await with_their_changes(services, fleet_page.projects, viewer.project)
     shown = await services.ask(lambda cursor: with_blind_spots(cursor, with_changes, viewer.project))
     now = services.engine.now()
+    since = now - timedelta(days=RECENT_DAYS)
+    session_means = await services.ask(
+        lambda cursor: {
+            row.project: row for row in session_scores(cursor, viewer.project, (since, now)) if row.score == OVERALL
+        }
+    )
     cards = [_build_card(project, now, has_judge=has_judge) for project in shown]
     newest = max((project.newest for project in projects if project.newest is not None), default=None)
     values = {
         "cards": cards,
+        "session_means": session_means,
         "listing": fleet_page.listing,
         "list_request": list_request,
         "start": fleet_page.start,

@@ -29,6 +29,7 @@ from service.pages.project_charts import (
     draw_anomalies,
     draw_costs,
     draw_exchanges,
+    draw_session_scores,
     draw_tier_trends,
     find_newest_event,
     read_costs,
@@ -41,6 +42,7 @@ from service.pages.project_charts import (
 from service.pages.projects.fleet import describe_silence, explain_health
 from service.pages.rendering import links_of, number, page, usd
 from service.pages.viewing import ShownProject, Viewer
+from service.read.evaluations import session_scores
 from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_records
 from service.read.project import describe_check, format_banner, manual_check_date, read_project, with_blind_spots
 from service.read.runs import run_page
@@ -232,6 +234,7 @@ async def details(
         services.ask(lambda reading: marks_within(reading, project, window.start, window.end, window.step)),
         services.ask(lambda reading: run_page(reading, project, None, _MAX_RUNS, between=(window.start, window.end))),
     )
+    judged_sessions = await services.ask(lambda reading: _read_judged_sessions(reading, project, window, marks))
     values = {
         "project": project,
         "summary": summary,
@@ -240,6 +243,7 @@ async def details(
         "figures": _build_period_figures(current, previous if window.compare else None),
         "costs_link": links_of(request).costs(project, **window.params),
         "runs": runs,
+        **judged_sessions,
         "sampling": [_build_sampling(row) for row in current.sampling],
         "unscored": _list_unscored(summary),
         "can_rejudge": "admin" in viewer.scopes,
@@ -249,6 +253,21 @@ async def details(
         ),
     }
     return page(request, "project_details.html", values)
+
+
+def _read_judged_sessions(
+    cursor: duckdb.DuckDBPyConnection, project: str, window: Window, marks: Sequence[Mark]
+) -> dict[str, Any]:
+    """Return the template's values about the sessions of a window that were judged as a whole, without a written case."""
+    scores = session_scores(cursor, project, (window.start, window.end))
+    before = session_scores(cursor, project, (window.before.start, window.before.end)) if window.compare else []
+    previous = {score.score: score.mean for score in before}
+    return {
+        "session_scores": [
+            (score, compared_means(score.mean, previous.get(score.score)) if window.compare else None) for score in scores
+        ],
+        "session_chart": draw_session_scores(cursor, project, window, marks) if scores else None,
+    }
 
 
 def _build_cost_values(chart_window: ChartWindow, costs: Sequence[Row], previous: Sequence[Row] | None) -> dict[str, Any]:

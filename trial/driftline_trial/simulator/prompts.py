@@ -124,8 +124,10 @@ def read_subject(content: str) -> Subject | None:
     checks = _object(evidence.get("checks"))
     results = list(_steps(evidence, "result"))
     counts = [_count(checks.get(name)) for name in ("passed", "failed", "error")]
+    task = [_object(item).get("content") for item in _list(target.get("messages"))]
     return Subject(
-        task=_joined([_object(item).get("content") for item in _list(target.get("messages"))]),
+        # Without a written case, the task is what the user asked.
+        task=_joined(response.get("user_messages") or task),
         hard=_expectations(target, "hard_expectations"),
         soft=_expectations(target, "soft_expectations"),
         answer=_joined(response.get("final_output")),
