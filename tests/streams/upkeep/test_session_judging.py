@@ -54,8 +54,9 @@ class SessionJudge:
     def _answer(self, question: Question) -> str:
         (material, *_) = question.materials
         if question.purpose != "evaluation":
+            texts = {item.name: json.loads(item.literal) for item in question.materials}
             return json.dumps(
-                simulated_answer(question.schema, {item.name: json.loads(item.literal) for item in question.materials})
+                simulated_answer(question.schema, {name: text for name, text in texts.items() if isinstance(text, str)})
             )
         self.shown.append(json.loads(material.literal))
         assessment = {"evidence": ["The backup was checked as asked"], "score": self.score}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
+from support import evaluation_builders as evaluated
 from support.api_server import Call, Tokens
 from support.builders import START, closing, event, exchange, incident, judgement, score
 from support.pages import HTML, Elements, cookie, signed_in
@@ -15,6 +17,11 @@ from support.servers import until
 from support.watch_histories import put
 
 from analytics.store.store import Store
+from audit.evaluation.cases import WHOLE_SESSION
+from audit.evaluation.evaluating import evaluating, next_attempt
+from audit.evaluation.whole_sessions import evaluation_of_session
+from audit.exchanges.cascade import drive
+from audit.exchanges.questions import Reply
 from schemas.records import DimensionScore, Erasure, Heartbeat, Label, Redaction
 from service.pages.run_view import MAX_STEPS_PER_TURN
 from service.pages.session import MAX_TEXT_LENGTH, STEPS_PER_PAGE, TURNS_PER_PAGE
@@ -380,3 +387,32 @@ def test_an_invalid_address_is_an_error_page(store: Store, look: Look, address: 
     """Errors must be pages, not stack traces."""
     talk(store)
     look(f"/projects/ops/sessions/s{address}", 400)
+
+
+def test_the_verdict_on_a_whole_session_is_shown_with_its_evidence_or_why_there_is_none(store: Store, look: Look) -> None:
+    """A reader must tell a session that was not drawn from one that the judge could not score."""
+    talk(store)
+    put(store, "exchanges", [closing("s", 9)])
+    request = next_attempt(
+        evaluated.make_request(
+            evaluated.case(case_id=WHOLE_SESSION),
+            evaluated.plan(),
+            session_id="s",
+            project="ops",
+            evaluation_id=evaluation_of_session("local", "s"),
+            sampling_probability=0.5,
+        ),
+        0,
+        (),
+    )
+    address = LINKS.session("ops", "s", "local")
+    assert "The session as a whole" not in look(address)  # off by default
+    put(store, "evaluation-requests", [request])
+    assert "The judge is being asked." in look(address)
+    answer = evaluated.answer_json(evaluated.answer(6.5, task=2.5))
+    reply = partial(evaluated.judgement, text=answer)
+    result = drive(evaluating(request), lambda question: Reply(text=answer, judgements=(reply(question),)))
+    put(store, "evaluations", [result])
+    page = look(address)
+    assert_in_order(page, "The session as a whole", "6.5", "Task", "2.5")
+    assert LINKS.evaluation("ops", request.evaluation_id) in page
