@@ -124,6 +124,15 @@ class Tier3Answer(msgspec.Struct, frozen=True):
         return fmean([dimension.score for dimension in self.dimensions])
 
 
+class UsableDimensions(msgspec.Struct, frozen=True):
+    """The usable dimensions of an unusable answer. They have no score together, because it would be the mean of other dimensions."""
+
+    dimensions: tuple[DimensionScore, ...]
+    """In the order of the question."""
+    dropped_quotes: int = 0
+    """Number of quotes that are in none of the texts."""
+
+
 def read_tier2(text: str, *, dimensions: Sequence[str], materials: Sequence[Material]) -> Tier2Answer | Invalid:
     """Read the Tier 2 answer to a question about these dimensions and materials."""
     values = _read_fast(_find_cached_form(tier2_schema, tuple(dimensions), 0, 1), text, dimensions, materials)
@@ -235,6 +244,26 @@ def _read_scores(
         reasoning = fields.reasoning_with_quote(assessment, "reasoning", "quote", path)
         scores.append(DimensionScore(dimension=dimension, score=score, reasoning=reasoning))
     return tuple(scores)
+
+
+def read_dimensions(
+    text: str, *, dimensions: Sequence[str], low: int, high: int, materials: Sequence[Material]
+) -> UsableDimensions | Invalid:
+    """Read the dimensions that are usable in an unusable answer to a question about these dimensions and materials."""
+    value = read_json(text)
+    if isinstance(value, Invalid):
+        return value
+    members = value.get("dimensions") if isinstance(value, dict) else None
+    scored: dict[str, Any] = members if isinstance(members, dict) else {}
+    usable: list[DimensionScore] = []
+    dropped = 0
+    for dimension in dimensions:
+        fields = Fields(materials)
+        scores = _read_scores(fields, {"dimensions": {dimension: scored.get(dimension)}}, (dimension,), low, high)
+        if fields.invalid is None:
+            usable += scores
+            dropped += fields.dropped_quotes
+    return UsableDimensions(tuple(usable), dropped) if usable else Invalid(("none of its dimensions can be used",))
 
 
 def _read_verdict(fields: Fields, members: dict[str, Any], name: str, reason: str, quote: str) -> tuple[bool, str | None]:

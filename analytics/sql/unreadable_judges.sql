@@ -14,7 +14,7 @@ SELECT
     arg_max(j.error, (j.judged_at, j.judgement_id)) AS error
 FROM judgements AS j
 LEFT JOIN readable AS r USING (requested_model)
-WHERE (j.outcome = 'invalid' OR starts_with(j.error, 'unreadable answer')) AND ($project IS NULL OR j.project = $project)
+WHERE (j.outcome IN ('invalid', 'partial') OR starts_with(j.error, 'unreadable answer')) AND ($project IS NULL OR j.project = $project)
     AND (r.readable_at IS NULL OR j.judged_at > r.readable_at)
 GROUP BY ALL
 HAVING count(*) >= $least AND max(j.judged_at) >= $from::TIMESTAMP

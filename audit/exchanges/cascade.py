@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
+from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer, UsableDimensions
 from audit.exchanges.context import has_trouble
 from audit.exchanges.outcomes import (
     NO_DIMENSION,
@@ -33,7 +33,7 @@ from audit.exchanges.outcomes import (
     thinking_state,
 )
 from audit.exchanges.prompts import ExchangeQuestions
-from audit.exchanges.questions import Invalid, Question, Reply
+from audit.exchanges.questions import PARTIAL, Invalid, Question, Reply
 from audit.exchanges.sampling import (
     DISAGREEMENT_REASON,
     FIRST_TURNS,
@@ -71,7 +71,7 @@ ROUTINE = TierState(SKIPPED_GATE, "routine")
 """The state of Tier 3 if nothing opens its gate."""
 INVALID = TierState(UNSCORED, "invalid")
 """The state of a tier whose answer cannot be used."""
-_QUESTION_FAILURES = frozenset({"refused", "invalid", "cut_off"})
+_QUESTION_FAILURES = frozenset({"refused", "invalid", "partial", "cut_off"})
 """Failures that concern one question only, so that the judge can be asked the next one."""
 
 _EXECUTION_VERBS = "please|can you|could you|do|make|write|fix|add|create|update|implement"
@@ -130,6 +130,8 @@ class _Case(msgspec.Struct, kw_only=True):
     thinking: ThinkingAnswer | None = None
     tier3: TierState = ROUTINE
     behavioural: Tier3Answer | None = None
+    usable: dict[str, UsableDimensions] = msgspec.field(default_factory=dict)
+    """The usable dimensions of partial answers, by purpose."""
     judgements: list[Judgement] = msgspec.field(default_factory=list)
     recorded: Sequence[Judgement] = ()
 
@@ -150,13 +152,22 @@ def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Gener
     reply = yield question
     case.judgements.extend(reply.judgements)
     if reply.state is not None:
-        return reply.state, None
+        return _note_usable(case, question, reply.text) if reply.state == PARTIAL else reply.state, None
     if reply.text is None:
         raise ValueError(f"the reply to {question.purpose} is neither a text nor a state")
     answer = question.read(reply.text)
     if isinstance(answer, Invalid):
         return INVALID, None
     return answered, answer
+
+
+def _note_usable(case: _Case, question: Question, text: str | None) -> TierState:
+    """Keep the usable dimensions of a partial answer, and return the tier's state."""
+    usable = question.read_dimensions(text or "") if question.read_dimensions else None
+    if not isinstance(usable, UsableDimensions):
+        return INVALID
+    case.usable[question.purpose] = usable
+    return PARTIAL
 
 
 def _find_unavailable(*tiers: TierState) -> TierState | None:
@@ -206,8 +217,13 @@ def _decide_tier3(case: _Case) -> TierState:
         return unavailable
     for tier in (case.tier2, case.tier2_5):
         if _has_no_score(tier):
-            return tier
+            return _undecided(tier)
     return ROUTINE
+
+
+def _undecided(tier: TierState) -> TierState:
+    """Return the state of Tier 3 if an earlier tier leaves it undecided: that tier's, but no part of Tier 3 was answered."""
+    return INVALID if tier == PARTIAL else tier
 
 
 def _find_opening_reason(case: _Case) -> OpeningReason | None:
@@ -251,7 +267,7 @@ def _find_flag_reason(case: _Case) -> OpeningReason | None:
 def _state_without_dimensions(case: _Case) -> TierState:
     """Return the state of Tier 3 if no dimension applies; undecided like Tier 2 if a flag of Tier 2 could still make one apply."""
     undecided = _has_no_score(case.tier2) and is_applicable(case.exchange, case.policy, flagged=True)
-    return case.tier2 if undecided else NO_DIMENSION
+    return _undecided(case.tier2) if undecided else NO_DIMENSION
 
 
 def is_applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -> bool:
@@ -271,7 +287,7 @@ def _build_score(case: _Case) -> Score:
 
 
 def _collect_findings(case: _Case) -> dict[str, Any]:
-    """Return the findings of the tiers that are scored."""
+    """Return the findings of the tiers that are scored, and the dimensions of those that are partial."""
     fields: dict[str, Any] = dict(NOTHING_FOUND)
     dropped = 0
     semantic = case.semantic
@@ -295,6 +311,9 @@ def _collect_findings(case: _Case) -> dict[str, Any]:
         fields["tier3_anomaly"] = behavioural.anomaly
         fields["tier3_anomaly_reason"] = behavioural.anomaly_reason
         dropped += behavioural.dropped_quotes
+    for purpose, usable in case.usable.items():
+        fields[f"{purpose}_dimensions"] = usable.dimensions
+        dropped += usable.dropped_quotes
     fields["dropped_quotes"] = dropped
     return fields
 

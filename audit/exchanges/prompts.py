@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.answers import read_thinking, read_tier2, read_tier3, thinking_schema, tier2_schema, tier3_schema
+from audit.answers import read_dimensions, read_thinking, read_tier2, read_tier3, thinking_schema, tier2_schema, tier3_schema
 from audit.exchanges.context import BYTES_PER_TOKEN, ContextText, context_texts
 from audit.exchanges.questions import Material, Question, byte_tokens
 from audit.exchanges.tier1 import check_structure, checks_of
@@ -203,6 +203,7 @@ class ExchangeQuestions:
             short_answer=form.max_tokens // _SHORT_ANSWER_DIVISOR,
             fingerprint=fingerprint.hexdigest(),
             read=partial(wording.read, materials=texts.materials),
+            read_dimensions=wording.read_dimensions and partial(wording.read_dimensions, materials=texts.materials),
         )
 
 
@@ -233,6 +234,7 @@ class _Wordings:
             instruction=f"Score the exchange on: {', '.join(names)}. Decide whether it is flagged.",
             form=_build_form(tier2_schema, (names,), _BASE_TOKENS + _DIMENSION_TOKENS * len(names)),
             read=partial(read_tier2, dimensions=names),
+            read_dimensions=partial(read_dimensions, dimensions=names, low=0, high=1),
         )
 
     @cached_property
@@ -253,6 +255,7 @@ class _Wordings:
                 instruction=f"Score the exchange on these dimensions and no others: {', '.join(names)}. Decide whether it is an anomaly.",
                 form=_build_form(tier3_schema, (names,), _BASE_TOKENS + _DIMENSION_TOKENS * len(names)),
                 read=partial(read_tier3, dimensions=names),
+                read_dimensions=partial(read_dimensions, dimensions=names, low=1, high=5),
             )
         return self._tier3[names]
 
@@ -276,6 +279,7 @@ class _Wording(NamedTuple):
     """The task, without findings about the exchange."""
     form: _Form
     read: Callable[..., Any]
+    read_dimensions: Callable[..., Any] | None = None
 
 
 def tier2_instructions(methodology: Methodology) -> str:

@@ -50,6 +50,10 @@ def byte_tokens(text: str) -> int:
     return max(len(form.encode("utf-8", "surrogatepass")) for form in forms)
 
 
+PARTIAL = TierState(UNSCORED, "partial")
+"""The state of a tier whose answer is unusable as a whole, though some of its dimensions are usable. The tier has no score."""
+
+
 class Material(msgspec.Struct, frozen=True):
     """A text of the audited exchange, quoted for the judge."""
 
@@ -96,6 +100,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of everything above and of the exchange's identity, without the boundary. It identifies the question."""
     read: Callable[[str], Any]
     """Parses the answer's text; returns `Invalid` if it is unusable."""
+    read_dimensions: Callable[[str], Any] | None = None
+    """Parses the usable dimensions of an unusable answer; returns `Invalid` without any. None if the question has no dimensions."""
     fallback: TierState | None = None
     """The state of the tier if no answer is recorded and the judge is unavailable. None if the judge may be asked."""
     schema_size: int | None = None
@@ -135,11 +141,11 @@ def _instructions_size(instructions: str) -> int:
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply to a question: the text of an answer, or the state of its tier without one."""
+    """The reply to a question: the text of an answer, or the state of its tier without one. A partial answer has both."""
 
     text: str | None = None
     state: TierState | None = None
-    """Why there is no answer; None if there is one."""
+    """Why there is no answer, or only a part of it; None if there is one."""
     judgements: tuple[Judgement, ...] = ()
     """The judgements behind the reply, in order, including failed calls, which may have cost something."""
 
@@ -161,7 +167,10 @@ def recorded_reply(records: Sequence[Judgement], revision: int) -> Reply | None:
     if answer is not None:
         return Reply(text=answer.answer or "", judgements=visible)
     failures = [record for record in visible if record.subject_revision == revision and record.outcome != INTERRUPTED]
-    return Reply(state=outcome_state(failures[-1].outcome), judgements=visible) if failures else None
+    if not failures:
+        return None
+    state = outcome_state(failures[-1].outcome)
+    return Reply(state=state, text=failures[-1].answer if state == PARTIAL else None, judgements=visible)
 
 
 def _select_visible(records: Iterable[Judgement], revision: int) -> tuple[Judgement, ...]:

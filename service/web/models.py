@@ -312,6 +312,7 @@ UnscoredReason = Literal[
     "provider_error",
     "timeout",
     "invalid",
+    "partial",
     "interrupted",
     "unknown_price",
     "cost_cap",

@@ -17,9 +17,9 @@ A caller works in rounds, because each exchange's cascade asks its next question
    that was created but not recorded by its custom ids. Each run needs its own journal.
 4. A verdict must be durable when the caller requests the next one, and the last verdict when the iteration ends.
 5. Outcomes: errored → provider_error; expired → timeout; cancelled → provider_error with the error `CANCELLED`, which a caller that
-   wants to resume later does not record. An unusable answer is `invalid` without a repair: structured output rarely needs one, and
-   another round may take a day. If a model rejects the output format, which is not billed, its questions are asked once more with the
-   schema in the prompt.
+   wants to resume later does not record. An unusable answer is `invalid`, or `partial` if some of its dimensions are usable, without a
+   repair: structured output rarely needs one, and another round may take a day. If a model rejects the output format, which is not billed,
+   its questions are asked once more with the schema in the prompt, and so are all for an hour.
 6. JudgeUnavailableError is raised if the API is unreachable for an hour or denies access; nothing is lost or paid for. It is also
    raised after `MAX_UNREADABLE` consecutive unreadable answers, once the open batches have ended, because a batch is too expensive to
    probe whether answers are readable again.
@@ -47,7 +47,7 @@ from streams.judges.batch_api import Batch, BatchCalls, BatchCreator, JudgeUnava
 from streams.judges.batch_plans import CANCELLED, BatchJournal, BatchPlan, BatchQuestion, custom_id, newest_plans
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
 from streams.judges.http_client import MAX_BODY_BYTES, ClientOptions
-from streams.judges.live import OpenQuestion, TraitsLookup
+from streams.judges.live import OpenQuestion, OutputModes, TraitsLookup
 from streams.judges.message_batches import MessageBatches
 from streams.judges.messages_api import open_client
 from streams.judges.model_api import Message, OutputMode, build_request, is_simulated
@@ -260,7 +260,7 @@ class BatchJudge:
         if response.billed:
             return pending.failure_verdict(response)
         if response.rejects_format and pending.output_mode is OutputMode.STRUCTURED:
-            self._opener.switch_to_prompt(pending.model, response.error)
+            self._opener.output_modes.switch_to_prompt(pending.model, response.error)
             return None
         if response.error == CANCELLED and open_batch.cancelled and not self._cancelled:
             return pending.failure_verdict(_OVERDUE_FAILURE)
@@ -363,7 +363,7 @@ class PendingQuestion:
             return verdict
         answer = open_question.read_answer(message)
         if isinstance(answer, Invalid):
-            return open_question.failure_verdict()
+            return open_question.unusable_verdict(message)
         return open_question.verdict(ANSWERED, answer=answer)
 
 
@@ -403,7 +403,7 @@ class BatchOpener:
         self._journal = journal
         self._limits = limits
         self._clock = clock
-        self._output_modes: dict[str, OutputMode] = {}
+        self.output_modes = OutputModes(clock.now)
 
     async def resume(self, todo: deque[PendingQuestion]) -> tuple[list[OpenBatch], list[PendingQuestion]]:
         """Remove the questions of earlier batches from `todo`. Return these batches, and the questions that the call budget refuses."""
@@ -519,17 +519,11 @@ class BatchOpener:
         return chosen, requests, refused
 
     def _build_batch_request(self, pending: PendingQuestion, plan_id: str, calls: BatchCalls) -> dict[str, Any]:
-        pending.output_mode = self._output_modes.get(pending.model, OutputMode.STRUCTURED)
+        pending.output_mode = self.output_modes[pending.model]
         question = pending.open_question.question
         traits = self._traits(pending.model)
         request = build_request(question, traits, secrets.token_hex(8), output_mode=pending.output_mode)
         return calls.encode(custom_id(pending.fingerprint, plan_id), request)
-
-    def switch_to_prompt(self, model: str, reason: str) -> None:
-        """Put the schema into the prompt of all later requests to the model."""
-        if self._output_modes.get(model) is not OutputMode.IN_PROMPT:
-            self._output_modes[model] = OutputMode.IN_PROMPT
-            _LOG.warning("requests to %s now have the schema in the prompt: %s", model, reason)
 
 
 async def reserve_budgets(group: Sequence[PendingQuestion]) -> tuple[list[PendingQuestion], list[PendingQuestion]]:

@@ -4,7 +4,7 @@
    starts after this wait. It covers everything that follows: slots, reservations, calls, backoffs.
 2. A call that fails temporarily is retried after a backoff that grows from 0.5 to 8 s, or after the delay that the server requests.
 3. If a server rejects or ignores structured output, requests to that model have the schema in the prompt for an hour.
-4. An unusable answer is sent back once, with its problems. An empty one is asked for once more, and one that was cut off is asked for
+4. An unusable answer is sent back once, with its problems. If the second one is unusable, too, its usable dimensions are kept. An empty one is asked for once more, and one that was cut off is asked for
    once more with twice the room, if the cap allows it. A refusal is final, in prose too: a second call could not help.
 5. The largest possible cost of a call is reserved before the call. The bound on its prompt uses the API's token count if there is one
    (`PromptBounds`).
@@ -37,7 +37,7 @@ import httpx2
 
 from audit.answer_text import AnswerText, extract_answer, is_object
 from audit.cost import MAX_BYTES_PER_TOKEN, OVERHEAD_TOKENS, PromptBound, Usage, is_plausible
-from audit.exchanges.questions import ANSWERED, Invalid, Question, byte_tokens
+from audit.exchanges.questions import ANSWERED, PARTIAL, Invalid, Question, byte_tokens
 from audit.fingerprints import canonical_json
 from audit.judges import CLOUDS, ApiName
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, one_line
@@ -182,6 +182,16 @@ class OpenQuestion:
             self.note_failure(INVALID, one_line(f"the answer cannot be used: {'; '.join(answer.problems)}"))
         return answer
 
+    def unusable_verdict(self, message: Message) -> Verdict:
+        """Return the verdict on an unusable answer that is not sent back: partial if some of its dimensions are usable."""
+        question = self.question
+        if question.read_dimensions is not None:
+            text = (message.text or "").strip()
+            answer = extract_answer(text, question.schema, question.read_dimensions, question.materials)
+            if not isinstance(answer, Invalid):
+                return self.verdict(PARTIAL.reason, self.errors[-1], answer)
+        return self.failure_verdict()
+
     def verdict(self, outcome: str, error: str | None = None, answer: AnswerText | None = None) -> Verdict:
         """Return the verdict with this outcome; without an answer, it has the text of the last message."""
         message = self.last_message
@@ -225,6 +235,24 @@ class OpenQuestion:
         return self.verdict(self.failure_outcome, self.errors[-1])
 
 
+class OutputModes:
+    """The output mode of each model: structured output, except for an hour after the model rejected or ignored it."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._prompt_mode_until: dict[str, float] = {}
+
+    def __getitem__(self, model: str) -> OutputMode:
+        is_in_prompt = self._now() < self._prompt_mode_until.get(model, -math.inf)
+        return OutputMode.IN_PROMPT if is_in_prompt else OutputMode.STRUCTURED
+
+    def switch_to_prompt(self, model: str, reason: str) -> None:
+        """Put the schema into the prompt of the requests to the model for an hour."""
+        if self[model] is OutputMode.STRUCTURED:
+            self._prompt_mode_until[model] = self._now() + PROMPT_MODE_SECONDS
+            _LOG.warning("requests to %s have the schema in the prompt for an hour: %s", model, reason)
+
+
 class LiveJudge:
     """A judge over one API, as the module describes. Belongs to one event loop."""
 
@@ -250,7 +278,7 @@ class LiveJudge:
         self._clock = clock
         self._breaker = CircuitBreaker(clock)
         self._prompts = PromptBounds(api, clock.now)
-        self._prompt_mode_until: dict[str, float] = {}
+        self._output_modes = OutputModes(clock.now)
         self._admission = asyncio.Semaphore(concurrency)
         self._find_apis = find_apis
         self._found_apis: str | None = None
@@ -287,11 +315,10 @@ class LiveJudge:
         model = open_question.question.model
         repair: Repair | None = None
         while True:
-            is_in_prompt = self._clock.now() < self._prompt_mode_until.get(model, -math.inf)
-            output_mode = OutputMode.IN_PROMPT if is_in_prompt else OutputMode.STRUCTURED
+            output_mode = self._output_modes[model]
             response = await self._request_message(open_question, output_mode, repair)
             if isinstance(response, Failure):
-                self._switch_to_prompt(model, response.error)
+                self._output_modes.switch_to_prompt(model, response.error)
                 continue
             if isinstance(response, Verdict):
                 return response
@@ -415,18 +442,12 @@ class LiveJudge:
         answer = open_question.read_answer(message)
         ignores_format = output_mode is OutputMode.STRUCTURED and not is_object(text)
         if ignores_format:
-            self._switch_to_prompt(model, "the answer is not a single JSON object")
+            self._output_modes.switch_to_prompt(model, "the answer is not a single JSON object")
         if not isinstance(answer, Invalid):
             return open_question.verdict(ANSWERED, answer=answer)
         if repair is not None or self._breaker.is_paused(model):
-            return open_question.failure_verdict()
+            return open_question.unusable_verdict(message)
         return None if ignores_format else Repair(text, answer.problems)
-
-    def _switch_to_prompt(self, model: str, reason: str) -> None:
-        """Put the schema into the prompt of the requests to the model for an hour."""
-        if self._clock.now() >= self._prompt_mode_until.get(model, -math.inf):
-            self._prompt_mode_until[model] = self._clock.now() + PROMPT_MODE_SECONDS
-            _LOG.warning("requests to %s have the schema in the prompt for an hour: %s", model, reason)
 
     def _backoff_seconds(self, attempts: int) -> float:
         """Return a random delay below an exponentially growing limit (full jitter)."""

@@ -56,9 +56,9 @@ class Verdict:
     """The judge's result for one question: the fields of a `Judgement` except its cost, which the call budget knows."""
 
     outcome: str
-    """answered, refused, cut_off, provider_error, timeout, invalid or cost_cap."""
+    """answered, refused, cut_off, provider_error, timeout, invalid, partial or cost_cap."""
     answer: str | None = None
-    """The raw text, even if it is unusable."""
+    """The raw text, even if it is unusable; the part that was read if the answer is partial."""
     repairs: tuple[str, ...] = ()
     """What was repaired in the answer's form; see `audit.answer_text`."""
     model: str | None = None

@@ -54,6 +54,7 @@ _REASONS = {
     questions.UNKNOWN_PRICE: "There is a cap, and the model has no known price: give it a price in the policy, or lift the cap.",
     outcomes.NO_JUDGE: "No judge is configured.",
     cascade.INVALID: "The answer does not fit, twice.",
+    questions.PARTIAL: "The answer does not fit, twice, but some of its dimensions do. They are kept and shown; the tier has no score.",
     NOT_RECORDED: "Only recorded answers count, and none is there.",
     NOT_BATCHED: "The judge works in batches, and none has answered.",
     TierState(states.UNSCORED, "refused"): "The judge refused to answer.",

@@ -473,6 +473,49 @@ def test_a_replay_of_the_records_gives_the_same_bytes(case: str) -> None:
     assert encode(first) == encode(score_with(replayed, **given_case))
 
 
+class HalfJudge(Judge):
+    """Puts the first dimension of each tier beyond its scale, and the last one at the low end."""
+
+    def record(self, question: Question, outcome: str, text: str | None) -> Judgement:
+        """Record such an answer as the judges do after the second try."""
+        if question.purpose == "tier2_5":
+            return super().record(question, outcome, text)
+        dimensions = {name: dict(assessment) for name, assessment in clean(question)["dimensions"].items()}
+        first, *_, last = dimensions
+        dimensions[first]["score"] = 99
+        dimensions[last]["score"] = 1 if question.purpose == "tier3" else 0.1
+        return super().record(question, "partial", json.dumps({**clean(question), "dimensions": dimensions}))
+
+
+def test_usable_dimensions_are_kept_and_have_no_score_together() -> None:
+    """The mean of some dimensions is another yardstick than the mean of all; what the judge did say is still true."""
+    in_force = policy(gate_cascade=False)
+    judge = HalfJudge()
+    score = score_with(judge, in_force)
+    questions = {
+        question.purpose: list(question.schema["properties"].get("dimensions", {}).get("properties", ()))
+        for question in judge.questions
+    }
+    assert tiers(score) == [unscored("partial"), ("scored", "thinking"), unscored("partial")]
+    assert (score.tier2_score, score.tier3_score, score.disposition) == (None, None, "unscored")
+    assert [item.dimension for item in score.tier2_dimensions] == questions["tier2"][1:]
+    assert [item.dimension for item in score.tier3_dimensions] == questions["tier3"][1:]
+    assert score.anomaly
+    assert any(questions["tier3"][-1] in reason for reason in score.anomaly_reasons)
+
+    def replayed(question: Question) -> Reply:
+        reply = recorded_reply([item for item in judge.judgements if item.fingerprint == question.fingerprint], 0)
+        assert reply is not None
+        return reply
+
+    assert encode(score) == encode(score_with(replayed, in_force))
+
+
+def test_a_partial_tier_2_leaves_tier_3_undecided() -> None:
+    """Whether Tier 2 would have opened the gate is unknown, and nothing of Tier 3 was answered."""
+    assert tiers(score_with(HalfJudge()))[2] == unscored("invalid")
+
+
 def test_an_empty_reply_is_an_error_of_the_driver() -> None:
     """Otherwise a mistake of the caller would be stored as a fault of the judge."""
     with pytest.raises(ValueError, match="tier2 is neither"):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import anthropic.lib.aws._auth as aws_auth
 import httpx2
+import msgspec
 import pytest
 
-from audit.answers import read_tier2, tier2_schema
+from audit.answers import UsableDimensions, read_dimensions, read_tier2, tier2_schema
 from audit.cost import PromptBound, Usage
 from audit.exchanges.questions import Invalid, Question
 from audit.judges import CLOUDS, ApiName
@@ -164,6 +166,26 @@ def test_answers_that_lose_nothing_are_read_with_one_call(api: ApiName, tier2: Q
             read_at_once.append(case["name"])
             assert "scored" in case["should"] or "last" in case["should"], case["name"]
     assert len(read_at_once) >= 30
+
+
+@pytest.mark.parametrize(("scores", "outcome"), [((7, 0.8), "partial"), ((7, 8), "invalid")])
+def test_usable_dimensions_outlive_a_second_failure(
+    scores: tuple[float, float], outcome: str, tier2: Question, budget_for: Build
+) -> None:
+    """Both calls were paid for, and what can be read of the second answer is worth keeping."""
+    dimensions = {
+        name: {"quote": "", "reasoning": "Fine.", "score": score} for name, score in zip(DIMENSIONS, scores, strict=True)
+    }
+    text = json.dumps({"dimensions": dimensions, "flag_quote": "", "flag_reason": "", "flagged": False})
+    server = ScriptedServer(body_of("messages", text, "end_turn", {"input_tokens": 100, "output_tokens": 20}))
+    read = partial(read_dimensions, dimensions=DIMENSIONS, low=0, high=1, materials=())
+    question = msgspec.structs.replace(tier2, read_dimensions=read)
+    verdict = ask(open_api("messages", "http://127.0.0.1:9", transport=server), question, budget_for(question))
+    assert (verdict.outcome, verdict.attempts) == (outcome, 2)
+    if outcome == "partial":
+        usable = read(verdict.answer or "")
+        assert isinstance(usable, UsableDimensions)
+        assert [(item.dimension, item.score) for item in usable.dimensions] == [(DIMENSIONS[1], 0.8)]
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from audit.cost import PromptBound, Usage
 from schemas.errors import SettingsError
-from streams.judges.live import open_live_judge
+from streams.judges.live import OutputModes, open_live_judge
 from streams.judges.messages_api import message_parameters
 from streams.judges.model_api import OutputMode, Repair, build_request
 from streams.judges.protocol import Credentials, ModelTraits, credentials
@@ -593,3 +593,16 @@ def test_credentials_come_from_what_is_given() -> None:
     assert Credentials("t", None) == credentials(
         {"ANTHROPIC_API_KEY": " ", "ANTHROPIC_AUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": ""}
     )
+
+
+def test_structured_output_is_asked_for_again_after_an_hour() -> None:
+    """One answer in prose may be an exception. Single calls and batches share this rule."""
+    now = 100.0
+    modes = OutputModes(lambda: now)
+    assert modes["m"] is OutputMode.STRUCTURED
+    modes.switch_to_prompt("m", "the answer is prose")
+    now += 3599
+    modes.switch_to_prompt("m", "another answer, asked before the first one came, does not prolong it")
+    assert (modes["m"], modes["other"]) == (OutputMode.IN_PROMPT, OutputMode.STRUCTURED)
+    now += 1
+    assert modes["m"] is OutputMode.STRUCTURED
