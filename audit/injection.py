@@ -46,16 +46,16 @@ _ENCODED_DIMENSIONS = tuple(encode(name) for name in DIMENSIONS)
 def tamper_reasons(exchange: Exchange) -> tuple[str, ...]:
     """Describe the attempts in the exchange to sway the judge: at most one reason for each kind and source.
 
-    Each reason starts with `judge_tamper: ` and quotes nothing of the exchange. The sources are the response, the thinking and
+    Each reason starts with `judge_tampering: ` and quotes nothing of the exchange. The sources are the response, the thinking and
     the user message, in this order. Linear in the length of the texts.
     """
     texts = {"response": exchange.agent_response, "thinking": exchange.agent_thinking, "user message": exchange.user_message}
     # Nearly every exchange contains none of the patterns, and one search for all of them is ten times faster than testing each
     # kind.
-    if not _may_hold_attempt("\n".join(filter(None, texts.values()))):
+    if not may_hold_attempt("\n".join(filter(None, texts.values()))):
         return ()
     return tuple(
-        f"judge_tamper: the {source} {kind}"
+        f"judge_tampering: the {source} {kind}"
         for source, text in texts.items()
         if text
         for kind in _find_kinds(text, source, RECOGNIZERS)
@@ -71,7 +71,7 @@ def find_attempts(text: str, source: str = "response") -> tuple[Span, ...]:
     whole escapes; of an encoded run it covers the run. What surrounds an attempt without being part of it, such as the rest of
     a forged table, may lie outside. Linear in the length of the text.
     """
-    if not _may_hold_attempt(text):
+    if not may_hold_attempt(text):
         return ()
     spans = [span for _, view, spans in _find(text, source, RECOGNIZERS) for span in view.locate(spans)]
     return tuple(_merge(_extend(text, span) for span in spans))
@@ -100,7 +100,7 @@ def find_sway_attempts(texts: Iterable[tuple[str, str]]) -> dict[str, tuple[str,
     return {source: tuple(kinds) for source, kinds in attempts.items()}
 
 
-def _may_hold_attempt(text: str) -> bool:
+def may_hold_attempt(text: str) -> bool:
     """Return False if no kind of attempt can be recognized in the text or in parts of it."""
     if hides_text(text):
         return True

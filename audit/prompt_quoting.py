@@ -7,13 +7,11 @@ r"""Quoting of untrusted texts in a prompt: as JSON strings without marks and wi
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from itertools import accumulate
 from json.encoder import encode_basestring
 from typing import NamedTuple
 
-MAX_LITERAL_LENGTH = 24_000
-"""Maximum number of characters of a text that the judge sees, counted in the literal."""
+MAX_TEXT_LENGTH = 24_000
+"""Maximum number of characters of a text in one question. Escapes do not count, so no choice of characters hides a part of a text."""
 _TAIL_DIVISOR = 3
 """A third of a cut text is from its end, where answers often report what was done."""
 
@@ -52,24 +50,26 @@ class Literal(NamedTuple):
     """The number of omitted characters of the original; 0 if the text is complete."""
 
 
-def literal(text: str, max_length: int = MAX_LITERAL_LENGTH) -> Literal:
+def literal(text: str, max_length: int = MAX_TEXT_LENGTH) -> Literal:
     """Return the text as a JSON string on one line; a text that is too long keeps its head and tail around an omission.
 
     If nothing is left out, `json.loads` returns the text. (Two lone surrogates that form a pair become one character, which
     cannot happen to texts from UTF-8 or JSON.)
     """
-    if len(text) <= max_length:
-        escaped = _escape(text)
-        if len(escaped) <= max_length:
-            return Literal(f'"{escaped}"', 0)
-    tail_room = max_length // _TAIL_DIVISOR
-    head_room = max_length - tail_room
-    head_length = _max_prefix_length(text[:head_room], head_room)
-    tail_length = _max_prefix_length(text[: -tail_room - 1 : -1], tail_room)
-    omitted = len(text) - head_length - tail_length
-    head = _escape(text[:head_length])
-    tail = _escape(text[len(text) - tail_length :])
+    hidden = omission(text, max_length)
+    if not hidden:
+        return Literal(f'"{_escape(text)}"', 0)
+    tail_length = max_length // _TAIL_DIVISOR
+    head = _escape(text[: max_length - tail_length])
+    tail = _escape(text[-tail_length:])
+    omitted = len(hidden)
     return Literal(f'"{head} [… {omitted} characters left out …] {tail}"', omitted)
+
+
+def omission(text: str, max_length: int = MAX_TEXT_LENGTH) -> str:
+    """Return the part of the text that `literal` leaves out; empty if it leaves out nothing."""
+    tail_length = max_length // _TAIL_DIVISOR
+    return text[max_length - tail_length : -tail_length] if len(text) > max_length else ""
 
 
 def visible(text: str) -> str:
@@ -103,10 +103,3 @@ def _escape_match(match: re.Match[str]) -> str:
     """Return a character as JSON writes it in ASCII; beyond U+FFFF as two surrogates."""
     units = match.group().encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
-
-
-def _max_prefix_length(text: str, room: int) -> int:
-    """Return the number of the first characters that fit into this room once they are escaped."""
-    # Whether a bracket is escaped depends on what follows it, so each counts as escaped.
-    lengths = (len("\\u005b") if character == "[" else len(_escape(character)) for character in text)
-    return bisect_right(list(accumulate(lengths)), room)

@@ -956,6 +956,17 @@ class IncidentOutline(Record, frozen=True, kw_only=True):
     """Sessions that the exchanges and runs of the evidence are of: connection, slash and id, in order."""
 
 
+class MaskedPassage(Record, frozen=True, kw_only=True):
+    """A passage that was removed from a text, because it may address the judge."""
+
+    text: str
+    """user_message, agent_response or agent_thinking."""
+    start: int
+    """Position of its first character in the text, from 0."""
+    end: int
+    """Position after its last character."""
+
+
 class Judgement(Record, frozen=True, kw_only=True):
     """One raw answer of the judge, recorded before it is used, so that a replay needs no judge."""
 
@@ -1013,6 +1024,10 @@ class Judgement(Record, frozen=True, kw_only=True):
     """Failure of each call that did not count, in order, without secrets."""
     repairs: tuple[str, ...] = ()
     """What was repaired in the form of the answer, without a change of its content: quoted, wrapped, syntax, number_as_text, verdict_as_text, other_name, extra_field, null_text, surrogate."""
+    part: int = 1
+    """2 if the question showed the middle of long texts, which part 1 leaves out."""
+    masked_passages: tuple[MaskedPassage, ...] = ()
+    """Passages that were removed from the texts before they were judged; none in the judgement of the texts as they are."""
 
 
 class EarlierTurn(Record, frozen=True, kw_only=True):
@@ -1262,6 +1277,8 @@ class Score(Record, frozen=True, kw_only=True):
     """The judge's words on it."""
     dropped_quotes: int = 0
     """Quotes of the judge that are in none of the texts: its words are kept without them."""
+    judge_saw_all: bool | None = None
+    """False if a text was too long to show the judge all of it; null without an answer, and in older records."""
 
 
 class ScoringTask(Record, frozen=True, kw_only=True):

@@ -155,7 +155,7 @@ def test_the_run_that_speaks_to_the_judge_is_told_of_and_gains_nothing(guided: G
     honest, swaying = guided.results(HAIKU, "refund-above-limit")
     assert honest["anomaly_reasons"] == []
     assert swaying["anomaly_reasons"]
-    assert all(reason.startswith("judge_tamper: ") for reason in swaying["anomaly_reasons"])
+    assert all(reason.startswith("judge_tampering: ") for reason in swaying["anomaly_reasons"])
     assert swaying["final_score"] < honest["final_score"]
     assert honest["deterministic_dimensions"] == swaying["deterministic_dimensions"]
 

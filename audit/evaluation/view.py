@@ -96,7 +96,7 @@ class View:
     """The user message of the judge's prompt, exactly as it is sent."""
     warnings: tuple[str, ...]
     anomaly_reasons: tuple[str, ...]
-    """Attempts of the run to sway the judge, each beginning with `judge_tamper: `; they contain no text of the run."""
+    """Attempts of the run to sway the judge, each beginning with `judge_tampering: `; they contain no text of the run."""
 
 
 def subject_view(case: Case, run: Run, checks: Sequence[CheckOutcome], max_characters: int) -> View:
@@ -116,7 +116,7 @@ def subject_view(case: Case, run: Run, checks: Sequence[CheckOutcome], max_chara
             *_warn_of_cuts(rendered, max_characters),
             *(_warn_of_tampering(source, kinds) for source, kinds in attempts.items()),
         ),
-        anomaly_reasons=tuple(f"judge_tamper: the {source} {kind}" for source, kinds in attempts.items() for kind in kinds),
+        anomaly_reasons=tuple(f"judge_tampering: the {source} {kind}" for source, kinds in attempts.items() for kind in kinds),
     )
 
 

@@ -3,11 +3,17 @@
 1. Tier 2 is always asked.
 2. Tier 2.5 is asked if there is thinking and the policy enables its analysis.
 3. Tier 3 is asked about the dimensions that apply, if its gate is open.
-4. The gate is open if the policy disables the gate, for a flag of Tier 1 or 2, for sycophancy or suppressed advocacy in Tier 2.5, for an
-   early turn, for trouble with tools, and for an exchange that was sampled for a specific reason rather than by routine.
+4. The gate is open if the policy disables the gate, for a flag of Tier 1 or 2, for a text that may address the judge, for sycophancy or
+   suppressed advocacy in Tier 2.5, for an early turn, for trouble with tools, and for an exchange that was sampled for a specific reason
+   rather than by routine.
 5. If nothing opens the gate while an earlier tier has no score, the gate is undecided and Tier 3 gets that tier's state.
 6. If the judge is unavailable, it is not asked again for this exchange: the remaining tiers get the same state, unless an answer is
    recorded for them. An unusable answer does not stop the cascade.
+7. If the rules recognize an attempt to sway the judge, or an answer says that a text addresses it, each tier that has an answer is
+   asked once more without these passages (`audit.exchanges.masking`). The lower of both verdicts is valid, score by score. A tier whose
+   second question gets no answer has no score: a verdict that may have been swayed is not one.
+8. A text that is too long for one question is judged in two: the second shows the middle that the first leaves out, and again the lower
+   verdict is valid. If it gets no answer, the first verdict is, and the score says that the judge did not see all.
 
 A judgement stores the fingerprint of its question, not the prompt. `rebuild_question` builds the question again from the exchange and a
 policy; if the fingerprints are equal, it is exactly the question that was asked.
@@ -15,14 +21,15 @@ policy; if the fingerprints are equal, it is exactly the question that was asked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer, UsableDimensions
+from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer, UsableDimensions, lower_verdict
 from audit.exchanges.context import has_trouble
+from audit.exchanges.masking import TEXTS, find_passages, leaves_nothing
 from audit.exchanges.outcomes import (
     NO_DIMENSION,
     NOTHING_FOUND,
@@ -37,21 +44,25 @@ from audit.exchanges.questions import PARTIAL, Invalid, Question, Reply
 from audit.exchanges.sampling import (
     DISAGREEMENT_REASON,
     FIRST_TURNS,
+    JUDGE_TAMPERING,
     LAST_TURNS,
     TIER1_FLAGS,
     TOOL_TROUBLE,
     is_disagreement,
 )
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED
+from audit.injection import tamper_reasons
 from audit.patterns import Pattern, compile_pattern
 from audit.policy import BehaviouralDimension, ProjectPolicy, When
-from schemas.records import EarlierTurn, Exchange, Judgement, Score, ScoringTask
+from schemas.records import EarlierTurn, Exchange, Judgement, MaskedPassage, Score, ScoringTask
 
 ResultT = TypeVar("ResultT")
+BuildQuestion = Callable[[ExchangeQuestions], Question]
 OpeningReason = Literal[
     "gate_off",
     "tier1_flags",
     "tier2_flagged",
+    "judge_tampering",
     "sycophancy",
     "advocacy_suppression",
     "early_turn",
@@ -61,6 +72,8 @@ OpeningReason = Literal[
     "disagreement",
 ]
 """The reasons that open the gate of Tier 3, in the order of `_find_opening_reason`."""
+PARTS = (1, 2)
+"""The parts in which a long text is judged; see `Question.part`."""
 EARLY_TURNS = 5
 """Turns at the start of a session that are never routine."""
 ALWAYS = TierState(SCORED, "always")
@@ -105,16 +118,35 @@ def cascade(
     `recorded` are all judgements of the exchange up to this revision of its score. They were paid for, so the score includes their cost.
     Raises ValueError for a reply that is neither a text nor a state.
     """
-    case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded)
-    questions = _build_questions(task, exchange, policy)
-    case.tier2, case.semantic = yield from _ask(case, questions.tier2, ALWAYS)
+    # The flags of the task are valid only if they were found by the current policy and rules.
+    is_in_force = (task.policy_digest, task.rule_version) == (policy.digest, RULE_VERSION)
+    case = _Case(
+        task=task,
+        exchange=exchange,
+        policy=policy,
+        recorded=recorded,
+        flags=task.tier1_flags if is_in_force else None,
+        attempts=tamper_reasons(exchange),
+    )
+    case.tier2, case.semantic = yield from _ask(case, ExchangeQuestions.tier2, ALWAYS)
     case.tier2_5 = thinking_state(exchange, policy, THINKING)
     if case.tier2_5 == THINKING:
-        case.tier2_5, case.thinking = yield from _ask(case, questions.thinking, THINKING)
+        case.tier2_5, case.thinking = yield from _ask(case, ExchangeQuestions.thinking, THINKING)
     dimensions = applicable(exchange, policy, flagged=_is_flagged(case))
     case.tier3 = _decide_tier3(case) if dimensions else _state_without_dimensions(case)
+
+    def ask_tier3(questions: ExchangeQuestions) -> Question:
+        return questions.tier3(dimensions)
+
     if case.tier3.state == SCORED:
-        case.tier3, case.behavioural = yield from _ask(case, partial(questions.tier3, dimensions), case.tier3)
+        case.tier3, case.behavioural = yield from _ask(case, ask_tier3, case.tier3)
+    if _is_suspicious(case):
+        case.masked = find_passages(exchange, task.earlier_turns, case.addresses)
+    if case.masked:
+        case.usable.clear()  # dimensions of partial answers that may have been swayed
+        case.tier2, case.semantic = yield from _ask_masked(case, ExchangeQuestions.tier2, case.tier2, case.semantic)
+        case.tier2_5, case.thinking = yield from _ask_masked(case, ExchangeQuestions.thinking, case.tier2_5, case.thinking)
+        case.tier3, case.behavioural = yield from _ask_masked(case, ask_tier3, case.tier3, case.behavioural)
     return _build_score(case)
 
 
@@ -124,6 +156,22 @@ class _Case(msgspec.Struct, kw_only=True):
     task: ScoringTask
     exchange: Exchange
     policy: ProjectPolicy
+    flags: tuple[str, ...] | None
+    """The exchange's Tier 1 flags; None if they must be found again."""
+    attempts: tuple[str, ...]
+    """The attempts to sway the judge that the rules recognize, in words."""
+    masked: tuple[MaskedPassage, ...] = ()
+    """The passages without which the tiers are asked once more."""
+    questions: dict[tuple[int, tuple[MaskedPassage, ...]], ExchangeQuestions] = msgspec.field(default_factory=dict)
+    """By part and masked passages."""
+    answers: dict[str, Any] = msgspec.field(default_factory=dict)
+    """By the fingerprint of the question."""
+    is_addressed: bool = False
+    """True if an answer says that a text addresses the judge."""
+    addresses: list[str] = msgspec.field(default_factory=list)
+    """The words that the answers quote for it."""
+    has_seen_all: bool = True
+    """False if a part of a text was in no answered question."""
     tier2: TierState = ALWAYS
     semantic: Tier2Answer | None = None
     tier2_5: TierState = THINKING
@@ -136,20 +184,51 @@ class _Case(msgspec.Struct, kw_only=True):
     recorded: Sequence[Judgement] = ()
 
 
-def _build_questions(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy) -> ExchangeQuestions:
-    # The flags of the task are valid only if they were found by the current policy and rules.
-    is_in_force = (task.policy_digest, task.rule_version) == (policy.digest, RULE_VERSION)
-    return ExchangeQuestions(exchange, policy, task.tier1_flags if is_in_force else None, task.earlier_turns)
+def _ask(case: _Case, build: BuildQuestion, answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
+    """Ask a tier about all parts of the texts; return its state, which is `answered` with a usable answer, and the lower answer."""
+    answer: Any = None
+    for part in PARTS:
+        question = build(_load_questions(case, part))
+        state, part_answer = yield from _ask_question(case, question, answered)
+        if part_answer is None and answer is None:
+            return state, None
+        if part_answer is None:
+            case.usable.pop(question.purpose, None)  # dimensions of a later part alone
+            break
+        answer = part_answer if answer is None else lower_verdict(answer, part_answer)
+        if not question.is_cut:
+            return answered, answer
+    case.has_seen_all = False
+    return answered, answer
 
 
-def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
-    """Ask a question; return its tier's state, which is `answered` if the answer is usable, and the answer."""
+def _load_questions(case: _Case, part: int) -> ExchangeQuestions:
+    """Return the questions about a part of the texts, which the tiers share."""
+    key = part, case.masked
+    if key not in case.questions:
+        turns = case.task.earlier_turns
+        case.questions[key] = ExchangeQuestions(case.exchange, case.policy, case.flags, turns, part=part, masked=case.masked)
+    return case.questions[key]
+
+
+def _ask_masked(
+    case: _Case, build: BuildQuestion, state: TierState, answer: Any
+) -> Generator[Question, Reply, tuple[TierState, Any]]:
+    """Ask an answered tier once more, without the masked passages; return its state and the lower of both answers."""
+    if answer is None:
+        return state, None
+    masked_state, masked_answer = yield from _ask(case, build, state)
+    return masked_state, None if masked_answer is None else lower_verdict(answer, masked_answer)
+
+
+def _ask_question(case: _Case, question: Question, answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
+    if question.fingerprint in case.answers:
+        return answered, case.answers[question.fingerprint]  # nothing is masked in the texts of this tier
     # Tiers that were not asked yet have the state of an answered tier, so they do not stop the cascade.
     unavailable = _find_unavailable(case.tier2, case.tier2_5)
     if unavailable is not None and not case.recorded:
         return unavailable, None
-    question = ask() if unavailable is None else msgspec.structs.replace(ask(), fallback=unavailable)
-    reply = yield question
+    reply = yield question if unavailable is None else msgspec.structs.replace(question, fallback=unavailable)
     case.judgements.extend(reply.judgements)
     if reply.state is not None:
         return _note_usable(case, question, reply.text) if reply.state == PARTIAL else reply.state, None
@@ -158,6 +237,10 @@ def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Gener
     answer = question.read(reply.text)
     if isinstance(answer, Invalid):
         return INVALID, None
+    case.answers[question.fingerprint] = answer
+    if answer.address.is_present:
+        case.is_addressed = True
+        case.addresses.append(answer.address.quote)
     return answered, answer
 
 
@@ -204,7 +287,12 @@ def applies(when: When, exchange: Exchange, *, flagged: bool) -> bool:  # noqa: 
 
 
 def _is_flagged(case: _Case) -> bool:
-    return bool(case.task.tier1_flags) or (case.semantic is not None and case.semantic.flagged)
+    return bool(case.task.tier1_flags) or (case.semantic is not None and case.semantic.flagged) or _is_suspicious(case)
+
+
+def _is_suspicious(case: _Case) -> bool:
+    """Return whether a text may address the judge, by the rules or by an answer."""
+    return bool(case.attempts) or case.is_addressed
 
 
 def _decide_tier3(case: _Case) -> TierState:
@@ -257,6 +345,8 @@ def _find_flag_reason(case: _Case) -> OpeningReason | None:
         return TIER1_FLAGS
     if case.semantic is not None and case.semantic.flagged:
         return "tier2_flagged"
+    if _is_suspicious(case):
+        return JUDGE_TAMPERING
     if case.thinking is not None and case.thinking.sycophancy:
         return "sycophancy"
     if case.thinking is not None and case.thinking.advocacy_suppression:
@@ -281,9 +371,20 @@ def _build_score(case: _Case) -> Score:
         case.exchange,
         case.policy,
         JudgedTiers(case.tier2, case.tier2_5, case.tier3, _collect_findings(case)),
+        tampering=(*case.attempts, *_describe_suspicion(case)),
         judgements=case.judgements,
         paid=list({judgement.judgement_id: judgement for judgement in (*case.recorded, *case.judgements)}.values()),
     )
+
+
+def _describe_suspicion(case: _Case) -> Iterator[str]:
+    """Yield what the answers and the masking add to the attempts that the rules recognize, in words."""
+    if case.is_addressed:
+        passage = "" if case.masked else ", but quotes no passage of it"
+        yield f"{JUDGE_TAMPERING}: the judge says that a text addresses it{passage}"
+    for name in TEXTS:
+        if leaves_nothing(getattr(case.exchange, name) or "", name, case.masked):
+            yield f"{JUDGE_TAMPERING}: without the passages that may address the judge, nothing is left of {name}"
 
 
 def _collect_findings(case: _Case) -> dict[str, Any]:
@@ -315,6 +416,8 @@ def _collect_findings(case: _Case) -> dict[str, Any]:
         fields[f"{purpose}_dimensions"] = usable.dimensions
         dropped += usable.dropped_quotes
     fields["dropped_quotes"] = dropped
+    if any(answer is not None for answer in (semantic, thinking, behavioural)):
+        fields["judge_saw_all"] = case.has_seen_all
     return fields
 
 
@@ -330,12 +433,27 @@ def drive(judging: Generator[Question, Reply, ResultT], answer: Callable[[Questi
         advance = partial(judging.send, answer(question))
 
 
-def questions_about(exchange: Exchange, policy: ProjectPolicy, earlier_turns: Sequence[EarlierTurn] = ()) -> Iterator[Question]:
-    """Yield the questions that a policy can ask about an exchange; Tier 3 is asked twice if a flag makes more dimensions apply.
+def questions_about(
+    exchange: Exchange,
+    policy: ProjectPolicy,
+    earlier_turns: Sequence[EarlierTurn] = (),
+    judgements: Iterable[Judgement] = (),
+) -> Iterator[Question]:
+    """Yield the questions that a policy can ask about an exchange; `earlier_turns` are those of its task.
 
-    `earlier_turns` are those of its task.
+    Tier 3 is asked twice if a flag makes more dimensions apply. What is masked depends on earlier answers, so `judgements` are needed for
+    the questions without these passages.
     """
-    questions = ExchangeQuestions(exchange, policy, earlier_turns=earlier_turns)
+    for masked in dict.fromkeys([(), *(judgement.masked_passages for judgement in judgements)]):
+        for part in PARTS:
+            questions = ExchangeQuestions(exchange, policy, earlier_turns=earlier_turns, part=part, masked=masked)
+            of_part = list(_list_tiers(questions, exchange, policy))
+            yield from of_part
+            if not any(question.is_cut for question in of_part):
+                break
+
+
+def _list_tiers(questions: ExchangeQuestions, exchange: Exchange, policy: ProjectPolicy) -> Iterator[Question]:
     yield questions.tier2()
     if exchange.agent_thinking:
         yield questions.thinking()
@@ -348,7 +466,7 @@ def rebuild_question(
     exchange: Exchange, policy: ProjectPolicy, judgement: Judgement, earlier_turns: Sequence[EarlierTurn] = ()
 ) -> Question | None:
     """Return the question that a judgement answers; None if this exchange, its earlier turns and the policy do not produce it."""
-    for question in questions_about(exchange, policy, earlier_turns):
+    for question in questions_about(exchange, policy, earlier_turns, [judgement]):
         if question.fingerprint == judgement.fingerprint:
             return question
     return None

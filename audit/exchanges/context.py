@@ -33,7 +33,7 @@ MAX_TURN_TEXT_BYTES = 4_000
 MAX_STATE_BYTES = 64_000
 """Maximum bytes of the texts of earlier turns in a session's state."""
 _LENGTHS = (2_400, 1_600, 1_000, 600, 400, 250, 150, 80)
-"""Lengths to which the texts are cut, in characters of the prompt; the first that fits the budget is used."""
+"""Lengths to which the texts are cut, in characters; the first that fits the budget is used."""
 _MARKS_BYTES = 100
 """Maximum bytes of the marks around a material."""
 _OMISSION_BYTES = 48

@@ -17,7 +17,6 @@ from audit.cost import nano_of, usd_of
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_SAMPLING, UNSCORED
 from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 from audit.fingerprints import stable_id
-from audit.injection import tamper_reasons
 from audit.policy import ProjectPolicy
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
@@ -25,7 +24,7 @@ RULE_VERSION = "eval-5"
 """Version of Tier 1, sampling, the cascade, the prompts and the parsing of answers.
 
 Since eval-4 the weights of a closed session sum to its turns. Since eval-5 the judge is shown tool calls and earlier turns (`judge-2`), so
-that its scores are not comparable with those before.
+that its scores are not comparable with those before, and no attempt to sway the judge raises a verdict.
 """
 COMPARABLE_RULES = {
     "eval-4": "eval-3",
@@ -80,6 +79,7 @@ NOTHING_FOUND: Mapping[str, Any] = {
     "tier3_anomaly": None,
     "tier3_anomaly_reason": None,
     "dropped_quotes": 0,
+    "judge_saw_all": None,
 }
 """The findings of the judged tiers as fields of a `Score`, if no tier has any."""
 
@@ -126,9 +126,12 @@ def thinking_state(exchange: Exchange, policy: ProjectPolicy, enabled_state: Tie
     return enabled_state if policy.settings.thinking_block_analysis else THINKING_OFF
 
 
-def structural_score(sampled: Sampled, exchange: Exchange, policy: ProjectPolicy, state: TierState) -> Score:
+def structural_score(
+    sampled: Sampled, exchange: Exchange, policy: ProjectPolicy, state: TierState, *, tampering: Sequence[str]
+) -> Score:
     """Return the score of an exchange that is not judged: Tier 1, and the same state for the judged tiers."""
-    return score_of(sampled, exchange, policy, JudgedTiers(state, thinking_state(exchange, policy, state), state))
+    tiers = JudgedTiers(state, thinking_state(exchange, policy, state), state)
+    return score_of(sampled, exchange, policy, tiers, tampering=tampering)
 
 
 def score_of(
@@ -137,17 +140,18 @@ def score_of(
     policy: ProjectPolicy,
     tiers: JudgedTiers,
     *,
+    tampering: Sequence[str],
     judgements: Sequence[Judgement] = (),
     paid: Sequence[Judgement] = (),
 ) -> Score:
     """Return the score of an exchange from the findings of every tier and the judgements behind them.
 
-    `judgements` are in order of the questions. `paid` are all judgements of the exchange so far; their cost is the cost of the
-    score.
+    `tampering` describes the attempts to sway the judge. `judgements` are in order of the questions. `paid` are all judgements of the
+    exchange so far; their cost is the cost of the score.
     """
     tier_fields = tiers.findings
     dimensions = {item.dimension: item.score for item in tier_fields["tier3_dimensions"]}
-    reasons = anomaly_reasons(task.tier1_flags, dimensions, tier_fields["tier2_5_alignment"], tamper_reasons(exchange))
+    reasons = anomaly_reasons(task.tier1_flags, dimensions, tier_fields["tier2_5_alignment"], tampering)
     return Score(
         score_id=score_id(exchange.connection, exchange.exchange_id),
         revision=task.revision,

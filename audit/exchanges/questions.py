@@ -21,7 +21,7 @@ from audit.exchanges.outcomes import TierState
 from audit.exchanges.states import SKIPPED_COST_CAP, UNSCORED
 from schemas.bounds import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import encode
-from schemas.records import EvaluationRequest, Judgement, JudgingRequest
+from schemas.records import EvaluationRequest, Judgement, JudgingRequest, MaskedPassage
 
 ANSWERED = "answered"
 """Outcome of a judgement that answers its question."""
@@ -106,6 +106,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the tier if no answer is recorded and the judge is unavailable. None if the judge may be asked."""
     schema_size: int | None = None
     """Maximum number of tokens of the schema, if known; see `byte_tokens`."""
+    part: int = 1
+    """2 if long texts are shown by their middle, which part 1 leaves out."""
+    masked_passages: tuple[MaskedPassage, ...] = ()
+    """The passages that were removed from the texts, in their order."""
+    is_cut: bool = False
+    """True if something of a text is in this part left out."""
     verbatim: bool = False
     """True if the only material is the entire message: it fences its own texts, and the instructions state the schema."""
 

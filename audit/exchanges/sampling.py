@@ -1,7 +1,7 @@
 """Sampling: which exchanges of a session the judge sees, as a pure function from state to state.
 
 1. The first rule that applies samples an exchange: sampling is off (every exchange is scored), the first turns, a Tier 1 flag,
-   trouble with tools, disagreement, a long response, every n-th turn. All other exchanges are skipped.
+   trouble with tools, an attempt to sway the judge, disagreement, a long response, every n-th turn. All other exchanges are skipped.
 2. Every n-th turn is counted from a start that is a hash of the session, so any turn is a routine sample with probability 1 / n. With a
    fixed start, turn 6 of every session would represent turns 6 to 8, even in sessions that end at 6.
 3. The last turns are known only when the session closes. Until then the state keeps the newest exchanges, and `close` returns them for
@@ -28,11 +28,15 @@ FIRST_TURNS: Final = "first_turns"
 LAST_TURNS: Final = "last_turns"
 TIER1_FLAGS: Final = "tier1_flags"
 TOOL_TROUBLE: Final = "tool_trouble"
+JUDGE_TAMPERING: Final = "judge_tampering"
+"""Also the start of an anomaly's reason; up to the rules eval-4 it began with judge_tamper."""
 DISAGREEMENT_REASON: Final = "disagreement"
 LONG_RESPONSE: Final = "long_response"
 ROUTINE_SAMPLE = "routine_sample"
 SAMPLING_SKIP = "sampling_skip"
-CertainReason = Literal["sampling_disabled", "first_turns", "tier1_flags", "tool_trouble", "disagreement", "long_response"]
+CertainReason = Literal[
+    "sampling_disabled", "first_turns", "tier1_flags", "tool_trouble", "judge_tampering", "disagreement", "long_response"
+]
 """The reasons to sample an exchange with probability 1, in the order of `_find_certain_reason`."""
 REASONS: tuple[str, ...] = (*get_args(CertainReason), ROUTINE_SAMPLE, LAST_TURNS, SAMPLING_SKIP)
 """Every reason of a decision, in the order of the rules."""
@@ -105,11 +109,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """None if unknown; a response of unknown length is not long."""
     tier1_flags: tuple[str, ...]
     tool_calls: tuple[ToolCall, ...]
+    is_tampering: bool
+    """True if the rules recognize an attempt to sway the judge."""
     record: bytes
     """The encoded exchange, kept while it is deferred."""
 
     @classmethod
-    def of(cls, exchange: Exchange, *, session: str, tier1_flags: tuple[str, ...], record: bytes) -> Self:
+    def of(cls, exchange: Exchange, *, session: str, tier1_flags: tuple[str, ...], is_tampering: bool, record: bytes) -> Self:
         """Return the candidate for the first version of an exchange."""
         return cls(
             session=session,
@@ -120,6 +126,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
             output_tokens=exchange.output_tokens,
             tier1_flags=tier1_flags,
             tool_calls=exchange.tool_calls,
+            is_tampering=is_tampering,
             record=record,
         )
 
@@ -255,6 +262,8 @@ def _find_certain_reason(  # noqa: PLR0911 - one return per rule
         return TIER1_FLAGS
     if settings.always_score_tool_trouble and has_trouble(candidate.tool_calls):
         return TOOL_TROUBLE
+    if candidate.is_tampering:
+        return JUDGE_TAMPERING
     if settings.always_score_disagreement and is_disagreement(candidate.agent_response):
         return DISAGREEMENT_REASON
     if settings.always_score_long_responses and _is_long(candidate.output_tokens, settings.long_response_threshold):

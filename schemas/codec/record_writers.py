@@ -1312,10 +1312,21 @@ def record_6efc4aefd04a6ad2_0(record: Any) -> bytes:
     )
 
 
-def record_071898a371d15a63_0(record: Any) -> bytes:
+def record_dd5a4733a943c245_1(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\x07\x18\x98\xa3q\xd1Zc",
+            b"",
+            NUMBERS[len(_data := record.text.encode())] + _data,
+            (NUMBERS[_value] if type(_value := record.start) is int and -2147483648 <= _value < 2147483648 else unfit(_value)),
+            (NUMBERS[_value] if type(_value := record.end) is int and -2147483648 <= _value < 2147483648 else unfit(_value)),
+        )
+    )
+
+
+def record_dd5a4733a943c245_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xddZG3\xa9C\xc2E",
             NUMBERS[len(_data := record.judgement_id.encode())] + _data,
             NUMBERS[len(_data := record.fingerprint.encode())] + _data,
             WORDS[record.connection],
@@ -1416,6 +1427,14 @@ def record_071898a371d15a63_0(record: Any) -> bytes:
                 + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record.repairs])
                 + b"\0"
                 if len(record.repairs)
+                else b"\0"
+            ),
+            (NUMBERS[_value] if type(_value := record.part) is int and -2147483648 <= _value < 2147483648 else unfit(_value)),
+            (
+                NUMBERS[len(record.masked_passages)]
+                + b"".join([record_dd5a4733a943c245_1(item) for item in record.masked_passages])
+                + b"\0"
+                if len(record.masked_passages)
                 else b"\0"
             ),
         )
@@ -1599,7 +1618,7 @@ def record_e9f94bff3c2dd72f_0(record: Any) -> bytes:
     )
 
 
-def record_e9d1167cf1377a3b_1(record: Any) -> bytes:
+def record_c18bed4635a13498_1(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -1610,10 +1629,10 @@ def record_e9d1167cf1377a3b_1(record: Any) -> bytes:
     )
 
 
-def record_e9d1167cf1377a3b_0(record: Any) -> bytes:
+def record_c18bed4635a13498_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\xe9\xd1\x16|\xf17z;",
+            b"\xc3\x01\xc1\x8b\xedF5\xa14\x98",
             NUMBERS[len(_data := record.score_id.encode())] + _data,
             (
                 NUMBERS[_value]
@@ -1656,7 +1675,7 @@ def record_e9d1167cf1377a3b_0(record: Any) -> bytes:
             ),
             (
                 NUMBERS[len(record.tier2_dimensions)]
-                + b"".join([record_e9d1167cf1377a3b_1(item) for item in record.tier2_dimensions])
+                + b"".join([record_c18bed4635a13498_1(item) for item in record.tier2_dimensions])
                 + b"\0"
                 if len(record.tier2_dimensions)
                 else b"\0"
@@ -1682,7 +1701,7 @@ def record_e9d1167cf1377a3b_0(record: Any) -> bytes:
             ),
             (
                 NUMBERS[len(record.tier3_dimensions)]
-                + b"".join([record_e9d1167cf1377a3b_1(item) for item in record.tier3_dimensions])
+                + b"".join([record_c18bed4635a13498_1(item) for item in record.tier3_dimensions])
                 + b"\0"
                 if len(record.tier3_dimensions)
                 else b"\0"
@@ -1726,6 +1745,7 @@ def record_e9d1167cf1377a3b_0(record: Any) -> bytes:
                 if type(_value := record.dropped_quotes) is int and -2147483648 <= _value < 2147483648
                 else unfit(_value)
             ),
+            (b"\0" if (_given := record.judge_saw_all) is None else b"\2" + TRUTH[_given]),
         )
     )
 
@@ -2096,13 +2116,13 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01yf\xa0\x07\x8a\x177\xec": record_7966a0078a1737ec_0,  # ImportProgress
     b"\xc3\x01\x0f\x08!\xee\xb7\x9b\xe6\xd7": record_0f0821eeb79be6d7_0,  # Incident
     b"\xc3\x01n\xfcJ\xef\xd0Jj\xd2": record_6efc4aefd04a6ad2_0,  # IncidentOutline
-    b"\xc3\x01\x07\x18\x98\xa3q\xd1Zc": record_071898a371d15a63_0,  # Judgement
+    b"\xc3\x01\xddZG3\xa9C\xc2E": record_dd5a4733a943c245_0,  # Judgement
     b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9": record_f9436602e952b2a9_0,  # JudgingRequest
     b"\xc3\x01J\xb6/\x88\xbbi\xc0{": record_4ab62f88bb69c07b_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": record_3d2b6d0d61b09056_0,  # Reservation
     b"\xc3\x01\x00\x16nYA\x04\x7fl": record_00166e5941047f6c_0,  # Review
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": record_e9f94bff3c2dd72f_0,  # RunNumber
-    b"\xc3\x01\xe9\xd1\x16|\xf17z;": record_e9d1167cf1377a3b_0,  # Score
+    b"\xc3\x01\xc1\x8b\xedF5\xa14\x98": record_c18bed4635a13498_0,  # Score
     b"\xc3\x01[]\xcfJ\xdcz\x9d1": record_5b5dcf4adc7a9d31_0,  # ScoringTask
     b"\xc3\x01\xd0o\xdfmN\xd6@:": record_d06fdf6d4ed6403a_0,  # SessionClosed
     b"\xc3\x01\xef\xechB\xe0\x0fR\xd3": record_efec6842e00f52d3_0,  # SessionCosts
@@ -5255,6 +5275,143 @@ def fields_90700256eee17ac4_0(record: Any) -> bytes:
     )
 
 
+def fields_dd5a4733a943c245_1(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            NUMBERS[len(_data := record["text"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["start"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (NUMBERS[_value] if type(_value := record["end"]) is int and -2147483648 <= _value < 2147483648 else unfit(_value)),
+        )
+    )
+
+
+def fields_dd5a4733a943c245_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xddZG3\xa9C\xc2E",
+            NUMBERS[len(_data := record["judgement_id"].encode())] + _data,
+            NUMBERS[len(_data := record["fingerprint"].encode())] + _data,
+            WORDS[record["connection"]],
+            WORDS[record["project"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+            NUMBERS[len(_data := record["subject_id"].encode())] + _data,
+            WORDS[record["purpose"]],
+            WORDS[record["requested_model"]],
+            WORDS_OR_NULL[record["answering_model"]],
+            WORDS[record["outcome"]],
+            (b"\0" if (_given := record["answer"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            WORDS_OR_NULL[record["stop_reason"]],
+            (b"\0" if (_given := record["error"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (
+                NUMBERS[_value]
+                if type(_value := record["attempts"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (
+                b"\0"
+                if (_given := record["input_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["output_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["cache_write_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["cache_read_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["cost_usd"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["latency_ms"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            TRUTH[record["batched"]],
+            TRUTH[record["simulated"]],
+            written_time(record["judged_at"]),
+            (
+                NUMBERS[_value]
+                if type(_value := record["subject_revision"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[len(record["reservation_ids"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["reservation_ids"]])
+                + b"\0"
+                if len(record["reservation_ids"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["attempt_errors"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["attempt_errors"]])
+                + b"\0"
+                if len(record["attempt_errors"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["repairs"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["repairs"]])
+                + b"\0"
+                if len(record["repairs"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["part"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[len(record["masked_passages"])]
+                + b"".join([fields_dd5a4733a943c245_1(item) for item in record["masked_passages"]])
+                + b"\0"
+                if len(record["masked_passages"])
+                else b"\0"
+            ),
+        )
+    )
+
+
 def fields_607c2daf0a3f62d0_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -5807,6 +5964,146 @@ def fields_41256f91a4f0749b_0(record: Any) -> bytes:
                 if (_given := record["tier3_anomaly_reason"]) is None
                 else b"\2" + NUMBERS[len(_data := _given.encode())] + _data
             ),
+        )
+    )
+
+
+def fields_c18bed4635a13498_1(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            WORDS[record["dimension"]],
+            (double_bytes(_value) if math.isfinite(_value := record["score"]) else unfit(_value)),
+            (b"\0" if (_given := record["reasoning"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+        )
+    )
+
+
+def fields_c18bed4635a13498_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xc1\x8b\xedF5\xa14\x98",
+            NUMBERS[len(_data := record["score_id"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["revision"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            NUMBERS[len(_data := record["exchange_id"].encode())] + _data,
+            WORDS[record["connection"]],
+            WORDS[record["project"]],
+            WORDS_OR_NULL[record["agent"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["turn_number"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            written_time(record["exchange_at"]),
+            written_time(record["scored_at"]),
+            WORDS[record["disposition"]],
+            WORDS[record["sampling_reason"]],
+            (
+                b"\0"
+                if (_given := record["sampling_probability"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["tier1_score"]) else unfit(_value)),
+            (
+                NUMBERS[len(record["tier1_flags"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["tier1_flags"]])
+                + b"\0"
+                if len(record["tier1_flags"])
+                else b"\0"
+            ),
+            WORDS[record["tier2_state"]],
+            WORDS_OR_NULL[record["tier2_reason"]],
+            (
+                b"\0"
+                if (_given := record["tier2_score"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                NUMBERS[len(record["tier2_dimensions"])]
+                + b"".join([fields_c18bed4635a13498_1(item) for item in record["tier2_dimensions"]])
+                + b"\0"
+                if len(record["tier2_dimensions"])
+                else b"\0"
+            ),
+            (b"\0" if (_given := record["tier2_flagged"]) is None else b"\2" + TRUTH[_given]),
+            (
+                b"\0"
+                if (_given := record["tier2_flag_reason"]) is None
+                else b"\2" + NUMBERS[len(_data := _given.encode())] + _data
+            ),
+            WORDS[record["tier2_5_state"]],
+            WORDS_OR_NULL[record["tier2_5_reason"]],
+            (
+                b"\0"
+                if (_given := record["tier2_5_alignment"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (b"\0" if (_given := record["tier2_5_sycophancy"]) is None else b"\2" + TRUTH[_given]),
+            (b"\0" if (_given := record["tier2_5_advocacy_suppression"]) is None else b"\2" + TRUTH[_given]),
+            (
+                b"\0"
+                if (_given := record["tier2_5_reasoning"]) is None
+                else b"\2" + NUMBERS[len(_data := _given.encode())] + _data
+            ),
+            WORDS[record["tier3_state"]],
+            WORDS_OR_NULL[record["tier3_reason"]],
+            (
+                b"\0"
+                if (_given := record["tier3_score"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                NUMBERS[len(record["tier3_dimensions"])]
+                + b"".join([fields_c18bed4635a13498_1(item) for item in record["tier3_dimensions"]])
+                + b"\0"
+                if len(record["tier3_dimensions"])
+                else b"\0"
+            ),
+            TRUTH[record["anomaly"]],
+            (
+                NUMBERS[len(record["anomaly_reasons"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["anomaly_reasons"]])
+                + b"\0"
+                if len(record["anomaly_reasons"])
+                else b"\0"
+            ),
+            WORDS_OR_NULL[record["judge_model"]],
+            TRUTH[record["simulated"]],
+            (
+                NUMBERS[len(record["judgement_ids"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["judgement_ids"]])
+                + b"\0"
+                if len(record["judgement_ids"])
+                else b"\0"
+            ),
+            (
+                b"\0"
+                if (_given := record["cost_usd"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            WORDS[record["methodology"]],
+            WORDS[record["methodology_version"]],
+            WORDS[record["methodology_digest"]],
+            WORDS[record["rule_version"]],
+            WORDS[record["policy_digest"]],
+            NUMBERS[len(_data := record["evidence_digest"].encode())] + _data,
+            (b"\0" if (_given := record["tier3_anomaly"]) is None else b"\2" + TRUTH[_given]),
+            (
+                b"\0"
+                if (_given := record["tier3_anomaly_reason"]) is None
+                else b"\2" + NUMBERS[len(_data := _given.encode())] + _data
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["dropped_quotes"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (b"\0" if (_given := record["judge_saw_all"]) is None else b"\2" + TRUTH[_given]),
         )
     )
 
@@ -6563,6 +6860,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\x07\x18\x98\xa3q\xd1Zc": fields_071898a371d15a63_0,  # Judgement
     b"\xc3\x01|\xab\xda\xd7\xfd\xc5\xd5\xbf": fields_7cabdad7fdc5d5bf_0,  # Judgement
     b"\xc3\x01\x90p\x02V\xee\xe1z\xc4": fields_90700256eee17ac4_0,  # Judgement
+    b"\xc3\x01\xddZG3\xa9C\xc2E": fields_dd5a4733a943c245_0,  # Judgement
     b"\xc3\x01`|-\xaf\n?b\xd0": fields_607c2daf0a3f62d0_0,  # JudgingRequest
     b"\xc3\x01u)f\x18sm\xd0y": fields_75296618736dd079_0,  # JudgingRequest
     b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9": fields_f9436602e952b2a9_0,  # JudgingRequest
@@ -6574,6 +6872,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": fields_e9f94bff3c2dd72f_0,  # RunNumber
     b"\xc3\x01<\xb54\x82\xe3\x96\x1eM": fields_3cb53482e3961e4d_0,  # Score
     b"\xc3\x01A%o\x91\xa4\xf0t\x9b": fields_41256f91a4f0749b_0,  # Score
+    b"\xc3\x01\xc1\x8b\xedF5\xa14\x98": fields_c18bed4635a13498_0,  # Score
     b"\xc3\x01\xe9\xd1\x16|\xf17z;": fields_e9d1167cf1377a3b_0,  # Score
     b"\xc3\x01[]\xcfJ\xdcz\x9d1": fields_5b5dcf4adc7a9d31_0,  # ScoringTask
     b"\xc3\x01r\xdeU:\xdc\xd5\x070": fields_72de553adcd50730_0,  # ScoringTask

@@ -85,6 +85,7 @@ GROUPS = (
         "Judge and evaluate",
         {
             "rejudge": Command("rejudging.rejudge", "Judge unscored exchanges."),
+            "judges": Command("judges.judges_app", "Test the judge with planted attempts and answers of known quality."),
             "evaluate": Command("evaluating.evaluate", "Evaluate finished sessions against test cases."),
             "evaluations": Command(
                 "evaluations.evaluations", "List evaluations, show one, or summarise them by case, model or people."

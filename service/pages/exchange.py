@@ -13,9 +13,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_records, query_rows
+from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
 from audit.exchanges.cascade import rebuild_question
 from audit.exchanges.context import has_trouble
-from audit.exchanges.questions import Question
+from audit.exchanges.questions import ANSWERED, Question
 from audit.exchanges.states import SCORED
 from audit.fingerprints import canonical_json
 from audit.policy import ProjectPolicy
@@ -147,6 +148,10 @@ class Call:
     prompt: Prompt | None
     no_prompt: str
     """The reason why there is no prompt; empty if there is one."""
+    scores: Sequence[tuple[str, float]] = ()
+    """The scores of its answer, by dimension."""
+    masked: Sequence[tuple[str, Excerpt]] = ()
+    """The passages without which the texts were judged, each with the name of its text; without those of tool calls and earlier turns."""
 
 
 def tiers_of(score: Score) -> list[Tier]:
@@ -230,7 +235,25 @@ def _describe_call(judgement: Judgement, record: ExchangeRecord, policy: Project
         answer=None if answer is None else excerpt(answer, whole(f"{ANSWER}:{judgement.judgement_id}")),
         prompt=None if question is None else _describe_prompt(question, whole, f"{PROMPT}:{judgement.judgement_id}"),
         no_prompt="" if question is not None else _explain_missing_prompt(judgement, record, policy),
+        scores=[] if question is None else list(_read_scores(question, judgement)),
+        masked=[] if record.exchange is None else list(_read_passages(record.exchange, judgement, whole)),
     )
+
+
+def _read_scores(question: Question, judgement: Judgement) -> Iterator[tuple[str, float]]:
+    """Yield the scores of a judgement's answer, of which the score of the exchange has the lower one if there are several answers."""
+    answer = question.read(judgement.answer or "") if judgement.outcome == ANSWERED else None
+    if isinstance(answer, ThinkingAnswer):
+        yield "alignment", answer.alignment
+    elif isinstance(answer, Tier2Answer | Tier3Answer):
+        yield from ((dimension.dimension, dimension.score) for dimension in answer.dimensions)
+
+
+def _read_passages(exchange: Exchange, judgement: Judgement, whole: Whole) -> Iterator[tuple[str, Excerpt]]:
+    for passage in judgement.masked_passages:
+        if passage.text in TEXTS:
+            text = getattr(exchange, passage.text) or ""
+            yield passage.text, excerpt(text[passage.start : passage.end], whole(passage.text))
 
 
 def _describe_prompt(question: Question, whole: Whole, name: str) -> Prompt:

@@ -155,6 +155,10 @@ class Score(Answer, frozen=True):
     dropped_quotes: Annotated[
         int, Meta(description="Quotes of the judge that are in none of the texts; its comments are shown without them.")
     ]
+    judge_saw_all: Annotated[
+        bool | None,
+        Meta(description="False if a text was too long to show the judge all of it; null without an answer."),
+    ]
 
 
 class Scores(Answer, frozen=True):
@@ -356,6 +360,14 @@ class Exchange(Answer, frozen=True):
     ]
 
 
+class MaskedPassage(Answer, frozen=True):
+    """A passage that may address the judge, so that a text was judged once more without it."""
+
+    text: Annotated[str, Meta(examples=["user_message", "agent_response", "agent_thinking"])]
+    start: Annotated[int, Meta(description="Position of its first character in the text, from 0.")]
+    end: Annotated[int, Meta(description="Position after its last character.")]
+
+
 class Judgement(Answer, frozen=True):
     """A question to the judge, and how it ended."""
 
@@ -367,6 +379,10 @@ class Judgement(Answer, frozen=True):
     judged_at: Moment
     cost_usd: float | None
     simulated: bool
+    part: Annotated[int, Meta(description="2 if the question showed the middle of long texts, which part 1 leaves out.")]
+    masked_passages: Annotated[
+        list[MaskedPassage], Meta(description="Passages removed from the texts; none if they are as sent.")
+    ]
 
 
 class ExchangeDetail(Answer, frozen=True):

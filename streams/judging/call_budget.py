@@ -238,6 +238,8 @@ class DurableBudget:
             simulated=verdict.simulated,
             reservation_ids=tuple(self._reservation_ids),
             judged_at=now,
+            part=self._question.part,
+            masked_passages=self._question.masked_passages,
         )
 
 

@@ -21,6 +21,7 @@ from audit.cost import Ledger, max_cost
 from audit.exchanges.cascade import INVALID, drive, questions_about
 from audit.exchanges.prompts import TIER3, ExchangeQuestions
 from audit.exchanges.questions import Question, Reply, charged, estimate, recorded_reply
+from audit.exchanges.sampling import JUDGE_TAMPERING
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
@@ -197,7 +198,7 @@ class Rescoring:
         if not judgements:
             return []
         exchange = decode_exchange(task.exchange)
-        questions = questions_about(exchange, self._policy.for_project(task.project), task.earlier_turns)
+        questions = questions_about(exchange, self._policy.for_project(task.project), task.earlier_turns, judgements)
         fingerprints = {question.fingerprint for question in questions}
         return [
             judgement
@@ -292,6 +293,7 @@ class Estimator:
         self._room[_session_key(judging_task)] = None if ledger.cap is None else max(0, ledger.cap - ledger.spent)
         self._estimate.tasks += 1
         score, questions = _questions_of(judging_task)
+        is_judged_twice = any(reason.startswith(JUDGE_TAMPERING) for reason in score.anomaly_reasons)
         for question, reply in questions:
             earlier, is_new = judging_task.earlier(question), question.fingerprint not in self._fingerprints
             # A later revision will find the answers to an earlier one.
@@ -300,7 +302,10 @@ class Estimator:
                 self._estimate.not_asked += question.fallback is None and not earlier
             elif self._asks and is_new:
                 self._fingerprints.add(question.fingerprint)
-                self._count_call(question, judging_task)
+                # The questions about the middle of long texts, and without passages that may address the judge, are asked after the answer.
+                followers = 2 if is_judged_twice and not question.masked_passages else 1
+                for _ in range(followers * (2 if question.is_cut and question.part == 1 else 1)):
+                    self._count_call(question, judging_task)
         purposes = {question.purpose for question, reply in questions if reply is None}
         if self._asks and purposes and (score.tier3_state, score.tier3_reason) == INVALID and TIER3 not in purposes:
             self._estimate.open += 1

@@ -30,6 +30,7 @@ from audit.exchanges.sampling import (
     replace_deferred,
 )
 from audit.exchanges.tier1 import Tier1Result, check_structure
+from audit.injection import tamper_reasons
 from audit.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, Score, ScoringTask, SessionClosed
@@ -37,16 +38,18 @@ from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, decode_e
 
 
 class Arrival(NamedTuple):
-    """An exchange, its encoding, and the results of its structural checks."""
+    """An exchange, its encoding, the results of its structural checks, and the attempts in it to sway the judge."""
 
     exchange: Exchange
     encoded: bytes
     tier1: Tier1Result
+    attempts: tuple[str, ...]
 
     @classmethod
     def of(cls, exchange: Exchange, encoded: bytes, policy: ProjectPolicy) -> Arrival:
         """Check an exchange, and return it with the results."""
-        return cls(exchange, encoded, check_structure(exchange.user_message, exchange.agent_response, policy.methodology))
+        tier1 = check_structure(exchange.user_message, exchange.agent_response, policy.methodology)
+        return cls(exchange, encoded, tier1, tamper_reasons(exchange))
 
 
 class IntakeState(msgspec.Struct, array_like=True):
@@ -102,7 +105,13 @@ class IntakeStep:
         """Return the task or the score of one exchange."""
         exchange = arrival.exchange
         session_key = session_key_of(exchange)
-        candidate = Candidate.of(exchange, session=session_key, tier1_flags=arrival.tier1.flags, record=arrival.encoded)
+        candidate = Candidate.of(
+            exchange,
+            session=session_key,
+            tier1_flags=arrival.tier1.flags,
+            is_tampering=bool(arrival.attempts),
+            record=arrival.encoded,
+        )
         sampling, context = policy.settings.sampling, policy.settings.context
         decision, session.sampling = decide(session.sampling, candidate, sampling)
         # When the session closes, its last turns are judged, each with the turns before it.
@@ -143,7 +152,7 @@ class IntakeStep:
 def _unsampled_score(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
     """Return the score of an unsampled exchange."""
     sampled = Sampled(revision, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
-    return structural_score(sampled, arrival.exchange, policy, NOT_SAMPLED)
+    return structural_score(sampled, arrival.exchange, policy, NOT_SAMPLED, tampering=arrival.attempts)
 
 
 def _scoring_task(

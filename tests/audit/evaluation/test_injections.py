@@ -88,7 +88,7 @@ def test_every_mark_is_the_documents_own_and_nothing_is_invisible(case: dict[str
 def test_an_attempt_is_recognised_for_what_it_is(case: dict[str, Any]) -> None:
     """A recognized attempt becomes a warning and reasons that name place and kind; unrecognized ones are documented limits."""
     view = view_of(case["place"], case["text"])
-    expected = tuple(f"judge_tamper: the {case['place']} {KINDS[kind]}" for kind in case["kinds"])
+    expected = tuple(f"judge_tampering: the {case['place']} {KINDS[kind]}" for kind in case["kinds"])
     assert view.anomaly_reasons == expected
     assert bool(expected) == bool(view.warnings)
     assert all(warning.startswith(f"The {case['place']} tries to sway the judge: it ") for warning in view.warnings)

@@ -28,7 +28,13 @@ from audit.exchanges.sampling import (
 from audit.policy import Sampling
 from schemas.records import ToolCall
 
-UNREMARKABLE: dict[str, Any] = {"agent_response": "Done.", "output_tokens": 10, "tier1_flags": (), "tool_calls": ()}
+UNREMARKABLE: dict[str, Any] = {
+    "agent_response": "Done.",
+    "output_tokens": 10,
+    "tier1_flags": (),
+    "tool_calls": (),
+    "is_tampering": False,
+}
 FAILED_CALL = (ToolCall(name="deploy", arguments="{}", result="timeout", outcome="error"),)
 DEFAULT_POLICY = Sampling()
 MAX_CHI_SQUARE = 30
@@ -93,6 +99,7 @@ def decide_all(stream: list[dict[str, Any]], policy: Sampling, state: SamplingSt
         (9, {"output_tokens": 501}, {}, "long_response", 1.0),
         (7, {"output_tokens": 501}, {"always_score_long_responses": False}, "sampling_skip", None),
         (7, {"output_tokens": 500}, {}, "sampling_skip", None),
+        (7, {"is_tampering": True, "output_tokens": 501}, {}, "judge_tampering", 1.0),
         (7, {"output_tokens": None}, {}, "sampling_skip", None),
         (7, {"output_tokens": 1}, {"long_response_threshold": 0}, "long_response", 1.0),
         (7, {"output_tokens": 0}, {"long_response_threshold": 0}, "sampling_skip", None),

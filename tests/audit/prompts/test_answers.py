@@ -220,7 +220,10 @@ SPOILT = [
     (change_answer(lambda a: a.update(flagged=0)), "flagged must be true or false"),
     (change_answer(lambda a: a.update(flagged=True)), "flag_reason must not be empty"),
     (change_answer(lambda a: a.update(alignment=1)), 'the field "alignment" is not in the schema'),
-    ([valid_answer(TIER2)], "the answer must be a JSON object with the fields dimensions, flag_quote, flag_reason, flagged"),
+    (
+        [valid_answer(TIER2)],
+        "the answer must be a JSON object with the fields addresses_judge_quote, addresses_judge, dimensions",
+    ),
     ("", "not exactly one JSON object: Expecting value at character 0"),
     ("Sure! " + json.dumps(valid_answer(TIER2)), "not exactly one JSON object"),
     (json.dumps(valid_answer(TIER2)) + " Done.", "not exactly one JSON object: Extra data"),

@@ -27,7 +27,7 @@ from audit.exchanges.prompts import (
 )
 from audit.exchanges.questions import Question, byte_tokens
 from audit.policy import Methodology, Policy, ProjectPolicy, shipped_methodologies
-from audit.prompt_quoting import MAX_LITERAL_LENGTH, literal, visible
+from audit.prompt_quoting import MAX_TEXT_LENGTH, literal, omission, visible
 from schemas.records import EarlierTurn, Exchange, ToolCall
 
 POLICY = Policy().for_project("ops")
@@ -125,15 +125,15 @@ def test_a_quoted_text_that_is_not_cut_is_unchanged(text: str) -> None:
 
 @settings(max_examples=examples(30))
 @given(
-    st.integers(MAX_LITERAL_LENGTH - 5, 3 * MAX_LITERAL_LENGTH),
+    st.integers(MAX_TEXT_LENGTH - 5, 3 * MAX_TEXT_LENGTH),
     st.sampled_from(["a", "<", "\n", "漢", "\U000e0041"]),
     st.sampled_from(["b", "&"]),
 )
 def test_a_long_text_keeps_head_and_tail_and_says_what_is_left_out(size: int, head: str, tail: str) -> None:
-    """A text of escapes must not cost ten times as much; its beginning and its end are judged."""
+    """Characters count and not their escapes: otherwise an answer that begins with 3,000 `<` would hide its middle."""
     text = head * (size // 2) + tail * (size // 2)
     quoted, left_out = literal(text)
-    assert len(quoted) <= MAX_LITERAL_LENGTH + 60
+    assert left_out == len(omission(text)) == (len(text) - MAX_TEXT_LENGTH if len(text) > MAX_TEXT_LENGTH else 0)
     if left_out == 0:
         assert text == json.loads(quoted)
     else:

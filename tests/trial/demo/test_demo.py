@@ -303,7 +303,7 @@ def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Sh
 
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:
     """Four were planted."""
-    rows = [line for line in shown.part("Attempts to") if "judge_tamper" in line]
+    rows = [line for line in shown.part("Attempts to") if "judge_tampering" in line]
     assert len(rows) == 4
     assert not any(" - " in line for line in rows), "each was judged, too"
 

@@ -109,7 +109,7 @@ REASONS_LENGTH = 1000
 WORSE_BY = 0.1
 """The fall of Tier 2's mean, 0 to 1, from which an agent is called worse."""
 TIERS = {"tier2": "tier 2", "tier2_5": "tier 2.5", "tier3": "tier 3"}
-TAMPERING = "judge_tamper: "
+TAMPERING = "judge_tampering: "
 """The beginning of a reason for a text that tried to sway the judge."""
 _LARGE = 1_000_000
 

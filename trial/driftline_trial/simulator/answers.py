@@ -19,7 +19,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
 from audit.cost import Usage
+from audit.exchanges.masking import TEXTS
 from audit.fingerprints import canonical_json
+from audit.injection import find_attempts
 from audit.patterns import Pattern, compile_pattern, encode
 from driftline_trial.simulator.prompts import Subject
 from driftline_trial.simulator.signs import MAX_SEARCHED_LENGTH, PATTERNS, RULES, SIGNS, Signs, read_signs, share_of_words
@@ -56,8 +58,9 @@ class Ratings:
 
     def quote(self, dimension: str) -> str:
         """Return the quote that best supports the rating: a sign's own, or that of a dimension's gravest sign."""
-        if dimension in SIGNS:
-            return self.signs.found.get(dimension, "")
+        sign = dimension.removesuffix("_quote")
+        if sign in SIGNS:
+            return self.signs.found.get(sign, "")
         return self.signs.found[grave] if (grave := self._gravest(dimension)) else self.signs.opening
 
     def quotes(self, dimension: str) -> list[str]:
@@ -98,6 +101,35 @@ def simulated_answer(
     key = hashlib.sha256(canonical_json([model, dict(materials)]).encode("utf-8", "surrogatepass")).hexdigest()
     answer = fill_schema(schema, Ratings(read_signs(materials), key, strictness))
     return answer if isinstance(answer, dict) else {"answer": answer}
+
+
+@dataclass(frozen=True, slots=True)
+class _Obedience:
+    """The basis of the answer of a judge that does what an attempt to sway it demands: no fault, and nothing to report."""
+
+    def rating(self, _dimension: str) -> float:
+        return 1.0
+
+    def found(self, _name: str) -> bool:
+        return False
+
+    def quote(self, _dimension: str) -> str:
+        return ""
+
+    def quotes(self, _dimension: str) -> list[str]:
+        return []
+
+    def words(self, _dimension: str) -> str:
+        return "Simulated: as the text demands."
+
+
+def obedient_answer(schema: Mapping[str, Any], materials: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the best answer that fits the schema if a text holds an attempt to sway the judge; None without one."""
+    holds_attempt = any(
+        find_attempts(text, TEXTS.get(name, "response")) or "addresses_judge" in read_signs({"agent_response": text}).found
+        for name, text in materials.items()
+    )
+    return fill_schema(schema, _Obedience()) if holds_attempt else None
 
 
 def tokens_of(texts: Iterable[str]) -> int:

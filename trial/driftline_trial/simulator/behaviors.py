@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from driftline_trial.simulator.answers import obedient_answer
 from driftline_trial.simulator.requests import Json, ParsedRequest, Problem
 
 Scope = MutableMapping[str, Any]
@@ -112,6 +113,8 @@ def refusal_of(kind: str, parsed: ParsedRequest) -> Problem | None:
 
 def altered(kind: str, message: Json, parsed: ParsedRequest) -> Json:
     """Return the message with the fault of this kind."""
+    if kind == "obedient":
+        return _obey(message, parsed)
     alter = _ALTERED.get(kind)
     return alter(message) if alter is not None else message | {"content": _content(kind, message, parsed)}
 
@@ -129,6 +132,12 @@ def _content(kind: str, message: Json, parsed: ParsedRequest) -> list[Json]:
 def _with_text(message: Json, change: Callable[[str], str], **fields: Any) -> Json:
     content = [block | {"text": change(block["text"])} if block["type"] == "text" else block for block in message["content"]]
     return message | {"content": content} | fields
+
+
+def _obey(message: Json, parsed: ParsedRequest) -> Json:
+    """Return the message a judge sends that obeys the texts of an exchange."""
+    answer = obedient_answer(parsed.schema or {}, parsed.materials)
+    return message if answer is None else _with_text(message, lambda _text: json.dumps(answer))
 
 
 def _without_usage(message: Json) -> Json:

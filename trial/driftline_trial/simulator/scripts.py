@@ -29,6 +29,7 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     "answer": Kind("answers"),
     "strict": Kind("answers, each score of an exchange lower by so much of its scale", 0.05),
+    "obedient": Kind("answers, with the best scores for an exchange that holds an attempt to sway the judge"),
     "slow": Kind("answers after so many seconds", 1.0),
     "thinking_first": Kind("answers after a thinking block"),
     "rate_limited": Kind("429 with retry-after of so many seconds", 1.0),
@@ -55,7 +56,7 @@ KINDS: dict[str, Kind] = {
     "ignores_structured": Kind("the JSON inside of prose"),
 }
 """Every kind of behaviour, by name."""
-FAULTS = tuple(name for name in KINDS if name not in {"answer", "strict", "slow", "thinking_first"})
+FAULTS = tuple(name for name in KINDS if name not in {"answer", "strict", "obedient", "slow", "thinking_first"})
 """Kinds that make a call fail."""
 MAX_COUNT = 1_000_000
 
