@@ -1,4 +1,4 @@
-"""Agreement of people and judge: Cohen's kappa with quadratic weights, its 95 % confidence interval, and the judge's bias.
+"""Agreement of people and judge, and of judges: Cohen's kappa with quadratic weights, its 95 % confidence interval, and the bias.
 
 1. People score 1 to 5. The judge's Tier 3 mean is rounded to the nearest point, halves up, so that both use the same scale. The bias is
    the judge's unrounded mean less the person's score.
@@ -9,6 +9,8 @@
 4. Exchanges of one session are not independent. The interval is computed for log(D / E), which is nearly normal and keeps kappa below 1.
    It is linearized, summed by session, and uses Student's t. If no pair deviates, the rule of three bounds the share of pairs that could.
 5. With too few labels, or one score only on both sides, the estimate has a state instead of a number.
+6. Two verdicts of judges on one exchange are compared in the same way. All tiers are put on the people's five points for kappa, so that
+   their kappas can be compared; the bias stays on the scale of the tier.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Label:
     """1 to 5."""
     judge: float
     """The judge's Tier 3 mean, 1 to 5."""
-    stratum: str
+    stratum: Hashable
     """The group of exchanges that the label represents."""
 
 
@@ -58,7 +60,7 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     bias: float | None = None
-    """Mean of the judge less that of people; None between people."""
+    """Mean of the judge less that of people, or of the second judge less that of the first; None between people."""
     bias_low: float | None = None
     bias_high: float | None = None
 
@@ -90,7 +92,7 @@ class _Pair:
         return float((self.first - self.second) ** 2)
 
 
-def agreement(labels: Sequence[Label], population: Mapping[str, int]) -> Agreement:
+def agreement(labels: Sequence[Label], population: Mapping[Hashable, int]) -> Agreement:
     """Estimate the agreement from the newest label of each rater and exchange.
 
     `population` is the number of judged exchanges in each stratum.
@@ -106,12 +108,44 @@ def agreement(labels: Sequence[Label], population: Mapping[str, int]) -> Agreeme
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictPair:
+    """Two verdicts on one exchange, on the scale of their tier."""
+
+    exchange: Hashable
+    session: Hashable
+    first: float
+    second: float
+    weight: float = 1.0
+    """Number of exchanges that the exchange stands for."""
+
+
+def verdict_agreement(pairs: Sequence[VerdictPair], lowest: float, highest: float) -> Estimate:
+    """Estimate the agreement of two verdicts of a tier whose scale is given; the bias is the mean of the second less the first.
+
+    The estimate counts pairs as `labels`. An exchange with several pairs, which an anchor has, counts once.
+    """
+    pairs_per_exchange = Counter(pair.exchange for pair in pairs)
+    scale = (HIGHEST - LOWEST) / (highest - lowest)
+    weighted = [
+        _Pair(
+            session=pair.session,
+            weight=pair.weight / pairs_per_exchange[pair.exchange],
+            first=round_to_point(LOWEST + (pair.second - lowest) * scale),
+            second=round_to_point(LOWEST + (pair.first - lowest) * scale),
+            bias=pair.second - pair.first,
+        )
+        for pair in pairs
+    ]
+    return _estimate_agreement(weighted, labels=len(pairs), exchanges=len(pairs_per_exchange), measured=len(pairs))
+
+
 def round_to_point(judge: float) -> int:
     """Round the judge's mean to the nearest point of the people's scale, halves up."""
     return min(max(math.floor(judge + 0.5), LOWEST), HIGHEST)
 
 
-def _covered_share(labels: Sequence[Label], population: Mapping[str, int]) -> float | None:
+def _covered_share(labels: Sequence[Label], population: Mapping[Hashable, int]) -> float | None:
     total = sum(population.values())
     if total == 0:
         return None
@@ -119,7 +153,7 @@ def _covered_share(labels: Sequence[Label], population: Mapping[str, int]) -> fl
     return sum(count for stratum, count in population.items() if stratum in labeled) / total
 
 
-def _estimate_with_judge(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate:
+def _estimate_with_judge(labels: Sequence[Label], population: Mapping[Hashable, int]) -> Estimate:
     """Compare the judge with people; each exchange counts once, however many people scored it."""
     weights = _stratum_weights(labels, population)
     labels_per_exchange = Counter(label.exchange for label in labels)
@@ -136,7 +170,7 @@ def _estimate_with_judge(labels: Sequence[Label], population: Mapping[str, int])
     return _estimate_agreement(pairs, labels=len(labels), exchanges=len(labels_per_exchange))
 
 
-def _estimate_between_raters(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate:
+def _estimate_between_raters(labels: Sequence[Label], population: Mapping[Hashable, int]) -> Estimate:
     """Compare people with each other over the exchanges that two or more have scored, each pair of people in both orders."""
     by_exchange: dict[str, list[Label]] = defaultdict(list)
     for label in labels:
@@ -154,17 +188,18 @@ def _estimate_between_raters(labels: Sequence[Label], population: Mapping[str, i
     return replace(estimate, bias=None, bias_low=None, bias_high=None)
 
 
-def _stratum_weights(labels: Iterable[Label], population: Mapping[str, int]) -> dict[str, float]:
+def _stratum_weights(labels: Iterable[Label], population: Mapping[Hashable, int]) -> dict[Hashable, float]:
     """Return the number of exchanges that a labeled exchange represents, by stratum; at least 1."""
     stratum_of = {label.exchange: label.stratum for label in labels}
     labeled = Counter(stratum_of.values())
     return {stratum: max(population.get(stratum, 0), count) / count for stratum, count in labeled.items()}
 
 
-def _estimate_agreement(pairs: Sequence[_Pair], *, labels: int, exchanges: int) -> Estimate:
+def _estimate_agreement(pairs: Sequence[_Pair], *, labels: int, exchanges: int, measured: int | None = None) -> Estimate:
+    """Estimate an agreement. `measured` is the number that must reach `MIN_EXCHANGES`; by default that of exchanges."""
     sessions = len({pair.session for pair in pairs})
     counts = {"labels": labels, "exchanges": exchanges, "sessions": sessions}
-    if exchanges < MIN_EXCHANGES or sessions < MIN_SESSIONS:
+    if (exchanges if measured is None else measured) < MIN_EXCHANGES or sessions < MIN_SESSIONS:
         return Estimate(state=NOT_ENOUGH, **counts)
 
     bias, bias_low, bias_high = _bias_interval(pairs)

@@ -16,7 +16,7 @@ from service.read.runs import EXCHANGES_ONLY
 from service.text.formats import MISSING, counted, plain
 
 if TYPE_CHECKING:
-    from service.read.people import Estimate
+    from service.read.agreement import Estimate
     from service.read.runs import Run
     from service.read.scores import JudgeCost, Score, WrapUp
     from service.read.sessions import MarkedTurn, SessionFindings

@@ -15,7 +15,8 @@ from schemas.errors import PolicyError
 from schemas.lazy import duckdb
 from service.pages.rendering import Excerpt, excerpt, page
 from service.pages.viewing import ShownProject, Viewer
-from service.read.people import ReviewItem, next_to_review, project_agreement
+from service.read.agreement import Agreement, project_agreement
+from service.read.people import Order, ReviewItem, cached_times, next_to_review
 from service.text.links import Links
 from service.web.context import ApiContext, Services
 from service.web.models import Id
@@ -40,7 +41,14 @@ Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED)]
 
 @router.get("/projects/{project}/review")
 async def review(
-    request: Request, viewer: Viewer, project: ShownProject, services: Services, *, blind: bool = False, skip: Skip = None
+    request: Request,
+    viewer: Viewer,
+    project: ShownProject,
+    services: Services,
+    *,
+    blind: bool = False,
+    skip: Skip = None,
+    order: Order = "anomalies",
 ) -> HTMLResponse:
     """Show the next exchange to review. `blind` hides the judge's verdict, and `skip` omits exchanges."""
     closed = _explain_closed(services, project) if "review" in viewer.scopes else "scope"
@@ -49,13 +57,17 @@ async def review(
     def read_queue(cursor: duckdb.DuckDBPyConnection) -> tuple[ReviewItem | None, list[dict[str, Any]]]:
         times = services.score_times.read_scored_times(cursor, project, viewer.name)
         waiting = query_rows(cursor, "review_waiting", {"project": project, "rater": viewer.name, "times": times})
-        item = None if closed else next_to_review(cursor, project, viewer.name, skipped, blind=blind)
+        if closed:
+            return None, waiting
+        cached = services.score_times
+        item = next_to_review(cursor, project, viewer.name, skipped, blind=blind, order=order, times=cached)
         if item:
-            services.score_times.store(project, item.score_id, item.exchange_at)
+            cached.store(project, item.score_id, item.exchange_at)
         return item, waiting
 
     item, waiting = await services.ask(read_queue)
     path = _links.review(project)
+    by_interval = order == "interval"
     values = {
         "project": project,
         "item": item,
@@ -69,9 +81,12 @@ async def review(
         "marks": {score: MARKS[score] for score in range(LOWEST, HIGHEST + 1)},
         "max_comment": MAX_COMMENT,
         "max_reason": MAX_REASON,
-        "skip_link": _build_address(path, [*skipped, item.score_id], blind=blind) if item else None,
-        "other_link": _build_address(path, skipped, blind=not blind),
-        "afresh_link": _build_address(path, [], blind=blind),
+        "by_interval": by_interval,
+        "here_link": _build_address(path, skipped, blind=blind, by_interval=by_interval),
+        "skip_link": _build_address(path, [*skipped, item.score_id], blind=blind, by_interval=by_interval) if item else None,
+        "other_link": _build_address(path, skipped, blind=not blind, by_interval=by_interval),
+        "order_link": _build_address(path, skipped, blind=blind, by_interval=not by_interval),
+        "afresh_link": _build_address(path, [], blind=blind, by_interval=by_interval),
     }
     return page(request, "review.html", values)
 
@@ -83,12 +98,19 @@ async def agreement(
     """Show the agreement of people with the judge over some days."""
     day_count = int(days)
     start = services.engine.now() - timedelta(days=day_count) if day_count else None
-    measured = await services.ask(lambda cursor: project_agreement(cursor, project, start, times=services.score_times))
+    database = services.engine.store.path
+
+    def measure(cursor: duckdb.DuckDBPyConnection) -> Agreement:
+        times = cached_times(services.score_times, cursor, project)
+        return project_agreement(cursor, project, start, times=times, database=database)
+
+    measured = await services.ask(measure)
     rows = [("All people", measured.overall), *((estimate.rater, estimate) for estimate in measured.raters)]
     values = {
         "project": project,
         "found": measured,
         "rows": rows,
+        "months": [(estimate.month, estimate) for estimate in measured.months],
         "days": day_count,
         "windows": WINDOWS,
         "needed": (MIN_EXCHANGES, MIN_SESSIONS),
@@ -115,7 +137,8 @@ def _explain_closed(services: ApiContext, project: str) -> PolicyError | None:
     return None
 
 
-def _build_address(path: str, skipped: list[str], *, blind: bool) -> str:
+def _build_address(path: str, skipped: list[str], *, blind: bool, by_interval: bool) -> str:
     params = [("blind", "true")] if blind else []
+    params += [("order", "interval")] if by_interval else []
     params += [("skip", score_id) for score_id in skipped[-MAX_SKIPPED_IN_LINK:]]
     return f"{path}?{urlencode(params)}" if params else path

@@ -21,7 +21,7 @@ from audit.evaluation.whole_sessions import MAX_AGE, evaluation_of_session, is_d
 from audit.policy import Policy
 from schemas.lazy import duckdb
 from schemas.records import Evaluation
-from service.read.people import Estimate, RaterEstimate
+from service.read.agreement import Estimate, RaterEstimate
 from service.text.answers import Answer, Moment, NextCursor
 
 

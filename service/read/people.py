@@ -1,25 +1,19 @@
-"""Human scores, the next exchange to review, and the agreement of people with the judge."""
+"""Human scores, and the next exchange to review."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
-from statistics import fmean
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, field
 
 from analytics.queries import query_records, query_rows
-from analytics.sums.daily import query_days
-from audit.agreement import Estimate as MeasuredEstimate
-from audit.agreement import Label, agreement
-from audit.corrected_mean import NO_SESSIONS, PopulationSums, SessionSum, WeightedLabel, corrected_mean, has_enough_labels
 from schemas.lazy import duckdb
 from schemas.records import Exchange, Review
+from service.read.agreement import LabelGain, label_gains
 from service.read.scores import Score, newest_score, score_by_id
 from service.text.answers import Answer, Moment
 
@@ -48,6 +42,10 @@ class HumanScores(Answer, frozen=True):
     count: int
 
 
+Order = Literal["anomalies", "interval"]
+"""The order of the review queue: anomalies first, or what narrows the interval of the corrected mean most."""
+
+
 class ReviewItem(Answer, frozen=True):
     """An exchange to review: redacted texts, and the judge's verdict unless it is hidden."""
 
@@ -61,11 +59,16 @@ class ReviewItem(Answer, frozen=True):
     agent_response: str | None
     agent_thinking: str | None
     pick: Annotated[
-        Literal["random", "priority"],
-        Meta(description="random: drawn from all judged exchanges; priority: picked for a reason.", examples=["random"]),
+        Literal["random", "priority", "interval"],
+        Meta(
+            description="random: drawn from all judged exchanges; priority: picked for a reason; interval: drawn where a label "
+            "narrows the interval of the corrected mean most.",
+            examples=["random"],
+        ),
     ]
     stratum: Annotated[Literal["anomaly", "unscored", "unsure", "routine"] | None, Meta(description="Reason of the pick.")]
     seen_by: Annotated[int, Meta(description="Number of people who have scored it.")]
+    gain: Annotated[LabelGain | None, Meta(description="Why it narrows the interval; null in the other order, or if hidden.")]
     score: Score | None
 
 
@@ -73,60 +76,6 @@ class NextReview(Answer, frozen=True):
     """The next exchange to review; null if nothing is left for this reviewer."""
 
     review: ReviewItem | None
-
-
-class Estimate(Answer, frozen=True):
-    """Agreement of two sides: kappa with quadratic weights and bias, with 95 % intervals; null with too few labels."""
-
-    state: Literal["enough", "not_enough_labels", "one_category"]
-    labels: int
-    exchanges: int
-    sessions: int
-    kappa: float | None
-    low: float | None
-    high: float | None
-    bias: Annotated[float | None, Meta(description="Mean of the judge's points minus the people's.")]
-    bias_low: float | None
-    bias_high: float | None
-
-    @classmethod
-    def measured(cls, estimate: MeasuredEstimate, **others: Any) -> Self:
-        """Return the answer for an estimate. `others` are the fields that the estimate lacks."""
-        return cls.of(dataclasses.asdict(estimate), **others)
-
-
-class RaterEstimate(Estimate, frozen=True):
-    """The agreement of the judge with one person."""
-
-    rater: str
-
-
-class CorrectedMean(Answer, frozen=True):
-    """The judge's Tier 3 mean, corrected by people's scores, with its 95 % interval; null with too few labels."""
-
-    state: Literal["enough", "not_enough_labels"]
-    labels: Annotated[int, Meta(description="Exchanges that people have scored.")]
-    sessions: Annotated[int, Meta(description="Sessions with such exchanges.")]
-    judge: Annotated[float | None, Meta(description="The judge's mean of all exchanges, 1 to 5.")]
-    corrected: Annotated[float | None, Meta(description="The mean that people would have given, by estimate.")]
-    low: float | None
-    high: float | None
-    power: Annotated[
-        float | None,
-        Meta(description="Share of the judge's information that is used: near 0 if its scores vary unlike people's."),
-    ]
-
-
-class Agreement(Answer, frozen=True):
-    """The agreement of the judge with people, overall and one by one, and of people among themselves."""
-
-    project: str
-    overall: Estimate
-    corrected_mean: CorrectedMean
-    raters: list[RaterEstimate]
-    between_raters: Estimate
-    covered: Annotated[float | None, Meta(description="Share of the judged exchanges that the labels represent.")]
-    unjudged: Annotated[int, Meta(description="Labels of exchanges that have no Tier 3 to compare with.")]
 
 
 class ScoreTimes:
@@ -211,16 +160,22 @@ def with_human_score(score: Score, review: Review) -> Score:
 
 
 def next_to_review(
-    cursor: duckdb.DuckDBPyConnection, project: str, rater: str, skip: Sequence[str] = (), *, blind: bool = False
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    rater: str,
+    skip: Sequence[str] = (),
+    *,
+    blind: bool = False,
+    order: Order = "anomalies",
+    times: ScoreTimes | None = None,
 ) -> ReviewItem | None:
     """Return the exchange most worth reviewing, with its texts; None if nothing is left.
 
     `blind` omits the judge's verdict, so that it cannot bias the person. Texts are None if the exchange was deleted.
     """
-    rows = query_rows(cursor, "review_queue", {"project": project, "rater": rater, "skip": list(skip)})
-    if not rows:
+    row, gain = _pick(cursor, project, {"project": project, "rater": rater, "skip": list(skip)}, order, times)
+    if row is None:
         return None
-    row = rows[0]
     score = score_by_id(cursor, project, row["score_id"], row["exchange_at"])
     if score is None:
         return None
@@ -234,103 +189,20 @@ def next_to_review(
         agent_response=None if exchange is None else exchange.agent_response,
         agent_thinking=None if exchange is None else exchange.agent_thinking,
         stratum=None if blind else row["stratum"],
+        gain=None if blind else gain,
         score=None if blind else score,
     )
 
 
-def project_agreement(
-    cursor: duckdb.DuckDBPyConnection,
-    project: str,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    times: ScoreTimes | None = None,
-) -> Agreement:
-    """Return the agreement of people and judge in a project, for exchanges from `start` (inclusive) to `end` (exclusive)."""
-    params = {"project": project, "from": start, "to": end, "times": cached_times(times, cursor, project)}
-    rows = query_days(cursor, "agreement_pairs", params)
-    judged = [row for row in rows if row["judge_score"] is not None]
-    labels = [
-        Label(
-            exchange=row["score_id"],
-            session=(row["connection"], row["session_id"]),
-            rater=row["rater"],
-            human=row["human_score"],
-            judge=row["judge_score"],
-            stratum=row["stratum"],
-        )
-        for row in judged
-    ]
-    population = {row["stratum"]: row["in_stratum"] for row in judged}
-    if judged:
-        population["unseen"] = judged[0]["judged"] - sum(population.values())
-    measured = agreement(labels, population)
-    return Agreement(
-        project=project,
-        overall=Estimate.measured(measured.overall),
-        corrected_mean=_correct_mean(cursor, project, start, end, judged),
-        raters=[RaterEstimate.measured(estimate, rater=name) for name, estimate in measured.raters.items()],
-        between_raters=Estimate.measured(measured.between_raters),
-        covered=measured.covered,
-        unjudged=len(rows) - len(judged),
-    )
-
-
-def _correct_mean(
-    cursor: duckdb.DuckDBPyConnection,
-    project: str,
-    start: datetime | None,
-    end: datetime | None,
-    pairs: Sequence[dict[str, Any]],
-) -> CorrectedMean:
-    """Correct the judge's mean of a period. `pairs` are the human scores in it, each beside the judge's score of the exchange."""
-    labels = _weigh_labels(pairs)
-    rows: list[dict[str, Any]] = []
-    if has_enough_labels(labels):  # the query reads all scores of the period
-        sessions = {(pair["connection"], pair["session_id"]) for pair in pairs}
-        keys = [{"connection": connection, "session_id": session_id} for connection, session_id in sessions]
-        rows = query_rows(cursor, "judged_sessions", {"project": project, "from": start, "to": end, "sessions": keys})
-    mean = corrected_mean(labels, _sum_labeled_sessions(rows), _sum_other_sessions(rows))
-    return CorrectedMean.of(dataclasses.asdict(mean))
-
-
-def _weigh_labels(pairs: Sequence[dict[str, Any]]) -> list[WeightedLabel]:
-    """Return a label for each exchange in the pairs. Several human scores of an exchange count as their mean."""
-    by_exchange: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for pair in pairs:
-        by_exchange[pair["score_id"]].append(pair)
-    labeled_in_stratum = Counter(ratings[0]["stratum"] for ratings in by_exchange.values())
-    labels = []
-    for ratings in by_exchange.values():
-        pair = ratings[0]
-        labels.append(
-            WeightedLabel(
-                session=(pair["connection"], pair["session_id"]),
-                weight=pair["weight"] * pair["in_stratum"] / labeled_in_stratum[pair["stratum"]],
-                human=fmean(rating["human_score"] for rating in ratings),
-                judge=pair["judge_score"],
-            )
-        )
-    return labels
-
-
-def _sum_labeled_sessions(rows: Sequence[dict[str, Any]]) -> dict[Hashable, SessionSum]:
-    """Return the judge's sums of the sessions with labels, from rows of the query `judged_sessions`."""
-    return {
-        (row["connection"], row["session_id"]): SessionSum(weight=row["weight"], total=row["total"])
-        for row in rows
-        if row["session_id"] is not None
-    }
-
-
-def _sum_other_sessions(rows: Sequence[dict[str, Any]]) -> PopulationSums:
-    """Return the judge's sums over all sessions without labels: the row of `judged_sessions` that has no session id."""
-    for row in rows:
-        if row["session_id"] is None:
-            return PopulationSums(
-                weight=row["weight"],
-                total=row["total"],
-                weight_squares=row["weight_squares"],
-                mixed=row["mixed"],
-                total_squares=row["total_squares"],
-            )
-    return NO_SESSIONS
+def _pick(
+    cursor: duckdb.DuckDBPyConnection, project: str, params: dict[str, Any], order: Order, times: ScoreTimes | None
+) -> tuple[dict[str, Any] | None, LabelGain | None]:
+    """Return the row of the next exchange, and what its label does for the interval, if that is the order."""
+    if order == "anomalies":
+        rows = query_rows(cursor, "review_queue", params | {"class": None, "is_sampled": None})
+        return (rows[0] if rows else None), None
+    for gain in label_gains(cursor, project, cached_times(times, cursor, project)):
+        rows = query_rows(cursor, "review_queue", params | {"class": gain.stratum, "is_sampled": gain.is_sampled})
+        if rows:
+            return rows[0], gain
+    return None, None

@@ -19,8 +19,10 @@ from audit.agreement import (
     ONE_CATEGORY,
     Estimate,
     Label,
+    VerdictPair,
     agreement,
     round_to_point,
+    verdict_agreement,
 )
 
 SCORES = st.integers(1, 5)
@@ -181,3 +183,67 @@ def simulated_labels(rng: random.Random, sessions: int, exchanges_per_session: i
             exchange = f"{session}:{number}"
             labels.append(Label(exchange=exchange, session=session, rater="ann", human=human, judge=judge, stratum="all"))
     return labels
+
+
+def spread_table(table: list[list[int]], scores: tuple[int, ...]) -> list[VerdictPair]:
+    """Return a pair for each count of a table whose rows are the first judge's scores and whose columns are the second's."""
+    cells = [
+        (a, b) for a, row in zip(scores, table, strict=True) for b, count in zip(scores, row, strict=True) for _ in range(count)
+    ]
+    return [VerdictPair(exchange=n, session=n, first=float(a), second=float(b)) for n, (a, b) in enumerate(cells)]
+
+
+@pytest.mark.parametrize(
+    ("table", "scores", "kappa"),
+    [
+        # Two observers, a yes-or-no question on 50 subjects: Viera and Garrett 2005, "Understanding interobserver agreement: the kappa
+        # statistic", Family Medicine 37. With two categories, all weights give Cohen's unweighted kappa.
+        ([[15, 5], [10, 20]], (1, 2), 0.40),
+        # Cohen 1968, "Weighted kappa", and Fleiss and Cohen 1973 state the limits: full agreement, and scores that are independent.
+        ([[10, 0, 0], [0, 20, 0], [0, 0, 15]], (1, 3, 5), 1.0),
+        ([[4, 8], [6, 12]], (1, 5), 0.0),
+    ],
+)
+def test_kappa_of_two_judges_is_the_published_one(table: list[list[int]], scores: tuple[int, ...], kappa: float) -> None:
+    """A kappa that differs from everybody else's cannot be compared with theirs."""
+    assert verdict_agreement(spread_table(table, scores), 1.0, 5.0).kappa == pytest.approx(kappa, abs=1e-9)
+
+
+VERDICTS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=MIN_EXCHANGES, max_size=60)
+
+
+def pairs_of(verdicts: list[tuple[int, int]], step: float, lowest: float) -> list[VerdictPair]:
+    """Return pairs of verdicts, which are steps above the lowest score."""
+    return [
+        VerdictPair(exchange=n, session=n, first=lowest + step * a, second=lowest + step * b)
+        for n, (a, b) in enumerate(verdicts)
+    ]
+
+
+@given(VERDICTS)
+def test_the_order_of_judges_changes_the_sign_of_their_difference_only(verdicts: list[tuple[int, int]]) -> None:
+    """Which judge is called the first must not change how far they agree."""
+    forth = verdict_agreement(pairs_of(verdicts, 0.5, 1.0), 1.0, 5.0)
+    back = verdict_agreement(pairs_of([(b, a) for a, b in verdicts], 0.5, 1.0), 1.0, 5.0)
+    assert back.kappa == (None if forth.kappa is None else pytest.approx(forth.kappa))
+    assert back.bias == pytest.approx(-(forth.bias or 0.0))
+    if forth.bias_high is not None and back.bias_low is not None:
+        assert back.bias_low == pytest.approx(-forth.bias_high)
+
+
+@given(VERDICTS)
+def test_kappa_does_not_depend_on_the_scale_of_a_tier(verdicts: list[tuple[int, int]]) -> None:
+    """Tier 2 goes from 0 to 1 and Tier 3 from 1 to 5; their kappas stand in one table."""
+    tier2 = verdict_agreement(pairs_of(verdicts, 0.125, 0.0), 0.0, 1.0)
+    tier3 = verdict_agreement(pairs_of(verdicts, 0.5, 1.0), 1.0, 5.0)
+    assert tier2.kappa == (None if tier3.kappa is None else pytest.approx(tier3.kappa))
+    assert tier2.bias == pytest.approx((tier3.bias or 0.0) / 4)
+
+
+def test_an_anchor_counts_once_however_often_it_was_judged() -> None:
+    """An anchor chosen early has more rounds than a later one and must not outweigh it."""
+    pairs = [VerdictPair(exchange=n, session=n, first=1.0 + n % 5, second=1.0 + (2 * n) % 5) for n in range(40)]
+    often = [*pairs, *[pairs[3]] * 20]
+    assert verdict_agreement(often, 1.0, 5.0).kappa == pytest.approx(verdict_agreement(pairs, 1.0, 5.0).kappa)
+    assert verdict_agreement(often, 1.0, 5.0).exchanges == 40
+    assert verdict_agreement(pairs[:14] * 3, 1.0, 5.0).state == NOT_ENOUGH

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+from collections.abc import Sequence
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -13,8 +15,9 @@ from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile, print_json, settings_of
 from service.cli.terminal import err, out, table
 from service.cli.views import agreement_cells
+from service.read.agreement import VerdictEstimate, project_agreement
 from service.read.known_projects import require_known
-from service.read.people import ReviewItem, next_to_review, project_agreement, with_human_score
+from service.read.people import ReviewItem, next_to_review, with_human_score
 from service.read.scores import score_by_id
 from service.setup.workspace import open_workspace
 from service.text.answers import document
@@ -23,6 +26,15 @@ from streams.upkeep.annotations import REVIEWS, human_score, require_human_score
 
 review_app = typer.Typer(no_args_is_help=True, help="Show the next exchange to review, and record your score.")
 Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Name of the reviewer; your account by default.")]
+
+
+class QueueOrder(StrEnum):
+    """The order of the review queue."""
+
+    ANOMALIES = "anomalies"
+    INTERVAL = "interval"
+
+
 _MAX_TEXT = 4000
 """Maximum characters of a text that are shown."""
 
@@ -33,16 +45,22 @@ def review_next(
     rater: Rater = None,
     skip: Annotated[list[str] | None, typer.Option("--skip", metavar="SCORE", help="Skip this score; may be repeated.")] = None,
     blind: Annotated[bool, typer.Option("--blind", help="Hide the judge's verdict, which could bias yours.")] = False,
+    order: Annotated[
+        QueueOrder,
+        typer.Option(
+            "--order", help="anomalies: anomalies first. interval: what narrows the interval of the corrected mean most."
+        ),
+    ] = QueueOrder.ANOMALIES,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the next exchange to review: anomalies first, then exchanges that the judge was unsure of or has not scored."""
+    """Show the next exchange to review, and why it is next."""
     with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
         require_human_scores(workspace.policy, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
-            item = next_to_review(cursor, project, _name_reviewer(rater), skip or [], blind=blind)
+            item = next_to_review(cursor, project, _name_reviewer(rater), skip or [], blind=blind, order=order.value)
     if as_json:
         print_json(None if item is None else document(item))
     elif item is None:
@@ -85,14 +103,16 @@ def agreement(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the agreement of people and the judge: weighted kappa and bias with intervals, per reviewer and overall."""
-    with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
+    """Show the agreement of people and the judge, of judges with each other and of a judge with itself: kappa and bias with intervals."""
+    settings = settings_of(database)
+    with open_workspace(settings) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
-        answer = project_agreement(cursor, project)
+        answer = project_agreement(cursor, project, database=settings.database)
     if as_json:
         print_json(document(answer))
         return
     rows = [("everybody", answer.overall), *((estimate.rater, estimate) for estimate in answer.raters)]
+    rows += [(f"everybody, {estimate.month}", estimate) for estimate in answer.months]
     rows.append(("people among themselves", answer.between_raters))
     headers = ["judge against", "labels", "exchanges", "sessions", "kappa", "judge minus people"]
     out.print(table(headers, [agreement_cells(name, estimate) for name, estimate in rows], right=headers[1:4]))
@@ -102,10 +122,42 @@ def agreement(
             f"Tier 3 mean: {mean.judge:.2f} by the judge, {mean.corrected:.2f} corrected by people"
             f" (95 % interval {mean.low:.2f} to {mean.high:.2f})."
         )
+    elif mean.labels:
+        out.print(f"The Tier 3 mean is not corrected: {mean.shortage}")
     if answer.covered is not None:
         out.print(f"The labels represent {answer.covered:.0%} of the exchanges that Tier 3 has judged.")
     if answer.unjudged:
         out.print(f"{answer.unjudged} more labels are on exchanges that Tier 3 has not judged.")
+    _print_verdicts("two judges on the same exchanges", answer.judges)
+    if not answer.judges:
+        out.say(
+            "No two judges have judged the same exchanges. For a second opinion, copy the policy with another judgeModel and run:"
+        )
+        out.say(answer.second_opinion)
+    _print_verdicts("a judge against itself", [*answer.itself, *answer.itself_by_month])
+    if not answer.itself:
+        out.say("No judge has judged an exchange twice: driftline anchors add has it judge some again every day.")
+    for problem in answer.unreadable_replays:
+        err.say(f"replay {plain(problem)}", style="yellow")
+
+
+def _print_verdicts(title: str, estimates: Sequence[VerdictEstimate]) -> None:
+    if not estimates:
+        return
+    headers = [title, "tier", "by", "pairs", "exchanges", "sessions", "kappa", "difference"]
+    rows = []
+    for estimate in estimates:
+        judges = estimate.first if estimate.first == estimate.second else f"{estimate.first}, then {estimate.second}"
+        name = plain(judges if estimate.month is None else f"{judges}, {estimate.month}")
+        rows.append(
+            [
+                name,
+                estimate.tier.removeprefix("tier").replace("_", "."),
+                plain(estimate.source),
+                *agreement_cells("", estimate)[1:],
+            ]
+        )
+    out.print(table(headers, rows, right=headers[3:6]))
 
 
 def _name_reviewer(rater: str | None) -> str:
@@ -120,6 +172,7 @@ def _format_item(item: ReviewItem) -> list[str]:
     reviewed = f"reviewed by {item.seen_by}" if item.seen_by else "not reviewed yet"
     lines = [
         f"score {item.score_id} ({reason}; {reviewed})",
+        *([item.gain.reason] if item.gain is not None else []),
         f"exchange {plain(item.exchange_id)}, session {plain(item.session_id)}, turn {item.turn_number}",
     ]
     texts = {"user": item.user_message, "agent": item.agent_response, "thinking": item.agent_thinking}

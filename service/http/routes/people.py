@@ -9,14 +9,14 @@ from pydantic import Field, StringConstraints
 
 from audit.agreement import HIGHEST, LOWEST
 from schemas.errors import PolicyError
+from service.read.agreement import Agreement, project_agreement
 from service.read.people import (
     MAX_SKIPPED,
-    Agreement,
     HumanScores,
     NextReview,
+    Order,
     human_scores,
     next_to_review,
-    project_agreement,
     with_human_score,
 )
 from service.read.scores import OneScore, Score, score_by_id
@@ -34,6 +34,10 @@ ScoreId = Annotated[Id, Path(description="Id of the judge's score.")]
 Rater = Annotated[Id | None, Query(description="Name of the reviewer; by default the operator.")]
 Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED, description="Ids of scores to skip; may be repeated.")]
 Blind = Annotated[bool, Query(description="Hide the judge's verdict, so that it cannot bias the score.")]
+Ordering = Annotated[
+    Order,
+    Query(description="anomalies: anomalies first; interval: what narrows the interval of the corrected mean most."),
+]
 Since = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
 Until = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
 
@@ -78,11 +82,15 @@ async def next_review(
     rater: Rater = None,
     skip: Skip = None,
     blind: Blind = False,
+    order: Ordering = "anomalies",
 ) -> NextReview:
     """Return the next exchange to review, except the skipped ones. 409 if the policy switches human scores off for the project."""
     _require_human_scores(services, project)
     reviewer = rater or caller.name
-    item = await services.ask(lambda cursor: next_to_review(cursor, project, reviewer, skip or (), blind=blind))
+    times = services.score_times
+    item = await services.ask(
+        lambda cursor: next_to_review(cursor, project, reviewer, skip or (), blind=blind, order=order, times=times)
+    )
     return NextReview(review=item)
 
 
@@ -90,8 +98,9 @@ async def next_review(
 async def get_agreement(
     project: VisibleProject, _: Reader, services: Services, since: Since = None, until: Until = None
 ) -> Agreement:
-    """Return the agreement between people and the judge, and among people."""
-    return await services.ask(lambda cursor: project_agreement(cursor, project, since, until))
+    """Return the agreement between people and the judge, among people, between judges, and of a judge with itself."""
+    database = services.engine.store.path
+    return await services.ask(lambda cursor: project_agreement(cursor, project, since, until, database=database))
 
 
 def _require_human_scores(services: ApiContext, project: str) -> None:

@@ -23,7 +23,7 @@ from analytics.sums.macros import RETENTION
 from audit.drift.consecutive_days import DailyAverage, consecutive_days
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
-from schemas.records import Baseline, Review, Score, TierStatistics
+from schemas.records import Baseline, Score, TierStatistics
 
 NOON = datetime(2026, 10, 10, 12, tzinfo=UTC)
 ALWAYS = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
@@ -340,16 +340,10 @@ def test_agreement_is_weighted_by_the_scores_that_retention_left(store: Store) -
     """The daily sums outlive the scores, and those of deleted exchanges would distort the weights."""
     days = [NOON - timedelta(days=back) for back in (2, 1, 0)]
     publish(store, *(score("a", number, exchange_at=at, tier3_score=4.5) for number, at in enumerate(days)))
-    parameters = {"project": "ops", "from": None, "to": None, "times": None}
-    rated = Review(
-        review_id="r", project="ops", kind="human_score", subject_id=score("a", 2).score_id, reviewer="ann", score=3,
-        occurred_at=NOON, ingested_at=NOON,
-    )  # fmt: skip
-    with store.transaction() as transaction:
-        transaction.append("reviews", [encode(rated)])
+    parameters = {"project": "ops", "from": None, "to": None}
     refresh_daily(store)
-    assert [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", parameters)] == [3]
+    assert [row["judged"] for row in query_rows(store.cursor(), "review_strata", parameters)] == [3]
     with store.transaction() as transaction:
         transaction.set_watermarks(RETENTION, {("ops", 0): int((NOON - timedelta(days=1)).timestamp() * 1_000_000)})
 
-    assert [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", parameters)] == [2]
+    assert [row["judged"] for row in query_rows(store.cursor(), "review_strata", parameters)] == [2]
