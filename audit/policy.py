@@ -220,6 +220,7 @@ MAX_NAMES = 10_000
 """Number of projects whose policy is cached; records may name any project."""
 
 Days = Annotated[int, Field(ge=1, le=3650)]
+UsdCap = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 
 IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio", "runs", "sessions"]
 """The rules that find drift of scores, of runs and of judged sessions, and anomaly spikes."""
@@ -286,6 +287,18 @@ class SessionJudging(PolicyModel):
     """The judge to ask; null is that of `judgeModel`."""
 
 
+class CostCaps(PolicyModel):
+    """Maximum costs of judge calls in USD, over all sessions; 0 allows no paid call, null is no cap.
+
+    A call counts on the UTC day and in the month of its reservation.
+    """
+
+    day: UsdCap | None = None
+    """Maximum cost of a UTC day."""
+    month: UsdCap | None = None
+    """Maximum cost of a UTC month."""
+
+
 class RatingScale(PolicyModel):
     """The scale of the scores that evaluators write into traces."""
 
@@ -342,6 +355,8 @@ class ProjectSettings(PolicyModel):
     """Look for the wrap protocol at the end of sessions."""
     cost_cap_per_session: Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)] | None = 1.0
     """Maximum cost of a session's judge calls in USD; 0 allows no paid call, null is no cap."""
+    cost_caps: CostCaps = CostCaps()
+    """Maximum costs of the project's judge calls in a day and in a month: exchanges, anchors, evaluations and replays."""
     heartbeat_interval: Annotated[int, Field(ge=1000, le=86_400_000)] = 300_000
     """Milliseconds between two heartbeats of a session."""
     baseline_window_days: Days = 14
@@ -406,8 +421,10 @@ class ProjectPolicy:
     """The judge of whole sessions, whether or not any are judged."""
     cap: int | None
     """Nano-USD that the judge calls of a session may cost; None is no cap."""
+    has_shared_cap: bool
+    """True if the calls count toward a cap of the project or of the installation."""
     digest: str
-    """16 hexadecimal digits of a digest of everything above, including the methodology's content."""
+    """16 hexadecimal digits of a digest of what scores depend on, including the methodology's content."""
 
     @property
     def judge(self) -> ResolvedJudge:
@@ -501,6 +518,8 @@ class Policy(PolicyModel):
     redaction: RedactionSettings = RedactionSettings()
     session_gap_minutes: Annotated[int, Field(ge=1, le=10_080)] = 30
     """A session is closed after this many minutes of event time without a record."""
+    cost_caps: CostCaps = CostCaps()
+    """Maximum costs of the judge calls of all projects together in a day and in a month."""
     collector: Collector = Collector()
     judges: Annotated[dict[JudgeId, JudgeSettings], Field(max_length=100)] = Field(default_factory=dict)
     """Judges beside that of the environment, by name: their APIs, addresses, keys and prices."""
@@ -592,6 +611,7 @@ class Policy(PolicyModel):
                     "methodology",
                     "anchors",
                     "tier_judges",
+                    "cost_caps",
                     "incident_rules",
                     "alert_on_suspected",
                     "detectors",
@@ -612,6 +632,7 @@ class Policy(PolicyModel):
             judges=judges,
             session_judge=self.resolve_judge(settings.session_judging.judge or settings.judge_model),
             cap=None if cap is None else nano_of(cap),
+            has_shared_cap=settings.cost_caps != CostCaps() or self.cost_caps != CostCaps(),
             digest=digest(canonical_json(content)),
         )
 

@@ -391,17 +391,17 @@ _SHARED: dict[str, Rule] = {
     "labels": Labels(),
 }
 """Rules by field name."""
+JUDGEMENT_OUTCOMES = (
+    *("answered", "refused", "cut_off", "provider_error", "timeout", "invalid", "interrupted"),
+    *("cost_cap", "project_day_cap", "project_month_cap", "installation_day_cap", "installation_month_cap"),
+)
 _OWN: dict[str, dict[str, Rule]] = {
     "AgentEvent": {"event": MADE_ID, "source": IDENTIFIER, "payload": JsonObject()},
     "Deployment": {"label": IDENTIFIER, "version": IDENTIFIER, "deployed_by": MADE_ID},
     "Evaluation": {"judge_run_id": _ADDED_ID},
     "EvaluationRequest": {"evaluation_id": _ADDED_ID, "judge_run_id": _ADDED_ID, "case": JsonObject(), "profile": JsonObject()},
     "Exchange": {"outcome": OneOf(OUTCOMES), "tool_calls": ToolCalls(), "omitted_tool_calls": COUNT},
-    "Judgement": {
-        "outcome": OneOf(
-            ("answered", "refused", "cut_off", "provider_error", "timeout", "invalid", "cost_cap", "interrupted"),
-        )
-    },
+    "Judgement": {"outcome": OneOf(JUDGEMENT_OUTCOMES)},
     # A dead letter may have no project, and neither may its review.
     "Review": {
         "project": Named(optional=True),

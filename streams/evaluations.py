@@ -39,6 +39,7 @@ from streams.finished_sessions import ReadRun, SessionSelection, finished_sessio
 from streams.judges.batch_plans import BatchJournal, BatchQuestion
 from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted_judgement
 from streams.judging.judged_stages import EVALUATION, JudgingTask, Subject, judgement_reader
+from streams.judging.shared_caps import open_shared_caps
 from streams.replay.rescoring import ask_all
 from streams.stage_progress import stage_progress
 
@@ -395,6 +396,7 @@ async def ask_in_batches(
     planned = {fingerprint for plan in await journal.unfinished() for fingerprint in plan.fingerprints}
     reserved = _open_reservations(store, planned, now())
     recorder = CallRecorder(store)
+    shared_caps = open_shared_caps(policy, store, now())
 
     async def publish(record: Call) -> None:
         await recorder.publish(record)
@@ -402,7 +404,9 @@ async def ask_in_batches(
 
     def budget(question: Question, judging_task: JudgingTask) -> DurableBudget:
         reservation_id = reserved.pop(question.fingerprint, None)
-        return DurableBudget(question, judging_task, publish, now, lambda: True, reservation_id=reservation_id)
+        return DurableBudget(
+            question, judging_task, publish, now, lambda: True, shared_caps=shared_caps, reservation_id=reservation_id
+        )
 
     while questions := _collect_open_questions(store, policy, batched, budget):
         await ask_all(judge, questions, lambda: None)

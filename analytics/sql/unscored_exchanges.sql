@@ -1,6 +1,6 @@
 -- purpose: exchanges that the judge should have scored and did not, oldest first, with the fields of a new request.
 --     `exchange_records` returns their texts
--- grain: one row per exchange whose current score is unscored (or, with the reason cost_cap, skipped by a cap) and
+-- grain: one row per exchange whose current score is unscored (or, with the name of a cap as the reason, skipped by a cap) and
 --     that has no newer request. reasons: distinct reasons of its unscored tiers; revision: the highest revision of
 --     its scores and requests
 -- parameters: $project (NULL: all except anchor projects, whose round is over), $reason (NULL: all), $without (list
@@ -22,7 +22,7 @@ WITH latest AS (
         ]) AS reasons
     FROM log.scores AS s
     SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
-    WHERE disposition = 'unscored' OR (disposition = 'skipped_cost_cap' AND $reason = 'cost_cap')
+    WHERE disposition = 'unscored' OR (disposition = 'skipped_cost_cap' AND ends_with($reason, '_cap'))
 ), requests AS (
     SELECT connection, exchange_id, max(revision) AS requested
     FROM log.judging_requests

@@ -34,6 +34,7 @@ from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED, Assessment, Ev
 from audit.exchanges.outcomes import NO_JUDGE
 from audit.exchanges.questions import ANSWERED, COST_CAP, INTERRUPTED, UNKNOWN_PRICE, Invalid, Question, Reply
 from audit.fingerprints import canonical_json
+from audit.spending import SHARED_CAPS
 from schemas.records import CheckOutcome, EvaluationRequest, Judgement
 
 ResultStatus = Literal["completed", "failed"]
@@ -50,6 +51,7 @@ _REASONS: Mapping[str, str] = {
     NOT_BATCHED.reason: "no batch has answered it, and a batch judge is not asked outside of batches",
     NO_JUDGE.reason: "no judge is configured",
     COST_CAP.reason: "the cost cap of the evaluation leaves no room for the call",
+    **{cap: f"{description} leaves no room for the call" for cap, description in SHARED_CAPS.items()},
     UNKNOWN_PRICE.reason: "there is a cost cap, and the model has no known price",
 }
 """Explanations for calls that were never made."""

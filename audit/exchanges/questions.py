@@ -19,6 +19,7 @@ import msgspec
 from audit.cost import ModelPrice, Usage, nano_of
 from audit.exchanges.outcomes import TierState
 from audit.exchanges.states import SKIPPED_COST_CAP, UNSCORED
+from audit.spending import SHARED_CAPS
 from schemas.bounds import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, JudgingRequest, MaskedPassage
@@ -28,7 +29,7 @@ ANSWERED = "answered"
 INTERRUPTED = "interrupted"
 """Outcome of a call whose process ended before its answer was recorded: it was paid for, but has no answer."""
 COST_CAP = TierState(SKIPPED_COST_CAP, "cost_cap")
-"""The state of a tier if the session's cost cap leaves no room for the call."""
+"""The state of a tier if the session's cost cap leaves no room for the call; the reasons of other caps are `audit.spending.SHARED_CAPS`."""
 UNKNOWN_PRICE = TierState(UNSCORED, "unknown_price")
 """The state of a tier if there is a cost cap and the price of the model is unknown."""
 _MAX_OVERHEAD = 10
@@ -158,7 +159,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 def outcome_state(outcome: str) -> TierState:
     """Return the state of a tier whose question had this outcome."""
-    return COST_CAP if outcome == COST_CAP.reason else TierState(UNSCORED, outcome)
+    state = SKIPPED_COST_CAP if outcome == COST_CAP.reason or outcome in SHARED_CAPS else UNSCORED
+    return TierState(state, outcome)
 
 
 def recorded_reply(records: Sequence[Judgement], revision: int) -> Reply | None:

@@ -4,7 +4,8 @@
    loses no alert.
 2. A few due alerts are sent one by one. Many are sent as one digest, for example after quiet hours or when a whole fleet falls silent.
 3. An alert is delivered at least once: after a crash between the delivery and its record, it is sent again with the same id.
-4. A judge with unreadable answers raises one alert until its answers are readable again.
+4. A judge with unreadable answers raises one alert until its answers are readable again. A cap of a project or of the installation
+   raises one alert for each day or month in which it leaves out questions.
 5. A failing receiver is skipped for the rest of the run, and does not delay other channels. A failed alert is retried later, or given up.
 6. The addresses of channels are secrets, because anyone who knows Slack's address can post there. Error messages omit them.
 
@@ -41,7 +42,8 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.lazy import httpx2
 from schemas.records import Alert, Incident
-from service.alerts.notices import Notice, incident_notice, judge_notice
+from service.alerts.notices import Notice, cap_notice, incident_notice, judge_notice
+from service.read.caps import SharedCap, reached_caps
 from service.read.judges import UnreadableJudge, unreadable_judges
 from service.setup.settings import QuietHours, Secret, Settings, quiet_hours_of
 from service.setup.workspace import Clock
@@ -134,12 +136,18 @@ class Delivery:
         end = self._alerts.store.end_of("judgements")
         if end != self._judgements:
             judges = await asyncio.to_thread(self._read_unreadable_judges)
-            await self._alerts.raise_alerts([judge_notice(judge) for judge in judges])
+            caps = await asyncio.to_thread(self._read_reached_caps)
+            notices = [*map(judge_notice, judges), *map(cap_notice, caps)]
+            await self._alerts.raise_alerts(notices)
             self._judgements = end
 
     def _read_unreadable_judges(self) -> tuple[UnreadableJudge, ...]:
         with closing(self._alerts.store.cursor()) as cursor:
             return unreadable_judges(cursor, None, self._alerts.now())
+
+    def _read_reached_caps(self) -> tuple[SharedCap, ...]:
+        with closing(self._alerts.store.cursor()) as cursor:
+            return reached_caps(cursor, self._alerts.policy, None, self._alerts.now())
 
     async def _give_up_orphans(self, due: Sequence[Alert]) -> None:
         """Give up the alerts of channels that are no longer configured."""
@@ -218,7 +226,7 @@ class Alerts:
         self._redactor = redactor
         self._quiet = quiet
         self._held = held
-        self._policy = policy
+        self.policy = policy or Policy()
 
     async def raise_alerts(self, notices: Sequence[Notice]) -> int:
         """Add alerts to the outbox durably, and return the number of new entries. Alerts that were raised before are skipped."""
@@ -230,7 +238,7 @@ class Alerts:
         """Return whether an incident raises an alert: a confirmed one, or a suspected one if the project's policy says so."""
         if incident.confidence == CONFIRMED:
             return True
-        return self._policy is not None and self._policy.for_project(incident.project).settings.alert_on_suspected
+        return self.policy.for_project(incident.project).settings.alert_on_suspected
 
     def not_before(self, severity: str, moment: datetime) -> datetime:
         """Return the earliest delivery time of an alert that is due at a moment: that moment, or the end of the quiet hours."""

@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 
 from audit.fingerprints import stable_id
 from schemas.records import Incident
+from service.read.caps import SharedCap
 from service.read.incidents import incident_answer
 from service.read.judges import UnreadableJudge
 from service.read.telemetry import OpenSession
@@ -22,7 +23,7 @@ from streams.watch.lifecycle import SUSPECTED
 Severity = Literal["warning", "critical"]
 MAX_NAMED_SESSIONS = 10
 """Maximum number of sessions named in a notice."""
-INCIDENT, TELEMETRY, JUDGE, TEST = "incident", "telemetry", "judge", "test"
+INCIDENT, TELEMETRY, JUDGE, COST_CAP, TEST = "incident", "telemetry", "judge", "cost_cap", "test"
 _SILENCE_TEXTS = {
     "warning": "No heartbeat or record for {minutes:g} min ({missed} missed intervals of {interval:g} min).",
     "critical": "No heartbeat or record for {minutes:g} min ({missed} missed intervals of {interval:g} min): it has stopped.",
@@ -36,9 +37,9 @@ class Notice:
     """The content of an alert. Notices with the same kind, subject and cause are duplicates."""
 
     kind: str
-    """incident, telemetry, judge or test."""
+    """incident, telemetry, judge, cost_cap or test."""
     subject: str
-    """The incident, session or model that it is about."""
+    """The incident, session, model or cap that it is about."""
     cause: str
     """The reason for another alert about the subject, such as a higher severity."""
     severity: Severity
@@ -148,6 +149,26 @@ def judge_notice(judge: UnreadableJudge) -> Notice:
         f"The answers of judge {judge.model} are unreadable",
         f"{judge.summary}.\n\n{judge.consequence}.",
         details=details,
+    )
+
+
+def cap_notice(cap: SharedCap) -> Notice:
+    """Return the notice about a shared cap that was reached, one for each day or month."""
+    return Notice(
+        COST_CAP,
+        cap.cap if cap.project is None else f"{cap.cap} {cap.project}",
+        cap.period,
+        "warning",
+        f"The cost cap for {cap.period} {'of the installation' if cap.project is None else f'of {cap.project}'} was reached",
+        f"{cap.summary}.\n\n{cap.consequence}.",
+        cap.project,
+        f"{API}/costs" if cap.project is None else f"{API}/{quote(cap.project, safe='')}/costs",
+        {
+            "cap": cap.cap,
+            "period": cap.period,
+            "capUsd": cap.cap_usd,
+            "reachedAt": cap.reached_at and cap.reached_at.isoformat(),
+        },
     )
 
 

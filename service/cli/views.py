@@ -12,6 +12,7 @@ from rich.text import Text
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import canonical_json
 from service.cli.terminal import bar, styled, table
+from service.read.caps import SharedCap
 from service.read.runs import EXCHANGES_ONLY
 from service.text.formats import MISSING, counted, plain
 
@@ -103,6 +104,24 @@ def costs_table(groups: Sequence[str], costs: Sequence[JudgeCost]) -> Renderable
         [*(getattr(cost, name) for name in (*groups, *counts)), _format_cost(cost), _describe_judge(cost)] for cost in costs
     ]
     return table([*headers, "cost", "judge"], cells, right=[*headers[len(groups) :], "cost"])
+
+
+def caps_table(caps: Sequence[SharedCap]) -> RenderableType:
+    """Show the caps that sessions share, with the spending that counts toward each."""
+    cells = [
+        [
+            cap.project or "all projects",
+            cap.period,
+            f"{cap.spent_usd:.4f} USD",
+            f"{cap.cap_usd:g} USD",
+            f"{cap.reached_at:%Y-%m-%d %H:%M}" if cap.reached_at else "",
+            cap.left_out or "",
+        ]
+        for cap in caps
+    ]
+    return table(
+        ["caps of", "UTC day or month", "spent", "cap", "reached", "left out"], cells, right=["spent", "cap", "left out"]
+    )
 
 
 def wrap_table(sessions: Sequence[WrapUp]) -> RenderableType:

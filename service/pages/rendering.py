@@ -73,7 +73,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             path=request.url.path,
             now=request.app.state.context.engine.now(),
             open_incidents=getattr(request.state, "open_incidents", None),
-            unreadable_judges=getattr(request.state, "unreadable_judges", ()),
+            judging_notices=getattr(request.state, "judging_notices", ()),
         )
     )
     if cookie:

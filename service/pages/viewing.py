@@ -33,7 +33,10 @@ async def _require_viewer(request: Request, services: Services) -> Holder:
     if caller.kind != "operator" or "read" not in caller.scopes:
         raise ApiError(HTTPStatus.FORBIDDEN, "scope_required", "the token lacks the scope read")
     request.state.open_incidents = await services.open_incidents(caller.project)
-    request.state.unreadable_judges = await services.unreadable_judges(caller.project)
+    request.state.judging_notices = (
+        *await services.unreadable_judges(caller.project),
+        *await services.reached_caps(caller.project),
+    )
     return caller
 
 

@@ -609,7 +609,7 @@ def format_banner(settings: ProjectSettings, open_incidents: int, judge: str, ch
         f"Judge model: {_describe_judge(settings, judge)}",
         f"Tiers: {_describe_tiers(settings, judge)}",
         f"Sampling: {_describe_sampling(settings.sampling)}",
-        f"Cost cap: {_describe_cap(settings.cost_cap_per_session)}",
+        f"Cost cap: {_describe_caps(settings)}",
         incidents,
     ]
     return "\n".join(lines)
@@ -639,12 +639,15 @@ def _describe_sampling(sampling: Sampling) -> str:
     return f"{routine}, always {always}" if always else routine
 
 
-def _describe_cap(cap: float | None) -> str:
-    if cap is None:
-        return "none"
+def _describe_caps(settings: ProjectSettings) -> str:
+    caps = {"session": settings.cost_cap_per_session, "day": settings.cost_caps.day, "month": settings.cost_caps.month}
     # Fractions of a cent need more digits, or half a cent would be shown as 0.
-    amount = f"{cap:.2f}" if cap == round(cap, 2) else f"{cap:.9f}".rstrip("0")
-    return f"${amount}/session"
+    amounts = {
+        period: f"{cap:.2f}" if cap == round(cap, 2) else f"{cap:.9f}".rstrip("0")
+        for period, cap in caps.items()
+        if cap is not None
+    }
+    return ", ".join(f"${amount}/{period}" for period, amount in amounts.items()) or "none"
 
 
 def _format_ordinal(number: int) -> str:

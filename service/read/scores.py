@@ -16,6 +16,7 @@ from audit.exchanges.states import SCORED
 from audit.exchanges.wrap_quality import STEPS, wrap_quality
 from schemas.lazy import duckdb
 from schemas.records import Baseline, TierStatistics
+from service.read.caps import SharedCap
 from service.text.answers import Answer, Moment, NextCursor, Place, Share
 from service.text.window import LENGTHS, Length, Window
 
@@ -573,6 +574,7 @@ class CostList(Answer, frozen=True):
     costs: list[JudgeCost]
     count: int
     next_cursor: NextCursor
+    caps: Annotated[list[SharedCap], Meta(description="Caps of the current day and month, whatever the period of the sums.")]
 
 
 def judge_costs(

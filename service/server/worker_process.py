@@ -12,6 +12,7 @@ from typing import Any
 
 from audit.policy import Policy
 from audit.redaction import Redactor
+from audit.spending import has_shared_caps
 from service.setup.judge_setup import open_judge
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
@@ -21,11 +22,13 @@ from streams.engine.embedded import StageRunner
 from streams.judges.protocol import Judge
 from streams.judging.judged_stages import read_no_judgements
 from streams.judging.judging_partition import JudgeCalls, TaskSlots
+from streams.judging.shared_caps import SharedCaps
 from streams.kafka.agents import Worker
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.partitions import STUCK, SURE_SECONDS, KafkaStage, Membership, Watchdog, end_process
 from streams.kafka.producing import RecordProducer
 from streams.kafka.schema_registry import RegistryFraming
+from streams.kafka.spending_topic import SpendingTopic
 from streams.kafka.stages import ComputingContext
 from streams.kafka.states import StateTopic
 from streams.process import collect_rarely, handled_in_loop
@@ -49,6 +52,7 @@ class _Parts:
     membership: Membership
     framing: RegistryFraming | None
     slots: TaskSlots
+    shared_caps: SharedCaps | None
 
 
 def run_worker(
@@ -75,6 +79,7 @@ async def _run(
         producer = RecordProducer(connection)
         stack.push_async_callback(producer.stop)
         await producer.start()
+        spending = SpendingTopic(connection, producer, utc_now, reads=has_shared_caps(policy))
         membership = Membership(SURE_SECONDS)
         parts = _Parts(
             connection=connection,
@@ -86,6 +91,7 @@ async def _run(
             membership=membership,
             framing=framing_of(settings),
             slots=TaskSlots(settings.judge_concurrency),
+            shared_caps=None if judge is None else SharedCaps(policy, await stack.enter_async_context(spending)),
         )
         states = {stage.name: _open_states(stage, parts) for stage in stages}
         for topic in states.values():
@@ -116,6 +122,7 @@ def _build_stage(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
             redactor=parts.redactor,
             now=utc_now,
             calls=parts.calls,
+            shared_caps=parts.shared_caps,
             slots=parts.slots,
             connection=parts.connection,
             producer=parts.producer,

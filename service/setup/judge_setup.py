@@ -81,7 +81,7 @@ SIMULATED = "simulated judge"
 WORKERS = "called by the workers"
 OTHERS = "(others)"
 """Label of all projects that the policy does not name."""
-PRICE_HINT = "Give the model a price under prices: or judges: in the policy, or set costCapPerSession: null."
+PRICE_HINT = "Give the model a price under prices: or judges: in the policy, or set costCapPerSession: null and no costCaps."
 JUDGE_HINT = (
     "Set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own, or name another judge as judgeModel in the policy."
 )
@@ -238,7 +238,7 @@ def paid_note(server: ServerLink | None) -> str:
 
 def is_unpriced(project: ProjectPolicy) -> bool:
     """Return whether the project's judge is never called, because there is a cap and the model has no price."""
-    return project.settings.enabled and project.cap is not None and not project.is_priced
+    return project.settings.enabled and (project.cap is not None or project.has_shared_cap) and not project.is_priced
 
 
 def unpriced_projects(policy: Policy) -> list[str]:

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from schemas.errors import DriftlineError, RecordError, StoredRecordError, StoreError
 from schemas.lazy import duckdb
+from service.read.caps import SharedCap, reached_caps
 from service.read.incidents import OpenIncidents, open_incidents
 from service.read.judges import UnreadableJudge, unreadable_judges
 from service.read.known_projects import is_known, known_projects, named_projects, nearest
@@ -82,6 +83,9 @@ class ApiContext:
     _judge_cache: tuple[int, dict[str | None, tuple[UnreadableJudge, ...]]] = field(init=False, default=(-1, {}))
     """Cached unreadable judges by project, and the topic's end when they were read."""
 
+    _cap_cache: tuple[tuple[int, str], dict[str | None, tuple[SharedCap, ...]]] = field(init=False, default=((-1, ""), {}))
+    """Cached reached caps by project, and the topic's end and the day when they were read."""
+
     def __post_init__(self) -> None:
         self.watch = Watch(self.engine)
         self._readers = anyio.CapacityLimiter(self.settings.max_readers)
@@ -116,6 +120,17 @@ class ApiContext:
         cached = self._judge_cache[1]
         if project not in cached:
             cached[project] = await self.ask(lambda cursor: unreadable_judges(cursor, project, self.engine.now()))
+        return cached[project]
+
+    async def reached_caps(self, project: str | None) -> tuple[SharedCap, ...]:
+        """Return the shared caps of a project (None: all) that have left out questions; read again only after new judgements."""
+        now = self.engine.now()
+        key = (self.engine.store.end_of("judgements"), f"{now:%Y-%m-%d}")
+        if self._cap_cache[0] != key:
+            self._cap_cache = (key, {})
+        cached = self._cap_cache[1]
+        if project not in cached:
+            cached[project] = await self.ask(lambda cursor: reached_caps(cursor, self.engine.policy, project, now))
         return cached[project]
 
     async def worst_incidents(self, project: str | None) -> Mapping[str, Mapping[str, Any]]:

@@ -316,6 +316,10 @@ UnscoredReason = Literal[
     "interrupted",
     "unknown_price",
     "cost_cap",
+    "project_day_cap",
+    "project_month_cap",
+    "installation_day_cap",
+    "installation_month_cap",
 ]
 """Reasons for a tier without a score."""
 
@@ -325,7 +329,7 @@ class RejudgeBody(OperatorBody):
 
     reason: UnscoredReason | None = Field(
         None,
-        description="Only exchanges unscored for this reason; cost_cap: left out by a session's cap.",
+        description="Only exchanges unscored for this reason; cost_cap: left out by a session's cap; the last four: by caps of costCaps.",
         examples=["timeout"],
     )
     limit: Annotated[int, Field(ge=1, le=100_000)] = Field(10_000, description="Maximum number, oldest first.")

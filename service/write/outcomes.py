@@ -44,11 +44,11 @@ class ScoredExchange(Answer, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LeftOutExchange(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """The exchange is durable and will not be judged: it was not sampled, or its session has reached its cap."""
+    """The exchange is durable and will not be judged: it was not sampled, or a cap was reached."""
 
     exchange_id: str
     scored: Never
-    reason: Annotated[str, Meta(examples=["sampling_skip", "cost_cap_exceeded"])]
+    reason: Annotated[str, Meta(examples=["sampling_skip", "cost_cap_exceeded", "project_day_cap"])]
     tier1: Tier1
     cost_cap: Annotated[CostCap | None, Meta(description="Set when the reason is cost_cap_exceeded.")] = None
     duplicate: Duplicate = None

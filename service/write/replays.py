@@ -20,6 +20,7 @@ import msgspec
 
 from analytics.store.connection import IN_USE_HINT
 from audit.policy import Policy
+from audit.spending import has_shared_caps
 from schemas.errors import InputError, SettingsError, StoreError
 from service.read.known_projects import unknown_project
 from service.setup.judge_setup import JUDGE_HINT, NONE, OpenedJudge, describe_judge, open_batches, open_judge, refuse_batches
@@ -28,6 +29,7 @@ from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import describe_lag, open_workspace, require_database, utc_now
 from streams.judges.batch_plans import BatchJournal
+from streams.judging.shared_caps import SharedCaps, SpendingFiles, spending_folder
 from streams.replay.history import (
     PARQUET,
     TABLES,
@@ -88,11 +90,31 @@ class PartJob:
         part = next(part for part in self.plan.parts if part.number == number)
         async with self._open_history(part, files) as history, self._open_judges(policy, files, number) as judges:
             redactor = redactor_of(self.settings, policy)
-            work = PartWork(self.plan, number, files, policy, redactor, utc_now, **judges)
-            if self.task is Task.ESTIMATE:
-                return await work.estimate(history, tell)
-            await work.replay(history, tell)
+            async with self._open_caps(policy) as shared_caps:
+                work = PartWork(self.plan, number, files, policy, redactor, utc_now, shared_caps=shared_caps, **judges)
+                if self.task is Task.ESTIMATE:
+                    return await work.estimate(history, tell)
+                await work.replay(history, tell)
         return None
+
+    @contextlib.asynccontextmanager
+    async def _open_caps(self, policy: Policy) -> AsyncIterator[SharedCaps | None]:
+        """Return the caps that a replay shares with the live audit; None if it makes no calls."""
+        if self.task is Task.ESTIMATE or not self.plan.asking.pays:
+            yield None
+        elif not self.settings.kafka:
+            yield SharedCaps(policy, SpendingFiles(spending_folder(self.settings.database)))
+        else:
+            from streams.kafka.producing import RecordProducer  # noqa: PLC0415 - Kafka's client is loaded only if it is used
+            from streams.kafka.spending_topic import SpendingTopic  # noqa: PLC0415 - the same
+
+            connection = connection_of(self.settings)
+            producer = RecordProducer(connection)
+            try:
+                async with SpendingTopic(connection, producer, utc_now, reads=has_shared_caps(policy)) as spending:
+                    yield SharedCaps(policy, spending)
+            finally:
+                await producer.stop()
 
     @contextlib.asynccontextmanager
     async def _open_history(self, part: Part, files: ReplayFiles) -> AsyncIterator[History]:

@@ -40,6 +40,7 @@ from streams.judges.protocol import Judge
 from streams.judging.call_budget import ErasedError, StoppedError, settle_interrupted_calls
 from streams.judging.judged_stages import JUDGED, SCORING, STATE, JudgedStage, JudgedState, Subject, judgement_reader
 from streams.judging.judging_partition import JudgingContext, JudgingPartition, PendingTask
+from streams.judging.shared_caps import SharedCaps, open_shared_caps
 from streams.log.local_log import local_log
 from streams.log.log import WRITTEN, Commit, CommitResult, Log, Submission, move_forward
 from streams.log.new_records import ErasedSessions
@@ -108,6 +109,7 @@ class Engine(RecordIntake):
         self.broken = self._log.broken
         self._states = SessionStates(store, self._log, (INTAKE.name, SCORING.name))
         self._unjudged_stages = () if judge is not None else tuple(stage_named(stage.name) for stage in stages)
+        self._shared_caps: SharedCaps | None = None
         self._positions: dict[str, int] = {}
         """The offset that each stage resumes from after a kill."""
         self._judging_partitions: tuple[JudgingPartition, ...] = ()
@@ -504,7 +506,13 @@ class Engine(RecordIntake):
 
     def _start_judging(self, stage: JudgedStage[Any], judge: Judge) -> JudgingPartition:
         context = JudgingContext(
-            stage=stage, policy=self.policy, judge=judge, redactor=self.redactor, now=self.now, calls=self._calls
+            stage=stage,
+            policy=self.policy,
+            judge=judge,
+            redactor=self.redactor,
+            now=self.now,
+            calls=self._calls,
+            shared_caps=self._shared_caps,
         )
         tasks = EngineTaskLog(
             stage,
@@ -529,6 +537,8 @@ class Engine(RecordIntake):
 
     def _finish_earlier_work(self) -> None:
         settle_interrupted_calls(self.store, self.now())
+        if self.judge is not None:
+            self._shared_caps = open_shared_caps(self.policy, self.store, self.now())
         EmbeddedRunner(self.store, self.policy, self.redactor, self.now).catch_up()
         stages: Sequence[StageSource] = (DIAGNOSIS, *self._stages)
         self._positions = {stage.name: stage_progress(self.store, stage).position for stage in stages}

@@ -27,6 +27,7 @@ from audit.exchanges.tier1 import check_structure
 from audit.injection import tamper_reasons
 from audit.policy import Policy, ProjectPolicy
 from audit.redaction import Redactor
+from audit.spending import SHARED_CAPS
 from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, RecordError
 from schemas.records import EarlierTurn, Exchange, Record, Score
@@ -368,6 +369,8 @@ def _restore_first_result(result: IngestResult, exchange: Exchange, project: Pro
         tier1_score=row["tier1_score"],
         tier1_flags=tuple(row["tier1_flags"]),
     )
+    if row["cap"] in SHARED_CAPS:
+        return replace(result, capped=True, reason=row["cap"])
     if row["disposition"] == COST_CAP.state:
         cap = None if project.cap is None else usd_of(project.cap)
         return replace(result, capped=True, spent_usd=usd_of(_load_spent(store, exchange)), cap_usd=cap)

@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 from analytics.queries import query_records
 from analytics.store.store import Store
-from audit.cost import PromptBound, Usage, is_plausible, usd_of
-from audit.exchanges.questions import INTERRUPTED, Question
+from audit.cost import PromptBound, Usage, is_plausible, min_budget, usd_of
+from audit.exchanges.questions import COST_CAP, INTERRUPTED, Question
 from audit.fingerprints import stable_id
+from audit.spending import SHARED_CAPS, Reserved
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Reservation
 from streams.judges.protocol import Verdict
 from streams.judging.judged_stages import JudgingTask
+from streams.judging.shared_caps import SharedCaps
 
 Publish = Callable[[Judgement | Reservation], Awaitable[object]]
 """Makes a record durable, then returns. Raises StoppedError if no more calls may be made."""
@@ -46,6 +48,15 @@ class _OpenReservation(NamedTuple):
     """The maximum number of tokens of the answer."""
 
 
+class _Refusal(NamedTuple):
+    """The refusal of a call by a shared cap."""
+
+    cap: str
+    """One of `SHARED_CAPS`."""
+    entry: Reserved
+    """The reservation that did not fit."""
+
+
 class DurableBudget:
     """The call budget of one question; see `streams.judges.protocol.CallBudget`.
 
@@ -60,6 +71,7 @@ class DurableBudget:
         now: Callable[[], datetime],
         is_open: Callable[[], bool],
         *,
+        shared_caps: SharedCaps | None = None,
         reservation_id: str | None = None,
     ) -> None:
         self._question = question
@@ -67,6 +79,8 @@ class DurableBudget:
         self._publish = publish
         self._now = now
         self._is_open = is_open
+        self._shared_caps = shared_caps
+        self._refusal: _Refusal | None = None
         self._unused_reservation_id = reservation_id
         self._open_reservation: _OpenReservation | None = None
         self._reservation_ids: list[str] = []
@@ -86,6 +100,7 @@ class DurableBudget:
         """
         if not self._is_open() and not self._is_billed and self._unused_reservation_id is None:
             await self._abandon()
+        self._refusal = None
         lengths = (self._question.max_tokens, self._question.min_tokens) if answer_tokens is None else (answer_tokens,)
         open_reservation = self._open_reservation
         if (
@@ -99,13 +114,16 @@ class DurableBudget:
         if reservation is None:
             return 0
         self._open_reservation = reservation
-        self._reserved_in_total += reservation.amount or 0
         if self._unused_reservation_id is not None:
-            self._reservation_ids.append(self._unused_reservation_id)
+            reservation_id = self._unused_reservation_id
             self._unused_reservation_id = None
+            self._note_reservation(reservation_id, reservation)
             return reservation.max_tokens
         record = self._build_reservation(reservation.amount)
-        self._reservation_ids.append(record.reservation_id)
+        if not await self._fits_shared_caps(record, reservation):
+            self._release()
+            return 0
+        self._note_reservation(record.reservation_id, reservation)
         await self._publish(record)
         return reservation.max_tokens
 
@@ -134,15 +152,64 @@ class DurableBudget:
     async def record_judgement(self, verdict: Verdict) -> Judgement:
         """Record the verdict durably, and release the open reservation."""
         record = self._build_judgement(verdict)
-        await self._publish(record)
+        try:
+            await self._publish(record)
+        except ErasedError:  # the record is dropped, but the money is spent
+            await self._settle_shared_caps()
+            raise
+        await self._settle_shared_caps()
         self._release()
         return record
+
+    def close(self) -> None:
+        """Make no more calls: other questions do not wait for this one's. Reservations that are not settled count in full."""
+        if self._shared_caps is not None:
+            self._shared_caps.forget(self._reservation_ids)
+
+    def is_exhausted(self) -> bool:
+        """Return whether a shared cap has no room for even the cheapest call, whatever the running calls will cost."""
+        if self._shared_caps is None or not self._judging_task.has_shared_cap or self.has_cost:
+            return False
+        price = self._judging_task.price_of(self._question.model)
+        if price is None or self._unused_reservation_id is not None:
+            return False
+        amount = min_budget(self._question, price)
+        entry = self._shared_caps.entry(self._build_reservation(amount), amount)
+        cap = self._shared_caps.refusing_cap(entry, counting_reserved=False)
+        self._refusal = None if cap is None else _Refusal(cap, entry)
+        return cap is not None
+
+    async def wait_for_room(self) -> bool:
+        """After a shared cap refused the first call, wait until it may fit. Return False if it cannot fit for now.
+
+        Only a question without a reservation waits, so those for which it waits never wait themselves.
+        """
+        if self._shared_caps is None or self._refusal is None or self.has_cost:
+            return False
+        return await self._shared_caps.wait_for_room(self._refusal.entry)
 
     async def _abandon(self) -> None:
         """Raise StoppedError. An open reservation, whose call was rejected free of charge, is settled with zero first."""
         if self._open_reservation is not None:
             await self.record_judgement(Verdict(outcome=INTERRUPTED, error=NOT_CHARGED))
         raise StoppedError
+
+    def _note_reservation(self, reservation_id: str, reservation: _OpenReservation) -> None:
+        self._reservation_ids.append(reservation_id)
+        self._reserved_in_total += reservation.amount or 0
+
+    async def _fits_shared_caps(self, record: Reservation, reservation: _OpenReservation) -> bool:
+        """Reserve a call under the shared caps; return False if one refuses it."""
+        if self._shared_caps is None or reservation.amount is None:
+            return True
+        entry = self._shared_caps.entry(record, reservation.amount)
+        cap = await self._shared_caps.reserve(entry, batched=self._judging_task.batched)
+        self._refusal = None if cap is None else _Refusal(cap, entry)
+        return cap is None
+
+    async def _settle_shared_caps(self) -> None:
+        if self._shared_caps is not None:
+            await self._shared_caps.settle(self._reservation_ids, self._spent or 0)
 
     def _is_sufficient(self, reservation: _OpenReservation, prompt: PromptBound | None) -> bool:
         max_cost = self._max_cost(prompt, reservation.max_tokens)
@@ -217,14 +284,18 @@ class DurableBudget:
     def _build_judgement(self, verdict: Verdict) -> Judgement:
         now = self._now()
         usage = verdict.usage
+        outcome, error, judged_at = verdict.outcome, verdict.error, now
+        if outcome == COST_CAP.reason and self._refusal is not None:
+            judged_at = self._refusal.entry.at  # of the day whose cap was reached
+            outcome, error = self._refusal.cap, f"{SHARED_CAPS[self._refusal.cap]} leaves no room for another call"
         return Judgement(
             judgement_id=self._build_id("judgement", now),
             **self._shared_fields(),
             answering_model=verdict.model,
-            outcome=verdict.outcome,
+            outcome=outcome,
             answer=verdict.answer,
             stop_reason=verdict.stop_reason,
-            error=verdict.error,
+            error=error,
             attempts=verdict.attempts,
             attempt_errors=verdict.attempt_errors,
             repairs=verdict.repairs,
@@ -237,7 +308,7 @@ class DurableBudget:
             batched=self._judging_task.batched,
             simulated=verdict.simulated,
             reservation_ids=tuple(self._reservation_ids),
-            judged_at=now,
+            judged_at=judged_at,
             part=self._question.part,
             masked_passages=self._question.masked_passages,
         )

@@ -152,6 +152,8 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
     """Starts the judging, given the recorded judgements."""
     batched: bool = False
     """True if its questions go through the batch API, at batch prices."""
+    has_shared_cap: bool = False
+    """True if its calls count toward a cap of the project or of the installation."""
     reused: Sequence[Judgement] = ()
     """Answers about another subject that count for this one; they were charged to that subject."""
     unasked_state: TierState | None = None
@@ -211,7 +213,7 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_cap(self, question: Question, *, may_ask: bool) -> TierState | None:
         """Return the reason why the cap forbids the call; None if it does not."""
-        if self.ledger.cap is None:
+        if self.ledger.cap is None and not self.has_shared_cap:
             return None
         price = self.price_of(question.model)
         if price is None:
@@ -327,6 +329,7 @@ class JudgedStage(ABC, Generic[Task]):
             recorded=own,
             begin=spec.begin,
             batched=batched or spec.batched,
+            has_shared_cap=policy.for_project(task.project).has_shared_cap,
             reused=[judgement for judgement in carried if not self._is_own(task, judgement)],
             unasked_state=NOT_BATCHED if spec.batched and not batched else None,
         )

@@ -34,12 +34,14 @@ from audit.exchanges.outcomes import NO_JUDGE
 from audit.exchanges.questions import ANSWERED, COST_CAP, INTERRUPTED, Question, Reply, recorded_reply
 from audit.policy import Policy
 from audit.redaction import Redactor
+from audit.spending import SHARED_CAPS
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
 from streams.engine.embedded import stage_failure
 from streams.judges.protocol import Judge, Verdict
 from streams.judging.call_budget import DurableBudget, ErasedError, Publish, StoppedError
 from streams.judging.judged_stages import JudgedStage, JudgedState, JudgingTask, KeptCalls, update_kept_calls
+from streams.judging.shared_caps import SharedCaps
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin
 from streams.log.log import Commit
 
@@ -79,7 +81,7 @@ class TaskSlots:
             start_task()
 
 
-_NEUTRAL_OUTCOMES = frozenset([COST_CAP.reason, INTERRUPTED])
+_NEUTRAL_OUTCOMES = frozenset([COST_CAP.reason, *SHARED_CAPS, INTERRUPTED])
 """Outcomes that are unrelated to the judge's health."""
 log = logging.getLogger(__name__)
 
@@ -141,6 +143,8 @@ class JudgingContext:
     now: Callable[[], datetime]
     """The clock for records of calls and for dead letters."""
     calls: JudgeCalls
+    shared_caps: SharedCaps | None = None
+    """The caps that the sessions share; None if there are none."""
     slots: TaskSlots = field(default_factory=TaskSlots)
     """Limits the tasks of this process that are being judged; a task holds a slot from its first question to its last."""
 
@@ -204,7 +208,9 @@ class JudgingPartition:
         self._log = tasks
         self._context = context
         self._fail = fail
-        self._task_judge = TaskJudge(context.stage, context.policy, context.judge, self._record, context.now)
+        self._task_judge = TaskJudge(
+            context.stage, context.policy, context.judge, self._record, context.now, shared_caps=context.shared_caps
+        )
         self.is_closed = False
         """True if no further task starts."""
         self.sessions: dict[str, deque[PendingTask]] = {}
@@ -374,12 +380,15 @@ class TaskJudge:
         judge: Judge | None,
         publish: Publish,
         now: Callable[[], datetime],
+        *,
+        shared_caps: SharedCaps | None = None,
     ) -> None:
         self._stage = stage
         self._policy = policy
         self._judge = judge
         self._publish = publish
         self._now = now
+        self._shared_caps = shared_caps
         self._open = True
         self._asking: dict[asyncio.Task[Verdict], DurableBudget] = {}
 
@@ -439,9 +448,14 @@ class TaskJudge:
         reply = judging_task.settle(question, earlier)
         if reply is not None:
             return reply
-        budget = DurableBudget(question, judging_task, self._publish, self._now, lambda: self._open)
-        verdict = await self._ask(judge, question, budget)
-        judgement = await budget.record_judgement(verdict)
+        budget = DurableBudget(
+            question, judging_task, self._publish, self._now, lambda: self._open, shared_caps=self._shared_caps
+        )
+        try:
+            verdict = await self._ask(judge, question, budget)
+            judgement = await budget.record_judgement(verdict)
+        finally:
+            budget.close()
         judging_task.asked.append(judgement)
         # Answer from the recorded judgements, as a replay does.
         judgements = (*earlier, judgement)
@@ -449,7 +463,7 @@ class TaskJudge:
 
     async def _ask(self, judge: Judge, question: Question, budget: DurableBudget) -> Verdict:
         """Ask the judge. A bug in Driftline becomes an outcome, and the call is charged in full."""
-        asking = asyncio.ensure_future(judge.ask(question, budget))
+        asking = asyncio.ensure_future(_ask_when_funded(judge, question, budget))
         self._asking[asking] = budget
         try:
             return await asking
@@ -465,6 +479,15 @@ class TaskJudge:
             return Verdict(outcome="provider_error", error=f"a bug in Driftline: {type(error).__name__}", attempts=1)
         finally:
             del self._asking[asking]
+
+
+async def _ask_when_funded(judge: Judge, question: Question, budget: DurableBudget) -> Verdict:
+    """Ask the judge. If a shared cap refuses the first call, wait for running calls that may cost less than they reserved."""
+    while not budget.is_exhausted():
+        verdict = await judge.ask(question, budget)
+        if not await budget.wait_for_room():
+            return verdict
+    return Verdict(outcome=COST_CAP.reason)
 
 
 def _is_cancelled() -> bool:

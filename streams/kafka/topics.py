@@ -5,6 +5,7 @@ The table repeats nothing from elsewhere: the topics of records are those of the
 1. A topic is keyed by session if all of its records belong to sessions. These topics and the state topics have the same number of
    partitions, so that a session is on the same partition number everywhere. More partitions let more workers share the work.
 2. The other topics are keyed by project or id and see few records: a few partitions are enough.
+   The topic of spending has one partition, because the order of its entries decides.
 3. Records are kept indefinitely unless the table says otherwise. Exchanges, events, judgements and reviews are the sources of everything
    else and cannot be derived again. Derived records are kept so that the tables can be rebuilt without running a stage.
 4. Only the last state of a session counts, so state topics are compacted. A worker reads the states of a newly assigned partition from
@@ -36,6 +37,8 @@ COLLECTOR = "collector"
 """The stage that reads an OpenTelemetry Collector's topics. It has neither step nor state, and these topics are the Collector's: they
 are in no table, and their partitions and configuration are its own.
 """
+SPENDING = "spending"
+"""The topic of what judging costs under the caps that sessions share; see `streams.kafka.spending_topic`."""
 SPANS = "spans"
 """The topic that this stage writes to."""
 REFERENCE = "exchanges"
@@ -48,7 +51,7 @@ _FOR_EVER = -1
 _KEPT = {"heartbeats": 7 * _DAY, "spans": 7 * _DAY}
 """Retention by topic, in milliseconds, if it is limited: an old heartbeat has no use, and a span is in its trace's exchanges."""
 
-Role = Literal["session", "other", "state"]
+Role = Literal["session", "other", "state", "single"]
 
 
 @dataclass(frozen=True)
@@ -63,10 +66,12 @@ class TopicSpec:
     @property
     def is_keyed(self) -> bool:
         """True if it must have as many partitions as the other topics keyed by session."""
-        return self.role != "other"
+        return self.role in {"session", "state"}
 
     def partitions(self, keyed: int) -> int:
         """Return its number of partitions, given that of the topics keyed by session."""
+        if self.role == "single":
+            return 1
         return keyed if self.is_keyed else min(OTHER_PARTITIONS, keyed)
 
 
@@ -76,9 +81,9 @@ def state_topic(stage: str) -> str:
 
 
 def specs_of(stages: Iterable[Stage]) -> dict[str, TopicSpec]:
-    """Return every topic that the schemas and these stages need, by name."""
+    """Return every topic that the schemas, these stages and the shared caps need, by name."""
     records = {name: _records(name, types) for name, types in topics().items()}
-    return records | {spec.name: spec for spec in map(_state, stages)}
+    return records | {spec.name: spec for spec in (*map(_state, stages), _spending())}
 
 
 def _records(name: str, types: tuple[str, ...]) -> TopicSpec:
@@ -97,6 +102,12 @@ def _state(stage: Stage) -> TopicSpec:
         "segment.ms": 60 * _MINUTE,
     }
     return TopicSpec(state_topic(stage.name), "state", f"state of {stage.name}", _config(config))
+
+
+def _spending() -> TopicSpec:
+    """Return the topic of spending: one partition, because the order of its entries decides. It needs the current month."""
+    config = {"cleanup.policy": "delete", "retention.ms": 62 * _DAY, "retention.bytes": _FOR_EVER}
+    return TopicSpec(SPENDING, "single", "spending under shared caps", _config(config))
 
 
 def _config(own: Mapping[str, object]) -> dict[str, str]:

@@ -29,6 +29,7 @@ from streams.judges.protocol import Judge
 from streams.judging.call_budget import CallRecorder, StoppedError, settle_interrupted_calls
 from streams.judging.judged_stages import SCORING, Subject, judgement_reader
 from streams.judging.judging_partition import TaskJudge
+from streams.judging.shared_caps import SharedCaps
 from streams.process import collect_rarely, end_with_parent, handled_in_loop
 from streams.replay.history import EXCHANGES, History, Tables, origin_of_tables
 from streams.replay.plan import JudgeMode, Part, ReplayFiles, ReplayPlan, Scope, write_digests
@@ -146,6 +147,7 @@ class PartWork:
     now: Callable[[], datetime]
     judge: Judge | None = None
     batch_judge: BatchJudge | None = None
+    shared_caps: SharedCaps | None = None
 
     async def estimate(self, history: History, tell: Tell) -> Estimate:
         """Estimate the calls and costs of the part; questions that this replay has already paid for cost nothing."""
@@ -168,7 +170,7 @@ class PartWork:
             # No call is running now: open reservations belong to a process that was killed.
             file.settle(self.now())
             judgements = _Judgements(history, file)
-            judge = TaskJudge(SCORING, self.policy, self.judge, judgements.publish, self.now)
+            judge = TaskJudge(SCORING, self.policy, self.judge, judgements.publish, self.now, shared_caps=self.shared_caps)
             with handled_in_loop(lambda _: judge.close(), [signal.SIGTERM]):
                 await self._rescoring.run(history, file, judge, judgements.recorded, self._report(tell))
         with Tables(origin_of_tables(path)) as replayed:
@@ -179,7 +181,7 @@ class PartWork:
         recorded = _Judgements(history, file).recorded
         with handled_in_loop(lambda _: judge.cancel(), [signal.SIGTERM]):
             while True:
-                collector = QuestionCollector(self.policy, file.reservations(), file.publish, self.now)
+                collector = QuestionCollector(self.policy, file.reservations(), file.publish, self.now, self.shared_caps)
                 await self._rescoring.run(history, SessionStates(), collector, recorded, lambda _position, _seen: None)
                 if not collector.questions:
                     return

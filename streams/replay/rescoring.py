@@ -30,6 +30,7 @@ from streams.engine.embedded import StageRunner, stage_failure
 from streams.judges.batch_plans import CANCELLED, BatchQuestion
 from streams.judging.call_budget import DurableBudget, Publish, StoppedError
 from streams.judging.judged_stages import SCORING, STATE, JudgedState, JudgementReader, JudgingTask, Subject, read_no_judgements
+from streams.judging.shared_caps import SharedCaps
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin
 from streams.replay.history import History, Window
 from streams.replay.plan import JudgeMode, ReplayPlan
@@ -334,8 +335,16 @@ class Estimator:
 class QuestionCollector:
     """A judge that scores nothing and collects the questions for the next batches; see `streams.replay.rescoring.ReplayJudge`."""
 
-    def __init__(self, policy: Policy, reservations: dict[str, str], publish: Publish, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        reservations: dict[str, str],
+        publish: Publish,
+        now: Callable[[], datetime],
+        shared_caps: SharedCaps | None = None,
+    ) -> None:
         """`reservations` are the ids of unsettled reservations, by fingerprint."""
+        self._shared_caps = shared_caps
         self._policy = policy
         self._reservations = reservations
         self._publish = publish
@@ -360,7 +369,15 @@ class QuestionCollector:
             if question.fingerprint not in self._questions and (question.purpose != TIER3 or index == 0):
                 paying = msgspec.structs.replace(judging_task, ledger=session_ledger)
                 reserved = self._reservations.get(question.fingerprint)
-                budget = DurableBudget(question, paying, self._publish, self._now, lambda: True, reservation_id=reserved)
+                budget = DurableBudget(
+                    question,
+                    paying,
+                    self._publish,
+                    self._now,
+                    lambda: True,
+                    shared_caps=self._shared_caps,
+                    reservation_id=reserved,
+                )
                 self._questions[question.fingerprint] = BatchQuestion(question, budget, budget)
 
 

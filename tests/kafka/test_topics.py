@@ -18,7 +18,7 @@ from schemas.registry import topics
 from service.cli.main import application
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.topics import TOPICS, specs_of, state_topic
+from streams.kafka.topics import SPENDING, TOPICS, specs_of, state_topic
 from streams.topology import TOPOLOGY, Stage, stage_named
 
 PARTITIONS = 2
@@ -54,7 +54,7 @@ def driftline(connection: KafkaConnection, *arguments: str) -> tuple[int, str]:
 
 def test_every_record_type_has_a_topic_in_the_table() -> None:
     """A topic without a specification would not be created, and its producer would wait forever."""
-    assert {*topics()} | {state_topic(stage.name) for stage in TOPOLOGY} == {*TOPICS}
+    assert {*topics()} | {state_topic(stage.name) for stage in TOPOLOGY} | {SPENDING} == {*TOPICS}
 
 
 def test_a_new_stage_gets_its_state_topic() -> None:
@@ -86,6 +86,7 @@ def test_topics_of_a_session_have_equal_numbers_of_partitions() -> None:
 
     assert {TOPICS[name].partitions(12) for name in of_sessions | states} == {12}
     assert {TOPICS[name].partitions(12) for name in ("reviews", "incidents", "baselines", "dead-letters")} == {3}
+    assert TOPICS[SPENDING].partitions(12) == 1
 
 
 def test_created_topics_match_the_table(administration: TopicAdministration) -> None:

@@ -34,7 +34,7 @@ from streams.kafka.producing import Message, RecordProducer, key_of
 from streams.kafka.reading import Chunk
 from streams.kafka.stages import JudgedPartition, KafkaJudgingContext
 from streams.kafka.states import StateTopic
-from streams.kafka.topics import state_topic
+from streams.kafka.topics import SPENDING, state_topic
 from streams.steps.intake import IntakeStep
 
 PARTITIONS = 2
@@ -51,7 +51,7 @@ async def came(condition: Callable[[], bool], description: str) -> None:
 
 def topics_of(stage: JudgedStage[Any]) -> tuple[str, ...]:
     """Return the topics that a judged stage needs."""
-    return stage.source, "judgements", stage.sink, state_topic(stage.name), "dead-letters"
+    return stage.source, "judgements", SPENDING, stage.sink, state_topic(stage.name), "dead-letters"
 
 
 class SoundJudge:

@@ -10,16 +10,19 @@ from reference.markdown import fenced, page
 from schemas.records import Alert, Incident
 from service.alerts.delivery import signature, slack_body, webhook_body, webhook_digest
 from service.alerts.notices import (
+    COST_CAP,
     INCIDENT,
     JUDGE,
     TELEMETRY,
     TEST,
     Notice,
+    cap_notice,
     incident_notice,
     judge_notice,
     silence_notice,
     trial_notice,
 )
+from service.read.caps import SharedCap
 from service.read.judges import UnreadableJudge
 from service.read.telemetry import OpenSession
 
@@ -44,14 +47,17 @@ _SILENT = OpenSession(
 _UNREADABLE = UnreadableJudge(
     "claude-haiku-4-5", 6, _AT, _AT + timedelta(minutes=1), "unreadable answer: JSON is malformed: invalid character (byte 0)"
 )
+_REACHED = SharedCap("project_day_cap", "shop", "2026-10-28", 5.0, 4.99, _AT, 12)
 NOTICES = {
-    INCIDENT: incident_notice(_INCIDENT), TELEMETRY: silence_notice(_SILENT), JUDGE: judge_notice(_UNREADABLE), TEST: trial_notice(_AT),
+    INCIDENT: incident_notice(_INCIDENT), TELEMETRY: silence_notice(_SILENT), JUDGE: judge_notice(_UNREADABLE),
+    COST_CAP: cap_notice(_REACHED), TEST: trial_notice(_AT),
 }  # fmt: skip
 """One of each kind."""
 _SAID = {
     INCIDENT: "When an incident is confirmed, and once more when it becomes critical; with `alertOnSuspected` in the policy also when it is suspected.",
     TELEMETRY: "When a session has missed two signs of life, and when it has missed three.",
     JUDGE: "When the last answers of a judge cannot be read, once until one can be. `project` and `url` are null: it concerns all that it judges.",
+    COST_CAP: "When a cap of `costCaps` has left out a question, once for its day or month. `project` is null if it is the installation's.",
     TEST: "What `driftline alerts test` sends.",
 }
 

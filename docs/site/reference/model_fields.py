@@ -16,6 +16,7 @@ from audit.policy import (
     BehaviouralDimension,
     Collector,
     CollectorRoute,
+    CostCaps,
     Dimension,
     MethodologyFile,
     PatternCheck,
@@ -34,6 +35,7 @@ ROOT = Path(__file__).parents[3]
 _POLICY: dict[str, type[BaseModel]] = {
     "The file": Policy,
     "defaults, and each of projects": ProjectSettings,
+    "costCaps": CostCaps,
     "sampling": Sampling,
     "anchors": Anchors,
     "traces": Traces,

@@ -15,6 +15,7 @@ _STAGES = (*TOPOLOGY, ASSEMBLING)
 _ROLES = {
     "session": "`connection/session_id`; as many partitions as all topics keyed by session",
     "other": "the record's id or project; three partitions at most",
+    "single": "the project; one partition, because the order of its entries decides",
     "state": "`connection/session_id`; as many partitions as all topics keyed by session",
 }
 

@@ -9,6 +9,7 @@ from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED
 from audit.exchanges import cascade, outcomes, questions, sampling, states
 from audit.exchanges.outcomes import LOW_ALIGNMENT, LOW_DIMENSION, TierState
 from audit.exchanges.tier1 import STRUCTURAL_CHECKS
+from audit.spending import SHARED_CAPS
 from reference.markdown import code, page, table, words
 from schemas.errors import SchemaError
 from schemas.registry import current_schemas
@@ -25,7 +26,7 @@ _STATES = {
     states.SCORED: "The tier has a score.",
     states.NOT_APPLICABLE: "There is nothing that the tier could judge.",
     states.SKIPPED_GATE: "No gate opened Tier 3.",
-    states.SKIPPED_COST_CAP: "The cap of the session left no room for the call.",
+    states.SKIPPED_COST_CAP: "A cap left no room for the call; the reason says which one.",
     states.SKIPPED_SAMPLING: "The exchange was not sampled.",
     states.UNSCORED: "The judge did not answer, or not so that it can be used; the reason says why. `driftline rejudge` asks again.",
 }
@@ -51,6 +52,12 @@ _REASONS = {
     outcomes.NO_THINKING: "There is no thinking to compare with.",
     outcomes.THINKING_OFF: "`thinkingBlockAnalysis` is false.",
     outcomes.NOT_SAMPLED: "The exchange was not sampled.",
+    **{
+        TierState(
+            states.SKIPPED_COST_CAP, cap
+        ): f"The most that the call could have cost did not fit under {description} (`costCaps`)."
+        for cap, description in SHARED_CAPS.items()
+    },
     questions.COST_CAP: "The most that the call could have cost did not fit under the cap.",
     questions.UNKNOWN_PRICE: "There is a cap, and the model has no known price: give it a price in the policy, or lift the cap.",
     outcomes.NO_JUDGE: "No judge is configured.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shlex
@@ -14,12 +15,13 @@ from analytics.store.connection import IN_USE_HINT
 from analytics.store.store import Store
 from audit.cost import ListedPrice
 from audit.policy import Policy, load_policy
-from schemas.errors import DriftlineError
+from schemas.errors import DriftlineError, PolicyError
 from schemas.lazy import duckdb
 from service.cli.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of
 from service.cli.commands.topics import CollectorTopic, administration_of, topics_of_collector
 from service.cli.exit_codes import fails_when, leave
 from service.cli.terminal import out
+from service.read.caps import reached_caps
 from service.read.judges import unreadable_judges
 from service.read.telemetry import UnusedSpans, read_unused_spans, sum_up_expected
 from service.setup.access import AccessStore, access_file
@@ -109,6 +111,7 @@ def _check_database(settings: Settings) -> Iterator[Finding]:
         # Opening it as a store also migrates it, and detects whether another process has it.
         with open_store(path) as (store, server):
             findings = list(_check_store(store, path, has_server=server is not None))
+            findings += _report_reached_caps(store, settings)
     except DriftlineError as error:
         yield _report_unopened(settings, error)
     else:
@@ -134,6 +137,12 @@ def _check_store(store: Store, path: Path, *, has_server: bool) -> Iterator[Find
         total = sum(row["records"] for row in dead_letters)
         detail = f"{total} records were rejected, e.g. {dead_letters[0]['source']}: {dead_letters[0]['example']}"
         yield Finding("dead letters", "note", detail, for_database("driftline dead-letters list", path))
+
+
+def _report_reached_caps(store: Store, settings: Settings) -> Iterator[Finding]:
+    with contextlib.suppress(PolicyError):  # `_check_policy` reports it
+        for cap in reached_caps(store.cursor(), policy_of(settings), None, utc_now()):
+            yield Finding("cost cap", "note", cap.summary, cap.consequence)
 
 
 def _report_unused_spans(unused: Sequence[UnusedSpans]) -> Iterator[Finding]:

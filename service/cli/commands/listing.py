@@ -27,8 +27,9 @@ from service.cli.commands.options import (
     since_of,
     until_of,
 )
-from service.cli.terminal import err
-from service.cli.views import costs_table, runs_table, scores_table
+from service.cli.terminal import err, out
+from service.cli.views import caps_table, costs_table, runs_table, scores_table
+from service.read.caps import shared_caps
 from service.read.known_projects import require_known
 from service.read.runs import Run, runs_of
 from service.read.scores import ScoreFilter, judge_costs, project_scores
@@ -120,7 +121,8 @@ def costs(
 ) -> None:
     """Show the cost of judging: calls, tokens and money by session, project, day or model.
 
-    Days are listed newest first, other groups by cost, highest first. --since and --until apply to the time of the judge's answer.
+    Days are listed newest first, other groups by cost, highest first. --since and --until apply to the time of the judge's answer. The
+    caps of the current day and month (costCaps in the policy) follow, with the spending that counts toward them.
     """
     start = since_of(since)
     end = until_of(until)
@@ -129,8 +131,11 @@ def costs(
         if start is not None and end is None and not rows:
             older = judge_costs(workspace.store.cursor(), By.DAY.value, project, end=start)
             offer_older(start, older[-1].day if older else None)
+        caps = [] if as_json else shared_caps(workspace.store.cursor(), workspace.policy, project, workspace.now())
     if by is By.DAY:
         rows.reverse()
     period = " in this period" if since or until else ""
     none = f"no judge calls{of_project(project)}{period}: no cost"
     show_rows(rows, partial(costs_table, GROUPS[by]), as_json=as_json, none=none, limit=limit, document=document)
+    if caps:
+        out.print(caps_table(caps))

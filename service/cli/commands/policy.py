@@ -17,7 +17,7 @@ from analytics.queries import query_rows
 from audit.cost import ModelPrice
 from audit.detectors.thresholds import Thresholds
 from audit.detectors.tuning import MIN_RUNS, proposed_policy
-from audit.policy import ProjectPolicy, is_methodology, load_methodology, load_policy
+from audit.policy import ProjectPolicy, ProjectSettings, is_methodology, load_methodology, load_policy
 from schemas.errors import InputError
 from service.cli.commands.options import (
     AsJson,
@@ -205,13 +205,17 @@ def _in_force(project_policy: ProjectPolicy) -> dict[str, Any]:
         "methodology": f"{project_policy.methodology.name} {project_policy.methodology.version}",
         "sampling": f"1 routine turn in {sampling.routine_interval}" if sampling.enabled else "everything",
         "judge": project_policy.settings.judge_model,
-        "cap": "none"
-        if project_policy.settings.cost_cap_per_session is None
-        else f"{project_policy.settings.cost_cap_per_session:g} USD",
+        "cap": _caps(project_policy.settings),
         "price": _price(project_policy.price),
         "digest": project_policy.digest,
         "settings": project_policy.settings.model_dump(by_alias=True),
     }
+
+
+def _caps(settings: ProjectSettings) -> str:
+    """Return the caps of a project in USD: per session, day and month."""
+    caps = {"": settings.cost_cap_per_session, " a day": settings.cost_caps.day, " a month": settings.cost_caps.month}
+    return ", ".join(f"{cap:g} USD{period}" for period, cap in caps.items() if cap is not None) or "none"
 
 
 def _price(price: ModelPrice | None) -> str:

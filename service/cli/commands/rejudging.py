@@ -13,6 +13,7 @@ import typer
 
 from analytics.store.store import Store
 from audit.policy import Policy
+from audit.spending import SHARED_CAPS
 from schemas.errors import SettingsError
 from service.cli.commands.options import (
     AsJson,
@@ -28,6 +29,7 @@ from service.cli.commands.options import (
 from service.cli.exit_codes import agree, fails_when
 from service.cli.progress import working
 from service.cli.terminal import err, out
+from service.read.caps import reached_caps
 from service.read.known_projects import require_known
 from service.setup.judge_setup import (
     JUDGE_HINT,
@@ -67,7 +69,7 @@ def rejudge(
         str | None,
         typer.Option(
             metavar="REASON",
-            help="Only exchanges unscored for this reason, for example no_judge, timeout or cost_cap.",
+            help="Only exchanges unscored for this reason, for example no_judge, timeout, cost_cap or project_day_cap.",
         ),
     ] = None,
     limit: Limit = 10_000,
@@ -140,6 +142,9 @@ def _judge_rows(
         with working("waiting for the server's judge"):
             result = workspace.server.call("rejudge", RejudgeResult, project, reason, len(rows))
     requested_ids = {(row["connection"], row["exchange_id"]) for row in rows}
+    if any(name in SHARED_CAPS for name in result.calls):
+        for cap in reached_caps(workspace.store.cursor(), workspace.policy, project, workspace.now()):
+            err.say(f"note: {cap.summary}. {cap.consequence}", style="yellow")
     remaining = list_unscored(workspace.store, project, None, MAX_UNSCORED)
     still_unscored = [row for row in remaining if (row["connection"], row["exchange_id"]) in requested_ids]
     return {

@@ -22,6 +22,7 @@ from audit.exchanges.context import OK, UNANSWERED
 from audit.exchanges.labels import labels_json, read_labels
 from audit.fingerprints import canonical_json, digest
 from audit.redaction import Redactor
+from audit.spending import SHARED_CAPS
 from schemas.bounds import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES, MAX_DEPTH, is_too_deep
 from schemas.errors import BoundsError, RecordError
 from schemas.records import Exchange, Label
@@ -251,7 +252,7 @@ def answer_of(exchange_id: str, result: IngestResult, note: Mapping[str, str]) -
         return ScoredExchange(scored=True, score_id=result.score_id, reason=result.reason, anomaly=result.anomaly, **common)
     if kind == "queued":
         return QueuedExchange(scored=None, score_id=result.score_id, reason="queued", anomaly=result.anomaly, **common)
-    if kind == "sampled_out":
+    if kind == "sampled_out" or result.reason in SHARED_CAPS:
         return LeftOutExchange(scored=False, reason=result.reason, **common)
     cap = CostCap(current_cost=result.spent_usd, cap=result.cap_usd)
     return LeftOutExchange(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **common)

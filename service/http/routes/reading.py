@@ -12,6 +12,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BeforeValidator
 
 from schemas.bounds import EARLIEST, LATEST
+from service.read.caps import shared_caps
 from service.read.project import Health, Projects, describe_check, format_banner, read_project, with_blind_spots
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
 from service.read.runs import Runs, run_page
@@ -96,7 +97,9 @@ async def _sum_costs(services: ApiContext, grouping: Mapping[str, Any], limit: i
     skip = 0 if cursor is None else max(cursor.number, 0)
     groups = await services.ask(lambda connection: judge_costs(connection, **grouping, skip=skip, limit=limit + 1))
     page, next_cursor = page_of(groups, limit, lambda _: Place(EARLIEST, "", skip + limit))
-    return CostList(costs=page, count=len(page), next_cursor=next_cursor)
+    policy, project = services.engine.policy, grouping["project"]
+    caps = await services.ask(lambda connection: shared_caps(connection, policy, project, services.engine.now()))
+    return CostList(costs=page, count=len(page), next_cursor=next_cursor, caps=caps)
 
 
 ExchangeId = Annotated[Id, Path(description="Id from its sender; slashes need no escaping.", examples=["deploy-0114:7"])]

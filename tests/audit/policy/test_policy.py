@@ -11,7 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from audit.anchors import anchor_project
+from audit.cost import NANO
 from audit.policy import Anchors, Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
+from audit.spending import has_shared_caps, limits_of
 from schemas.bounds import NAME
 from schemas.errors import PolicyError
 
@@ -59,6 +61,7 @@ DEFAULTS = {
     "bidirectionalScoring": False,
     "wrapQualityScoring": True,
     "costCapPerSession": 1.0,
+    "costCaps": {"day": None, "month": None},
     "heartbeatInterval": 300000,
     "baselineWindowDays": 14,
     "alertOnSuspected": False,
@@ -407,3 +410,16 @@ def test_a_project_with_a_name_of_anchors_is_refused(tmp_path: Path, name: str) 
     """Its exchanges would be taken for anchors and left out of every sum."""
     (problem,) = refusal(tmp_path, f"version: 1\nprojects:\n  {name}: {{enabled: true}}\n")
     assert problem.startswith(f"p.yaml:3: projects.{name}: is reserved for anchors")
+
+
+def test_caps_of_a_day_and_a_month_change_no_digest(tmp_path: Path) -> None:
+    """They limit how much is judged, not how: scores before and after a change stay comparable."""
+    text = "version: 1\ncostCaps: {month: 100}\ndefaults: {costCaps: {day: 5}}\nprojects: {a: {costCaps: {month: 20}}}\n"
+    capped = load_policy(write(tmp_path, text))
+    assert capped.digest == load_policy(write(tmp_path, "version: 1\nprojects: {a: {}}\n")).digest
+    assert limits_of(capped, "a") == (5 * NANO, 20 * NANO, None, 100 * NANO)
+    assert limits_of(capped, "b") == (5 * NANO, None, None, 100 * NANO)
+    assert has_shared_caps(capped)
+    assert not has_shared_caps(Policy())
+    with pytest.raises(PolicyError, match=r"defaults\.costCaps\.week: unknown field"):
+        load_policy(write(tmp_path, "version: 1\ndefaults: {costCaps: {week: 5}}\n"))

@@ -12,7 +12,7 @@ from support.alerting import Desk, slack, webhook
 from support.builders import judgement
 from support.receivers import Answer, Receiver
 
-from audit.policy import Policy
+from audit.policy import CostCaps, Policy, ProjectSettings
 from schemas.codec.single_object import encode
 from schemas.records import Incident
 from service.alerts import delivery as posting
@@ -381,5 +381,22 @@ def test_an_unreadable_judge_alerts_once_until_it_answers(desk: Desk, receiver: 
     assert post.document["project"] is None
     assert post.document["details"]["questions"] == MAX_UNREADABLE
     judge_calls(desk, "answered", *["invalid"] * MAX_UNREADABLE)
+    desk.deliver()
+    assert len(receiver.posts) == 2
+
+
+def test_a_reached_cap_alerts_once_a_day(desk: Desk, receiver: Receiver) -> None:
+    """Somebody has to know that exchanges are left out, but not for each of them."""
+    desk.channels = (webhook(receiver),)
+    desk.policy = Policy(projects={"ops": ProjectSettings(cost_caps=CostCaps(day=1.0))})
+    for _ in range(3):
+        judge_calls(desk, "project_day_cap")
+        desk.deliver()
+    (post,) = receiver.posts
+    assert post.document["kind"] == "cost_cap"
+    assert post.document["project"] == "ops"
+    assert post.document["details"]["period"] == f"{desk.now:%Y-%m-%d}"
+    desk.wait(days=1)
+    judge_calls(desk, "project_day_cap")
     desk.deliver()
     assert len(receiver.posts) == 2
