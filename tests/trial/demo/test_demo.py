@@ -203,9 +203,9 @@ def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     *lines, rest = shown.part("In short")
     project, other = PROJECTS[WORSE_AGENT], judge_change.PROJECT
     fell, roll_back, anomalies, judge, check = (line for line in lines if not line.startswith("demo: "))
-    assert fell.startswith(f"{project}: Tier 2 fell to 0.45 from 0.90 on {SINCE}; Tier 2.5 and 7 others ")
+    assert fell.startswith(f"{project}: Tier 2 fell to 0.47 from 0.90 on {SINCE}; Tier 2.5 and 7 others ")
     assert roll_back == "    → Roll back agent_version from 7 to 6"
-    assert anomalies.startswith(f"{project}: 47% of the exchanges since {SINCE} ")
+    assert anomalies.startswith(f"{project}: 49% of the exchanges since {SINCE} ")
     assert judge.startswith(f"{other}: Tier 2 fell to 0.83 from 0.91 on {SCHEDULE.since}; Tier 2.5 and Tier 3 ")
     assert check == "    → Check the judge before the agent"
     assert rest == f"{len(PROJECTS) - 2} of {len(PROJECTS) + 1} projects: checked, nothing found"
