@@ -17,6 +17,7 @@ from support.servers import Child, Home, Nursery, nursery
 from support.servers import until as wait_until
 
 from analytics.store.store import Store
+from audit.cost import nano_of
 from driftline_trial.simulator import RunningJudge, running
 
 ROUNDS = times(10, soak=50)
@@ -25,6 +26,11 @@ CAPS = {"poor": 0.06, "rich": 0.6}
 """USD a session may cost, by project: some sessions come to their cap, and some do not."""
 PROJECTS = {"north": "poor", "south": "rich"}
 POLICY = "version: 1\nprojects:\n" + "".join(f"  {name}:\n    costCapPerSession: {cap}\n" for name, cap in CAPS.items())
+SHARED_CAPS = {"poor": 0.25, "rich": 4.0}
+"""USD that all sessions of a project may cost in the month of the test: only one of the caps is reached."""
+SHARED_POLICY = "version: 1\nprojects:\n" + "".join(
+    f"  {name}: {{costCapPerSession: null, costCaps: {{month: {cap}}}}}\n" for name, cap in SHARED_CAPS.items()
+)
 MOODS = (
     *["answer"] * 12,
     *["slow:0.15"] * 4,
@@ -73,14 +79,17 @@ class Killer:
 
 
 @pytest.mark.slow
-def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
-    """After a power failure, every record with a 201 is there once, with one score and its cost.
+@pytest.mark.parametrize("shares", [False, True], ids=["session caps", "shared caps"])
+def test_kills_lose_and_duplicate_nothing(tmp_path: Path, *, shares: bool) -> None:
+    """After a power failure, every record with a 201 is there once, with one score and its cost, and no cap is exceeded.
 
     Ten kills; fifty in a soak run.
     """
     chance = random.Random(20261101)
     with running(",".join(chance.choices(MOODS, k=6000))) as judge, nursery() as children:
-        home = Home(tmp_path, POLICY, ANTHROPIC_BASE_URL=judge.base_url, DRIFTLINE_JUDGE_DEADLINE="10")
+        home = Home(
+            tmp_path, SHARED_POLICY if shares else POLICY, ANTHROPIC_BASE_URL=judge.base_url, DRIFTLINE_JUDGE_DEADLINE="10"
+        )
         load = Load(home, PROJECTS, chance)
         killer = Killer(children, judge, load)
 
@@ -95,11 +104,23 @@ def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
             assert server.wait() == 0
 
         asyncio.run(kill_and_finish())
-        check(home.database, load.accepted, CAPS, judge.requests)
+        check(home.database, load.accepted, SHARED_CAPS if shares else CAPS, judge.requests)
+        if shares:
+            check_shared_caps(home.database)
         before = scores_of(home.database)
         assert children.run(home, "rebuild")[0] == 0
         assert scores_of(home.database) == before
     check_that_it_was_hard(home.database, killer.landed, load.seen)
+
+
+def check_shared_caps(database: Path) -> None:
+    """Check that no project exceeds its cap, and that one of them reached it."""
+    with Store(database) as store:
+        spent: Counter[str] = Counter()
+        for project, cost in rows(store, "SELECT project, cost_usd FROM judgements"):
+            spent[project] += nano_of(cost)
+        assert all(cost <= nano_of(SHARED_CAPS[project]) for project, cost in spent.items())
+        assert rows(store, "SELECT DISTINCT project FROM judgements WHERE outcome = 'project_month_cap'") == [("poor",)]
 
 
 def check_that_it_was_hard(database: Path, landed: Counter[str], seen: Counter[str]) -> None:

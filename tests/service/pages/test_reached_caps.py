@@ -12,7 +12,9 @@ from support.watch_histories import put
 from analytics.store.store import Store
 from audit.anchors import anchor_project
 from audit.policy import CostCaps, Policy, ProjectSettings
+from schemas.contract import JUDGEMENT_OUTCOMES
 from service.read.caps import reached_caps, shared_caps
+from service.text.words import WORDS
 from streams.engine.engine import Engine
 
 POLICY = Policy(projects={"ops": ProjectSettings(cost_caps=CostCaps(day=0.5, month=2))}, cost_caps=CostCaps(month=3))
@@ -58,3 +60,8 @@ def test_every_page_reports_a_reached_cap(look: Callable[..., str], store: Store
         page = look(path)
         assert "The cap of 0.5 USD" in page
         assert "driftline rejudge --reason project_day_cap" in page
+
+
+def test_every_outcome_of_a_judgement_is_allowed_and_has_words() -> None:
+    """An outcome that the contract lacks makes a dead letter of each judgement that has it, on Kafka."""
+    assert set(WORDS["outcomes"]) == set(JUDGEMENT_OUTCOMES)
