@@ -54,6 +54,16 @@ def test_the_next_exchange_is_shown_scored_and_not_shown_again(driftline: Comman
 
 
 @pytest.mark.usefixtures("database")
+def test_the_order_of_the_interval_says_why_an_exchange_is_next(driftline: Command) -> None:
+    """A pick that nobody understands is not followed. A verdict that is hidden stays hidden in the reason."""
+    code, shown, _ = driftline("review", "next", *PEOPLE, "--order", "interval")
+    assert code == 0
+    assert "Ordinary exchanges of which all are judged stand for 67% of the project and have no label" in shown
+    blind = json.loads(driftline("review", "next", *PEOPLE, "--order", "interval", "--blind", "--json")[1])
+    assert (blind["pick"], blind["gain"]) == ("interval", None)
+
+
+@pytest.mark.usefixtures("database")
 def test_a_human_score_leaves_pending_tasks_alone(driftline: Command, tmp_path: Path) -> None:
     """Tasks of a stopped server are judged when it starts again."""
     driftline("review", "score", "score s:1", "4", *PEOPLE)

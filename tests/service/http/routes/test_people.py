@@ -259,3 +259,12 @@ def test_human_scores_stay_with_an_exchange_that_is_judged_again(call: Call, tok
     assert [(one["revision"], one["humanScore"]) for one in listed if one["id"] == "score s:1"] == [(1, 2)]
     with contextlib.closing(store.cursor()) as cursor:
         assert len(human_scores(cursor, "ops", "score s:1")) == 1
+
+
+@pytest.mark.usefixtures("judged")
+def test_the_queue_can_go_by_what_narrows_the_interval(call: Call, tokens: Tokens) -> None:
+    """Two thirds of the project are ordinary exchanges, so the first label belongs there and not to the anomaly."""
+    review = call("GET", f"{NEXT}?order=interval", tokens.root).json()["review"]
+    assert (review["pick"], review["stratum"]) == ("interval", "routine")
+    assert review["gain"]["share"] == pytest.approx(2 / 3, abs=0.001)
+    assert call("GET", f"{NEXT}?order=best", tokens.root).status_code == 400
