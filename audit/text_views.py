@@ -11,16 +11,21 @@ import binascii
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, chain, pairwise, repeat
 
-from audit.patterns import compile_pattern, decode, encode, straighten
+from audit.patterns import Pattern, compile_pattern, decode, encode, straighten
 
 _MIN_SUSPICIOUS_RUN = 256
 """Shortest run of Base64, in characters, that is suspicious for containing language at all."""
 _MIN_BASE64_LENGTH = 24
+_MIN_TEXT_BYTES = 12
+_BINARY = re.compile(rb"(?:[01]{8})+")
+_HEXADECIMAL = re.compile(rb"(?:[0-9A-Fa-f]{2})+")
+_BASE32 = re.compile(rb"[A-Z2-7]+")
 _MIN_ZERO_WIDTH_RUN = 8
 """Shortest suspicious run of zero-width characters. No script and no emoji has as many."""
 _MIN_SPLIT_WORDS = 8
@@ -32,14 +37,17 @@ _SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{4}")
 _ZERO_WIDTH_RUN = re.compile(f"[{_ZERO_WIDTH}\u00ad\u115f\u1160\u3164\uffa0]{{{_MIN_ZERO_WIDTH_RUN}}}")
 _SPLIT_WORD = re.compile(f"[a-zA-Z][{_ZERO_WIDTH}](?=[a-zA-Z])")
 _REVERSED_TEXT = re.compile("[\u202d\u202e][^a-zA-Z\u202c]{0,16}[a-zA-Z]{4}")
+_INVISIBLE = re.compile(f"[{_ZERO_WIDTH}\u00ad\u115f\u1160\u202d\u202e\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e01ef]")
+"""A character of those in which `hides_text` finds text."""
 _FLAG_EMOJI = "\U0001f3f4"
 _CANCEL_TAG = "\U000e007f"
-BASE64 = compile_pattern(
-    rf"[A-Za-z0-9+/_-]{{40,}}(?:\r?\n[A-Za-z0-9+/_-]{{4,}})*={{0,2}}|[A-Za-z0-9+/_-]{{{_MIN_BASE64_LENGTH},}}={{0,2}}",
-    where="base64",
+ENCODED = compile_pattern(
+    r"(?:[0-9A-Fa-f]{2}[ :]){11,}[0-9A-Fa-f]{2}|(?:[01]{8}[ ,]){5,}[01]{8}"
+    rf"|[A-Za-z0-9+/_-]{{40,}}(?:\r?\n[A-Za-z0-9+/_-]{{4,}})*={{0,6}}|[A-Za-z0-9+/_-]{{{_MIN_BASE64_LENGTH},}}={{0,6}}",
+    where="encoded",
     ignore_case=False,
 )
-"""A run of Base64 that is long enough to be decoded."""
+"""A run of Base64, Base32, hexadecimal or binary digits that is long enough to be decoded."""
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _PRINTABLE_BYTES = bytes(range(0x20, 0x7F)) + b"\t\r\n" + bytes(range(0x80, 0x100))
 _PRINTABLE_RATIO = 20
@@ -50,8 +58,9 @@ _MAX_WORD_BYTES = 12
 _MAX_LEVELS = 3
 """Levels of nested encodings that are undone, such as JSON in JSON in JSON."""
 _ESCAPE = re.compile(
-    r"""\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(["'\\/bfnrt]))|&(?:#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6})|(lt|gt|amp|quot|apos|nbsp));"""
+    r"""\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(["'\\/bfnrt]))|&(?:#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6})|(lt|gt|amp|quot|apos|nbsp));|((?:%[0-9A-Fa-f]{2})+)"""
 )
+_PERCENT = re.compile("%[0-9A-Fa-f]{2}")
 _ESCAPED_CHARACTERS = {"b": " ", "f": "\n", "n": "\n", "r": "\n", "t": "\t"}
 _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "nbsp": " "}
 _STYLED_CHARACTERS = (
@@ -82,6 +91,7 @@ _LOOKALIKES = str.maketrans(
     "abeijkmhopctyxsdqwhgiabenikvoptuxc",
 )
 """Cyrillic, Greek and other small letters that look like Latin ones."""
+_LOOKALIKE = re.compile(f"[{''.join(map(chr, _LOOKALIKES))}]")
 
 
 def _map_styled_characters() -> dict[int, str]:
@@ -104,6 +114,10 @@ _PLAIN_CHARACTERS = (
     | {0xE0000 + code: chr(code) for code in range(0x20, 0x7F)}  # tags: invisible ASCII
 )
 """Maps characters to their plain form; invisible ones to nothing."""
+_UNPLAIN = re.compile(
+    f"[{''.join(chr(code) for code in _PLAIN_CHARACTERS if 0x80 <= code <= 0xFFFF)}\U0001d400-\U0001f14a\U000e0000-\U000e01ef]+"
+)
+"""Runs that contain all of these characters. Most texts have few of them, and `translate` is slow."""
 
 
 def _trace_each(text: str) -> Iterator[tuple[int, int]]:
@@ -168,8 +182,8 @@ def _trace_escapes(text: str) -> Iterator[tuple[int, int]]:
     for match in chain(_ESCAPE.finditer(text), [None]):
         start, end = match.span() if match else (len(text), len(text))
         pieces = [(text[index], index, index + 1) for index in range(offset, start)]
-        if match and (character := _unescape(match)):
-            pieces.append((character, start, end))
+        if match:
+            pieces += [(character, start, end) for character in _unescape(match)]
         offset = end
         for character, first, last in pieces:
             if pending and "\udc00" <= character <= "\udfff":
@@ -186,8 +200,10 @@ def _trace_escapes(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _unescape(match: re.Match[str]) -> str:
-    """Return the character of an escape; nothing for a number that is no character."""
-    unicode_digits, byte_digits, letter, decimal, hexadecimal, entity = match.groups()
+    """Return the characters of an escape; nothing for a number that is no character."""
+    unicode_digits, byte_digits, letter, decimal, hexadecimal, entity, percent = match.groups()
+    if percent:
+        return bytes.fromhex(percent.replace("%", "")).decode("utf-8", "replace")
     if letter:
         return _ESCAPED_CHARACTERS.get(letter, letter)
     if entity:
@@ -197,8 +213,8 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def has_escapes(text: str) -> bool:
-    """Return whether a text may contain escapes of JSON or HTML."""
-    return "\\" in text or "&" in text
+    """Return whether a text may contain escapes of JSON, HTML or URLs."""
+    return "\\" in text or "&" in text or ("%" in text and _PERCENT.search(text) is not None)
 
 
 def _join_surrogates(text: str) -> str:
@@ -212,13 +228,22 @@ def fold_views(view: View) -> Iterator[View]:
     yield plain
     if plain.text.isascii():
         return
-    latin = plain.text.translate(_LOOKALIKES)
-    if latin != plain.text:
-        yield View(latin, plain)
+    if _LOOKALIKE.search(plain.text):
+        yield View(plain.text.translate(_LOOKALIKES), plain)
+
+
+def undisguised_views(view: View) -> Iterator[View]:
+    """Yield a folded view with disguises of its words undone, for each disguise that one of the key words wears.
+
+    Undone are digits for letters, rot13, words written backwards, letters set apart, and misspelled key words.
+    """
+    for pattern, undo in _DISGUISES:
+        if pattern.found_in(view.data):
+            yield from undo(view)
 
 
 def _fold(text: str) -> str:
-    visible = text if text.isascii() else text.translate(_PLAIN_CHARACTERS)
+    visible = text if text.isascii() else _UNPLAIN.sub(lambda match: match[0].translate(_PLAIN_CHARACTERS), text)
     return straighten(visible).lower()
 
 
@@ -249,6 +274,8 @@ def hidden_spans(view: View) -> list[tuple[int, int]]:
 
 
 def _match_hidden(text: str) -> Iterator[re.Match[str]]:
+    if not _INVISIBLE.search(text):
+        return
     for pattern in (_SELECTORS, _ZERO_WIDTH_RUN, _REVERSED_TEXT):
         yield from pattern.finditer(text)
     yield from (tags for tags in _TAGS.finditer(text) if not _is_flag(text, tags))
@@ -264,23 +291,23 @@ def _is_flag(text: str, tags: re.Match[str]) -> bool:
 
 
 def decoded_runs(view: View) -> Iterator[tuple[View, bool]]:
-    """Yield the decoded text of each run of Base64, and whether the run alone is suspicious: it is long and contains language.
+    """Yield the decoded text of each run of Base64, Base32, hexadecimal or binary digits, and whether the run alone is suspicious: it is long and contains language.
 
     Digests, keys, certificates, images, tokens and source maps decode to bytes, or to text without spaces between words.
     """
     data = view.data
     characters = offset = 0
-    for start, end in BASE64.groups(data):
+    for start, end in ENCODED.groups(data):
         characters += len(decode(data[offset:start]))
         offset = start
-        run = b"".join(data[start:end].rstrip(b"=").split()).translate(_URL_SAFE)
-        content = _decode_run(run)
-        if len(content) >= _MIN_BASE64_LENGTH // 2 and _is_text(content):
-            decoded = _decode_leniently(content)
-            yield (
-                View(decoded, view, partial(_trace_run, (characters, characters + end - start), len(decoded))),
-                len(run) >= _MIN_SUSPICIOUS_RUN and _is_language(content),
-            )
+        run = b"".join(data[start:end].translate(None, b" :,").rstrip(b"=").split())
+        for content, is_base64 in _decode_run(run):
+            if len(content) >= _MIN_TEXT_BYTES and _is_text(content):
+                decoded = _decode_leniently(content)
+                yield (
+                    View(decoded, view, partial(_trace_run, (characters, characters + end - start), len(decoded))),
+                    is_base64 and len(run) >= _MIN_SUSPICIOUS_RUN and _is_language(content),
+                )
 
 
 def _trace_run(span: tuple[int, int], length: int, _text: str) -> Iterator[tuple[int, int]]:
@@ -288,13 +315,18 @@ def _trace_run(span: tuple[int, int], length: int, _text: str) -> Iterator[tuple
     return repeat(span, length)
 
 
-def _decode_run(run: bytes) -> bytes:
-    """Return the decoded bytes; nothing if the run is invalid. A last character without a partner is dropped."""
-    complete = run[:-1] if len(run) % 4 == 1 else run
-    try:
-        return base64.b64decode(complete + b"=" * (-len(complete) % 4))
-    except binascii.Error:
-        return b""
+def _decode_run(run: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield the bytes that a run of characters stands for in each encoding that it is valid in, and whether that is Base64."""
+    if _BINARY.fullmatch(run):
+        yield int(run, 2).to_bytes(len(run) // 8), False
+    if _HEXADECIMAL.fullmatch(run):
+        yield bytes.fromhex(run.decode()), False
+    with suppress(binascii.Error):
+        if _BASE32.fullmatch(run):
+            yield base64.b32decode(run + b"=" * (-len(run) % 8)), False
+    with suppress(binascii.Error):
+        complete = run[:-1] if len(run) % 4 == 1 else run  # a last character without a partner
+        yield base64.b64decode(complete.translate(_URL_SAFE) + b"=" * (-len(complete) % 4)), True
 
 
 def _is_text(data: bytes) -> bool:
@@ -317,3 +349,208 @@ def _is_language(data: bytes) -> bool:
     spaces = sum(data.count(space) for space in (b" ", b"\n", b"\t"))
     non_ascii = len(data) - len(data.translate(None, bytes(range(0x80, 0x100))))
     return spaces * _MAX_WORD_BYTES >= len(data) or non_ascii * 2 >= len(data)
+
+
+def _undo_digits(view: View) -> Iterator[View]:
+    """Yield the view with letters for digits: a 1 is an i in the first view and an l in the second."""
+    for letters in (_LETTERS_OF_DIGITS, _LETTERS_OF_DIGITS | {ord("1"): ord("l")}):
+        yield View(_WORD_WITH_DIGITS.sub(partial(_translate_match, letters), view.text), view)
+
+
+def _translate_match(letters: Mapping[int, int], match: re.Match[str]) -> str:
+    return match[0].translate(letters)
+
+
+def _undo_rot13(view: View) -> Iterator[View]:
+    yield View(view.text.translate(_ROT13), view)
+
+
+def _undo_reversal(view: View) -> Iterator[View]:
+    yield View(view.text[::-1], view, lambda text: ((index, index + 1) for index in range(len(text) - 1, -1, -1)))
+
+
+def _join_letters(view: View) -> Iterator[View]:
+    """Yield the view with letters that are set apart joined; two separators or more are the space between words.
+
+    If all letters are equally far apart, the words are found in a list of those that attempts use.
+    """
+    kept: list[tuple[str, int, int]] = []
+    offset = 0
+    for match in _SPACED_RUN.finditer(view.text):
+        kept += [(view.text[index], index, index + 1) for index in range(offset, match.start())]
+        offset = match.end()
+        run = match.group()
+        letters = [(run[index], match.start() + index) for index in range(len(run)) if run[index] not in _SEPARATORS]
+        has_gaps = _GAP.search(run) is not None
+        word_starts = set() if has_gaps else _find_word_starts("".join(letter for letter, _ in letters))
+        previous = match.start()
+        for number, (letter, index) in enumerate(letters):
+            if number and (index - previous > _MAX_LETTER_DISTANCE if has_gaps else number in word_starts):
+                kept.append((" ", index, index + 1))
+            kept.append((letter, index, index + 1))
+            previous = index
+    kept += [(view.text[index], index, index + 1) for index in range(offset, len(view.text))]
+    yield View("".join(piece for piece, _, _ in kept), view, lambda _text: ((start, end) for _, start, end in kept))
+
+
+def _find_word_starts(letters: str) -> set[int]:
+    """Return the offsets at which words begin and end in letters without spaces."""
+    return {offset for match in _JOINED_WORD.finditer(letters) for offset in match.span()}
+
+
+def _correct_spelling(view: View) -> Iterator[View]:
+    """Yield the view with misspelled key words corrected."""
+    kept: list[tuple[str, int, int]] = []
+    offset = 0
+    for match in _MISSPELLED_WORD.finditer(view.text):
+        kept += [(view.text[index], index, index + 1) for index in range(offset, match.start())]
+        kept += [(letter, match.start(), match.end()) for letter in _SPELLINGS[match.group()]]
+        offset = match.end()
+    kept += [(view.text[index], index, index + 1) for index in range(offset, len(view.text))]
+    yield View("".join(piece for piece, _, _ in kept), view, lambda _text: ((start, end) for _, start, end in kept))
+
+
+def _misspell(word: str) -> Iterator[str]:
+    """Yield the word with one letter missing, doubled or swapped with the next, its first letter excepted."""
+    for index in range(1, len(word)):
+        yield word[:index] + word[index + 1 :]
+        yield word[:index] + word[index] + word[index:]
+        yield word[:index] + word[index + 1 : index + 2] + word[index] + word[index + 2 :]
+
+
+def _write_in_digits(word: str) -> Iterator[str]:
+    """Yield patterns for the word with one of its letters, and perhaps more, written as digits."""
+    classes = [_DIGITS_OF_LETTERS.get(letter, "") for letter in word]
+    for position, digits in enumerate(classes):
+        if digits:
+            yield "".join(
+                f"[{class_}]" if index == position else f"[{letter}{class_}]" if class_ else letter
+                for index, (letter, class_) in enumerate(zip(word, classes, strict=True))
+            )
+
+
+_DIGITS_OF_LETTERS = {"a": "4@", "e": "3", "i": "1!", "l": "1|", "o": "0", "s": "5$", "t": "7+"}
+_LETTERS_OF_DIGITS = str.maketrans("4@31!05$7+|", "aaeiiossttl")
+_WORD_WITH_DIGITS = re.compile(r"[0-9@$!|+]*[a-z][a-z0-9@$!|+]*")
+_ROT13 = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")
+_SEPARATORS = " \t._*/|-"
+_MAX_LETTER_DISTANCE = 2
+_SPACED_RUN = re.compile(r"(?<![a-z0-9])(?:[a-z0-9'][ \t._*/|:,-]{1,4}){9,}[a-z0-9]\b")
+_GAP = re.compile(r"[ \t._*/|-]{2}")
+_KEY_WORDS = (
+    "judge", "grader", "evaluator", "auditor", "reviewer", "scorer", "evaluation", "response", "instructions", "instruction",
+    "previous", "ignore", "disregard", "prompt", "score", "marks", "rating", "verdict", "system",
+)  # fmt: skip
+"""Words of which an attempt in disguise has at least one."""
+_JOINED_WORD = re.compile(
+    "|".join(
+        sorted(
+            {
+                *_KEY_WORDS,
+                *[
+                    "please",
+                    "give",
+                    "this",
+                    "that",
+                    "the",
+                    "to",
+                    "for",
+                    "dear",
+                    "note",
+                    "full",
+                    "top",
+                    "best",
+                    "highest",
+                    "perfect",
+                    "award",
+                    "assign",
+                    "mark",
+                    "rate",
+                    "flag",
+                    "do",
+                    "not",
+                    "my",
+                    "all",
+                    "any",
+                    "your",
+                    "and",
+                    "with",
+                    "as",
+                    "is",
+                    "it",
+                    "pass",
+                    "of",
+                    "from",
+                    "model",
+                    "grading",
+                    "scoring",
+                    "output",
+                    "return",
+                    "system",
+                    "reveal",
+                    "show",
+                    "forget",
+                    "rules",
+                    "five",
+                    "ten",
+                    "out",
+                    "above",
+                    "answer",
+                    "exchange",
+                    "be",
+                    "should",
+                    "must",
+                ],
+            },
+            key=len,
+            reverse=True,
+        )
+    )
+)
+_MISSPELLABLE = (
+    "evaluator", "evaluators", "evaluation", "instructions", "instruction", "previous", "disregard", "response", "auditor",
+    "reviewer", "grader", "highest", "maximum", "perfect", "ignore",
+)  # fmt: skip
+_REAL_WORDS = {"grade", "gader", "garder", "rade", "prefect", "reponse", "ignor", *_MISSPELLABLE}
+"""What a misspelling must not be; some are words of other languages."""
+_SPELLINGS = {spelling: word for word in _MISSPELLABLE for spelling in _misspell(word) if spelling not in _REAL_WORDS} | {
+    "jugde": "judge",
+    "jduge": "judge",
+    "judeg": "judge",
+    "scroe": "score",
+    "socre": "score",
+    "makrs": "marks",
+    "maximun": "maximum",
+    "respons": "response",
+    "evalution": "evaluation",
+    "respones": "response",
+}
+"""The key word of each misspelling."""
+_MISSPELLED_WORD = re.compile(rf"\b(?:{'|'.join(_SPELLINGS)})\b")
+_DISGUISES: tuple[tuple[Pattern, Callable[[View], Iterator[View]]], ...] = (
+    (
+        compile_pattern(
+            "|".join(rf"\b{spelling}" for word in _KEY_WORDS for spelling in _write_in_digits(word)),
+            where="digits",
+            ignore_case=False,
+        ),
+        _undo_digits,
+    ),
+    (
+        compile_pattern(
+            rf"\b(?:{'|'.join(word.translate(_ROT13) for word in _KEY_WORDS)})\b", where="rot13", ignore_case=False
+        ),
+        _undo_rot13,
+    ),
+    (
+        compile_pattern(rf"\b(?:{'|'.join(word[::-1] for word in _KEY_WORDS)})\b", where="reversed", ignore_case=False),
+        _undo_reversal,
+    ),
+    (
+        compile_pattern(r"\b(?:[a-z0-9'][ \t._*/|:,-]{1,4}){9,}[a-z0-9]\b", where="spaced", ignore_case=False),
+        _join_letters,
+    ),
+    (compile_pattern(rf"\b(?:{'|'.join(_SPELLINGS)})\b", where="misspelled", ignore_case=False), _correct_spelling),
+)
+DISGUISES = tuple(pattern for pattern, _ in _DISGUISES)
+"""Patterns of which one matches every folded view that `undisguised_views` has views for."""

@@ -29,7 +29,7 @@ from audit.evaluation.dimensions import MEANINGS
 from audit.evaluation.run import Artifact, Run, ToolCall, ToolResult, is_recorded_as
 from audit.evaluation.scrubbing import Scrubber, json_text
 from audit.fingerprints import digest
-from audit.injection import find_sway_attempts
+from audit.injection import find_injected_kinds, find_sway_attempts
 from audit.prompt_quoting import visible
 from schemas.records import CheckOutcome
 
@@ -96,7 +96,8 @@ class View:
     """The user message of the judge's prompt, exactly as it is sent."""
     warnings: tuple[str, ...]
     anomaly_reasons: tuple[str, ...]
-    """Attempts of the run to sway the judge, each beginning with `judge_tampering: `; they contain no text of the run."""
+    """Attempts of the run to sway the judge, each beginning with `judge_tampering: `, and instructions to the agent, each beginning
+    with `prompt_injection: `; they contain no text of the run."""
 
 
 def subject_view(case: Case, run: Run, checks: Sequence[CheckOutcome], max_characters: int) -> View:
@@ -109,14 +110,19 @@ def subject_view(case: Case, run: Run, checks: Sequence[CheckOutcome], max_chara
     sections = {**case_sections(case), **run_sections(case, run, checks)}
     frame = size(_build_document(case, run, checks, dict.fromkeys(sections, "")))
     rendered = _render_sections(sections, max_characters - frame)
-    attempts = find_sway_attempts(shown_texts(case, run, max_characters))
+    texts = list(shown_texts(case, run, max_characters))
+    attempts, injections = find_sway_attempts(texts), find_injected_kinds(texts)
     return View(
         text=fill_in_mark(_build_document(case, run, checks, rendered)),
         warnings=(
             *_warn_of_cuts(rendered, max_characters),
-            *(_warn_of_tampering(source, kinds) for source, kinds in attempts.items()),
+            *(_warn_of_attempt(source, "tries to sway the judge", kinds) for source, kinds in attempts.items()),
+            *(_warn_of_attempt(source, "gives the agent instructions", kinds) for source, kinds in injections.items()),
         ),
-        anomaly_reasons=tuple(f"judge_tampering: the {source} {kind}" for source, kinds in attempts.items() for kind in kinds),
+        anomaly_reasons=(
+            *(f"judge_tampering: the {source} {kind}" for source, kinds in attempts.items() for kind in kinds),
+            *(f"prompt_injection: the {source} {kind}" for source, kinds in injections.items() for kind in kinds),
+        ),
     )
 
 
@@ -379,9 +385,9 @@ def _warn_of_cuts(rendered: Mapping[str, str], max_characters: int) -> Iterator[
             yield f"The judge saw only part of the {title}: the view is limited to {max_characters} characters."
 
 
-def _warn_of_tampering(section: str, kinds: Sequence[str]) -> str:
+def _warn_of_attempt(section: str, deed: str, kinds: Sequence[str]) -> str:
     *first_kinds, last_kind = kinds
-    return f"The {section} tries to sway the judge: it {', '.join(first_kinds)}{' and ' if first_kinds else ''}{last_kind}."
+    return f"The {section} {deed}: it {', '.join(first_kinds)}{' and ' if first_kinds else ''}{last_kind}."
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,11 @@ def summary_markdown(row: EvaluationRow, number: int) -> str:
         ["## Answers of the judge", *_tabulate_answers(judge)],
         *([["## Evidence by dimension", *_list_evidence(final, judge)]] if final.judge_dimensions else []),
         ["## Warnings", *_bullet_list(row.warnings, "None.")],
-        *([["## Attempts to sway the judge", *_bullet_list(row.anomaly_reasons, "None.")]] if row.anomaly_reasons else []),
+        *(
+            [["## Attempts to sway the judge or the agent", *_bullet_list(row.anomaly_reasons, "None.")]]
+            if row.anomaly_reasons
+            else []
+        ),
         ["## Time and cost", *_tabulate_costs(row)],
         ["## How to read this", *_explain_scores(judge, number)],
     ]

@@ -212,9 +212,9 @@ def _count_invalid_answers(rows: Sequence[EvaluationRow]) -> Iterator[str]:
 
 
 def _list_attempts(rows: Sequence[EvaluationRow]) -> Iterator[str]:
-    """Name the runs that tried to sway the judge."""
+    """Name the runs with attempts to sway the judge or the agent."""
     attempts = [
-        f"Attempt to sway the judge in {plain(row.run, 64)}: {plain(reason, 160)}"
+        f"Attempt to sway the judge or the agent in {plain(row.run, 64)}: {plain(reason, 160)}"
         for row in rows
         for reason in row.anomaly_reasons
     ]

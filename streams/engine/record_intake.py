@@ -24,7 +24,7 @@ from audit.exchanges.outcomes import anomaly_reasons, score_id
 from audit.exchanges.prompts import tier2_bound, tier2_question
 from audit.exchanges.questions import COST_CAP
 from audit.exchanges.tier1 import check_structure
-from audit.injection import tamper_reasons
+from audit.injection import injection_reasons, tamper_reasons
 from audit.policy import Policy, ProjectPolicy
 from audit.redaction import Redactor
 from audit.spending import SHARED_CAPS
@@ -351,7 +351,7 @@ def _build_undecided_result(exchange: Exchange, outcome: str, project: ProjectPo
         reason=QUEUED,
         tier1_score=tier1.score,
         tier1_flags=tier1.flags,
-        anomaly=bool(anomaly_reasons(tier1.flags, {}, None, tamper_reasons(exchange))),
+        anomaly=bool(anomaly_reasons(tier1.flags, {}, None, (*tamper_reasons(exchange), *injection_reasons(exchange)))),
     )
 
 

@@ -28,7 +28,7 @@ KINDS = {
     "answer": "brings the judge's answer along",
     "marks": "imitates the marks of the prompt",
     "invisible": "hides text in invisible characters",
-    "base64": "hides text in Base64",
+    "base64": "hides text in an encoding",
 }
 
 
