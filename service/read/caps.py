@@ -33,7 +33,7 @@ class SharedCap(Answer, frozen=True):
     def summary(self) -> str:
         """Describe a cap that was reached, and when."""
         owner = "all projects together" if self.project is None else f"project {self.project}"
-        return f"The cap of {self.cap_usd:g} USD on judging {owner} in {self.period} was reached" + (
+        return f"The cap of {self.cap_usd:g} USD on judging {owner} for {self.period} was reached" + (
             f" at {self.reached_at:%Y-%m-%d %H:%M} UTC" if self.reached_at else ""
         )
 
