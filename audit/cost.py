@@ -304,6 +304,17 @@ def price_of(model: str, configured_prices: Mapping[str, ModelPrice]) -> ModelPr
     return configured.model_copy(update={name: getattr(shipped, name) for name in omitted})
 
 
+TYPICAL_PROMPT, TYPICAL_INSTRUCTIONS, TYPICAL_ANSWER = 1_722, 1_563, 120
+"""Tokens of a typical question, of its instructions, which can be cached, and of its answer: the means of `python -m benchmarks judging`."""
+
+
+def typical_cost(price: ModelPrice) -> int:
+    """Return the cost in nano-USD of a typical question whose instructions are cached, if the model caches such short ones."""
+    minimum = price.cache_minimum
+    cached = TYPICAL_INSTRUCTIONS if minimum is not None and minimum <= TYPICAL_INSTRUCTIONS else 0
+    return price.cost(Usage(TYPICAL_PROMPT - cached, TYPICAL_ANSWER, cache_read_tokens=cached)) or 0
+
+
 def max_cost(question: Request, price: ModelPrice, *, batched: bool = False) -> int:
     """Return the largest possible cost in nano-USD of asking the question once, by itself or in a batch."""
     return price.max_cost(question.texts_size, question.max_tokens, batched=batched)

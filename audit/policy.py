@@ -357,6 +357,8 @@ class ProjectSettings(PolicyModel):
     """Maximum cost of a session's judge calls in USD; 0 allows no paid call, null is no cap."""
     cost_caps: CostCaps = CostCaps()
     """Maximum costs of the project's judge calls in a day and in a month: exchanges, anchors, evaluations and replays."""
+    judge_within_hours: Annotated[int, Field(ge=1, le=168)] | None = None
+    """Hours within which routine turns are judged in batches, at half the price; null judges each turn at once. Urgent turns never wait."""
     heartbeat_interval: Annotated[int, Field(ge=1000, le=86_400_000)] = 300_000
     """Milliseconds between two heartbeats of a session."""
     baseline_window_days: Days = 14
@@ -612,6 +614,7 @@ class Policy(PolicyModel):
                     "anchors",
                     "tier_judges",
                     "cost_caps",
+                    "judge_within_hours",
                     "incident_rules",
                     "alert_on_suspected",
                     "detectors",
@@ -656,6 +659,7 @@ def _adapt_to_anchors(settings: ProjectSettings) -> ProjectSettings:
     """Return the settings with which every anchor is judged by every tier; the anchors of a round are no turns of one conversation."""
     update = {
         "gate_cascade": False,
+        "judge_within_hours": None,
         "sampling": settings.sampling.model_copy(update={"enabled": False}),
         "context": settings.context.model_copy(update={"turns": 0}),
     }

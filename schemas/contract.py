@@ -392,7 +392,7 @@ _SHARED: dict[str, Rule] = {
 }
 """Rules by field name."""
 JUDGEMENT_OUTCOMES = (
-    *("answered", "refused", "cut_off", "provider_error", "timeout", "invalid", "partial", "interrupted"),
+    *("answered", "refused", "cut_off", "provider_error", "timeout", "invalid", "awaiting_batch", "partial", "interrupted"),
     *("cost_cap", "project_day_cap", "project_month_cap", "installation_day_cap", "installation_month_cap"),
 )
 _OWN: dict[str, dict[str, Rule]] = {

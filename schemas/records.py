@@ -989,7 +989,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     answering_model: str | None = None
     """Model that answered, as the answer says."""
     outcome: str
-    """answered, refused, cut_off, provider_error, timeout, invalid, partial (some of its dimensions are usable), cost_cap (no money for another call) or interrupted."""
+    """answered, refused, cut_off, provider_error, timeout, invalid, partial (some of its dimensions are usable), cost_cap (no money for another call), awaiting_batch (not asked yet) or interrupted."""
     answer: str | None = None
     """Text of the answer as it came."""
     stop_reason: str | None = None

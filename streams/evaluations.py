@@ -393,7 +393,7 @@ async def ask_in_batches(
     Batches of a killed process are continued, from the same journal.
     """
     batched = [request for request in requests if is_batched(request)]
-    planned = {fingerprint for plan in await journal.unfinished() for fingerprint in plan.fingerprints}
+    planned = journal.fingerprints()
     reserved = _open_reservations(store, planned, now())
     recorder = CallRecorder(store)
     shared_caps = open_shared_caps(policy, store, now())

@@ -1,6 +1,6 @@
 -- purpose: exchanges that the judge should have scored and did not, oldest first, with the fields of a new request.
 --     `exchange_records` returns their texts
--- grain: one row per exchange whose current score is unscored (or, with the name of a cap as the reason, skipped by a cap) and
+-- grain: one row per exchange whose current score is unscored, but not because it waits for a batch (or, with the name of a cap as the reason, skipped by a cap) and
 --     that has no newer request. reasons: distinct reasons of its unscored tiers; revision: the highest revision of
 --     its scores and requests
 -- parameters: $project (NULL: all except anchor projects, whose round is over), $reason (NULL: all), $without (list
@@ -41,6 +41,7 @@ FROM unscored AS u
 LEFT JOIN requests AS r USING (connection, exchange_id)
 LEFT JOIN pending AS p USING (connection, exchange_id)
 WHERE ($reason IS NULL OR list_contains(u.reasons, $reason))
+    AND NOT list_contains(u.reasons, 'awaiting_batch')
     AND NOT list_contains($without::VARCHAR[], u.project)
     AND coalesce(p.pending, -1) <= u.revision
 ORDER BY u.exchange_at, u.connection, u.session_id, u.turn_number, u.exchange_id

@@ -1,4 +1,4 @@
--- purpose: the oldest exchange of each project that waits for its first score. After it, scores are incomplete, and
+-- purpose: the oldest exchange of each project that waits for its first score or for a batch. After it, scores are incomplete, and
 --     exchanges that are judged late may be worse than those judged early
 -- grain: one row per project with waiting exchanges, by name. waits_since: event time of the oldest; exchanges: their
 --     number
@@ -13,6 +13,8 @@ ANTI JOIN (
     SELECT connection, exchange_id
     FROM log.scores
     WHERE exchange_at >= $since::TIMESTAMP AND exchange_at < $until::TIMESTAMP
+    GROUP BY connection, exchange_id
+    HAVING NOT arg_max(list_contains([tier2_reason, tier2_5_reason, tier3_reason], 'awaiting_batch'), revision)
 ) USING (connection, exchange_id)
 WHERE occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
 GROUP BY project

@@ -433,6 +433,17 @@ def drive(judging: Generator[Question, Reply, ResultT], answer: Callable[[Questi
         advance = partial(judging.send, answer(question))
 
 
+def is_urgent(task: ScoringTask, exchange: Exchange) -> bool:
+    """Return whether an exchange must not wait for a batch: the agent may have failed in it."""
+    return (
+        bool(task.tier1_flags)
+        or task.sampling_reason in {TIER1_FLAGS, TOOL_TROUBLE, DISAGREEMENT_REASON, JUDGE_TAMPERING}
+        or has_trouble(exchange.tool_calls)
+        or is_disagreement(exchange.agent_response)
+        or bool(tamper_reasons(exchange))
+    )
+
+
 def questions_about(
     exchange: Exchange,
     policy: ProjectPolicy,

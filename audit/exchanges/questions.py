@@ -32,6 +32,14 @@ COST_CAP = TierState(SKIPPED_COST_CAP, "cost_cap")
 """The state of a tier if the session's cost cap leaves no room for the call; the reasons of other caps are `audit.spending.SHARED_CAPS`."""
 UNKNOWN_PRICE = TierState(UNSCORED, "unknown_price")
 """The state of a tier if there is a cost cap and the price of the model is unknown."""
+AWAITING_BATCH = TierState(UNSCORED, "awaiting_batch")
+"""The state of the judged tiers while an exchange waits for the answers of a batch."""
+BATCH_REVISIONS = 100
+"""The revision of a score with the answers of a batch is this much higher than that of the score that began to wait.
+
+Revisions in between, such as that of a session's last turns, do not depend on whether the batch has been answered yet. So a replay, which
+sees the answers from the start, makes the same records.
+"""
 _MAX_OVERHEAD = 10
 """Maximum bytes of overhead for an array and for each of its items."""
 _Request = TypeVar("_Request", EvaluationRequest, JudgingRequest)

@@ -28,7 +28,7 @@ from service.server.app import create_app, prepare_routes
 from service.server.commands import serve_commands
 from service.server.periodic_tasks import periodic_tasks_of
 from service.setup.access import AccessStore, access_file
-from service.setup.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
+from service.setup.judge_setup import WORKERS, OpenedJudge, check_waiting, open_batches, open_judge, unpriced_note
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of
@@ -38,6 +38,8 @@ from service.web.bounds import ApiSettings
 from service.web.context import ApiContext
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
+from streams.judges.batch_plans import BatchJournal
+from streams.judging.call_budget import batch_journal_path
 from streams.process import collect_in_short_pauses, handled_in_loop
 from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.periodic_tasks import PeriodicTasks
@@ -96,6 +98,7 @@ async def _serve(
     settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce, as_of: datetime | None
 ) -> bool:
     """Serve until a stop is requested. Return whether to start again."""
+    check_waiting(policy_of(settings), kafka=settings.kafka is not None)
     # Open the judge first: if its API key is missing, no file is created or opened.
     if settings.kafka is not None:
         opened = OpenedJudge(None, WORKERS)
@@ -210,7 +213,11 @@ def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
 def _open_engine(workspace: Workspace, opened: OpenedJudge) -> Engine:
     """Open the engine that audits in this process."""
     store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
-    return Engine(store, policy, redactor, now, judge=opened.judge, judge_name=opened.name)
+    batch_judge = None
+    if opened.judge is not None:
+        journal = BatchJournal(batch_journal_path(workspace.settings.database))
+        batch_judge = open_batches(policy, os.environ, journal)
+    return Engine(store, policy, redactor, now, judge=opened.judge, judge_name=opened.name, batch_judge=batch_judge)
 
 
 def _open_engine_over_kafka(workspace: Workspace) -> Engine:

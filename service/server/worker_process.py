@@ -13,7 +13,7 @@ from typing import Any
 from audit.policy import Policy
 from audit.redaction import Redactor
 from audit.spending import has_shared_caps
-from service.setup.judge_setup import open_judge
+from service.setup.judge_setup import check_waiting, open_judge
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
@@ -71,6 +71,7 @@ async def _run(
     settings: Settings, stages: Sequence[Stage], supervisor_pipe: int | None, collector_topics: Mapping[str, str]
 ) -> int:
     policy = policy_of(settings)
+    check_waiting(policy, kafka=True)
     connection = connection_of(settings)
     async with contextlib.AsyncExitStack() as stack:
         judge = (await open_judge(settings, policy, os.environ)).judge if any(stage.judged for stage in stages) else None

@@ -192,6 +192,22 @@ def _route_questions(settings: Settings, policy: Policy, environ: Mapping[str, s
     return RoutedJudge(policy.resolve_judge, open_one)
 
 
+def check_waiting(policy: Policy, *, kafka: bool) -> None:
+    """Raise a SettingsError if exchanges are to wait for batches that cannot be asked: on Kafka, or of a judge without batches."""
+    for name in ("", *policy.projects):
+        project = policy.for_project(name)
+        if project.settings.judge_within_hours is None:
+            continue
+        field = f"projects.{name}.judgeWithinHours" if name in policy.projects else "defaults.judgeWithinHours"
+        if kafka:
+            hint = "Remove it: workers on Kafka judge each exchange at once."
+            raise SettingsError(f"{field}: exchanges cannot wait for a batch on Kafka", hint=hint)
+        for judge in project.judges.values():
+            if not judge.has_batches:
+                hint = "Remove it, or name a judge whose server has batches as judgeModel."
+                raise SettingsError(f"{field}: the judge {judge.name} has no batches", hint=hint)
+
+
 def open_batches(policy: Policy, environ: Mapping[str, str], journal: BatchJournal) -> BatchJudge:
     """Return the batch judge of a policy, over the batch API of each judge that is asked. The caller closes it."""
     from streams.judges.batch_judge import BatchJudge, open_batch_calls  # noqa: PLC0415 - the client takes a second to load

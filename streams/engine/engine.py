@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
@@ -37,6 +37,7 @@ from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.embedded import EmbeddedRunner, StageOutcome, StageRunner, read_next_batch
 from streams.engine.record_intake import EngineLimits, RecordIntake
 from streams.judges.protocol import Judge
+from streams.judging.batch_rounds import BatchRounds, SessionEvidence, WaitingExchanges, read_urgent_projects
 from streams.judging.call_budget import ErasedError, StoppedError, settle_interrupted_calls
 from streams.judging.judged_stages import JUDGED, SCORING, STATE, JudgedStage, JudgedState, Subject, judgement_reader
 from streams.judging.judging_partition import JudgingContext, JudgingPartition, PendingTask
@@ -48,6 +49,9 @@ from streams.log.sink import database_errors, note_fatal
 from streams.stage_batches import RecordBatch, StageBatch, session_key, session_key_of
 from streams.stage_progress import StageSource, stage_progress
 from streams.topology import Stage, stage_named
+
+if TYPE_CHECKING:
+    from streams.judges.batch_judge import BatchJudge
 
 MAX_CACHED_SESSIONS = 100_000
 """Sessions whose states are cached. A full cache is emptied, and states are read again when needed."""
@@ -81,7 +85,8 @@ class Engine(RecordIntake):
     """See the module.
 
     Without a `judge`, the tiers that need one stay unscored. `judge_name` is its display name. Tasks of a judged stage outside `stages`
-    wait for another engine, because this engine may not pay for them. `clock` is monotonic, in seconds.
+    wait for another engine, because this engine may not pay for them. With a `batch_judge`, exchanges wait for batches where the policy
+    lets them. `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class Engine(RecordIntake):
         *,
         judge: Judge | None = None,
         judge_name: str = "none",
+        batch_judge: BatchJudge | None = None,
         limits: EngineLimits | None = None,
         stages: Sequence[JudgedStage[Any]] = JUDGED,
         clock: Callable[[], float] = time.monotonic,
@@ -101,6 +107,9 @@ class Engine(RecordIntake):
         """Use the local log beside the store unless `log` is given."""
         super().__init__(store, policy, redactor, now, judge_name=judge_name, limits=limits)
         self.judge = judge
+        self._batch_judge = batch_judge
+        self.batches: BatchRounds | None = None
+        """The exchanges that wait for a batch; None if none may."""
         self._stages = stages
         self._clock = clock
         self._runner = StageRunner(policy, judgement_reader(store), redactor, now)
@@ -142,7 +151,11 @@ class Engine(RecordIntake):
         self._commit_loop = asyncio.create_task(self._commit_submissions())
         if self._log.runs_stages:
             if self.judge is not None:
+                if self._batch_judge is not None and SCORING in self._stages:
+                    self.batches = await self._open_batches(self._batch_judge)
                 self._judging_partitions = tuple(self._start_judging(stage, self.judge) for stage in self._stages)
+                if self.batches is not None:
+                    self.batches.start(self._judging_partitions[self._stages.index(SCORING)].record_call)
             computed = [
                 self._run_stage(stage.name, partial(self._process_batch, stage))
                 for stage in (DIAGNOSIS, *self._unjudged_stages)
@@ -164,6 +177,8 @@ class Engine(RecordIntake):
         """
         if not self._is_started or self._commit_loop is None or self._idle_check is None:
             return
+        if self.batches is not None:
+            await self.batches.stop()
         await asyncio.gather(*(partition.stop(grace) for partition in self._judging_partitions))
         self._abandoned.set()
         self._is_stopping = True
@@ -441,6 +456,8 @@ class Engine(RecordIntake):
         if not self._log.runs_stages:
             return queues
         queues |= {stage.queue: 0 for stage in self._stages}
+        if self.batches is not None:
+            queues["waiting for a batch"] = len(self.batches)
         queues["sessions"] = sum(len(partition.sessions) for partition in self._judging_partitions)
         if self._is_started:
             queues |= {
@@ -513,6 +530,7 @@ class Engine(RecordIntake):
             now=self.now,
             calls=self._calls,
             shared_caps=self._shared_caps,
+            batches=self.batches if stage is SCORING else None,
         )
         tasks = EngineTaskLog(
             stage,
@@ -523,6 +541,25 @@ class Engine(RecordIntake):
             flush=partial(self._retry, self.flush),
         )
         return JudgingPartition(tasks, context, self._handle_judging_fault, self._positions[stage.name])
+
+    async def _open_batches(self, judge: BatchJudge) -> BatchRounds:
+        """Return the exchanges that wait for a batch, those of earlier processes included."""
+        waiting = await asyncio.to_thread(WaitingExchanges.read, self.store)
+        return BatchRounds(
+            judge,
+            self.policy,
+            self.now,
+            waiting,
+            read=partial(self._retry, self._read_for_batches),
+            read_urgent=partial(asyncio.to_thread, read_urgent_projects, self.store),
+            request=partial(self.publish, INTAKE.source),
+            shared_caps=self._shared_caps,
+        )
+
+    async def _read_for_batches(self, tasks: Sequence[ScoringTask]) -> SessionEvidence:
+        """Read what the next questions about these exchanges depend on."""
+        await self.flush()
+        return await asyncio.to_thread(SessionEvidence.read, self.store, tasks, self._newest_states)
 
     def _handle_judging_fault(self, error: BaseException) -> None:
         """Log a bug that ended the judging of a session: nothing more is judged until the next start."""

@@ -140,8 +140,14 @@ class BatchJudge:
             self._calls[model] = self._open_calls(model)
         return self._calls[model]
 
-    async def ask_all(self, questions: Iterable[BatchQuestion]) -> AsyncGenerator[tuple[BatchQuestion, Verdict]]:
-        """Yield a verdict for each question, as the module describes. Raises ValueError if two questions have the same fingerprint."""
+    async def ask_all(
+        self, questions: Iterable[BatchQuestion], seconds: float = math.inf
+    ) -> AsyncGenerator[tuple[BatchQuestion, Verdict]]:
+        """Yield a verdict for each question, as the module describes. Raises ValueError if two questions have the same fingerprint.
+
+        Batches that have not ended after `seconds`, or after the deadline of the limits, are cancelled.
+        """
+        ends_at = self._clock.now() + min(seconds, self._limits.deadline)
         unasked_questions = (
             PendingQuestion(item, OpenQuestion(item.question, item.budget, ends_at=math.inf)) for item in questions
         )
@@ -165,7 +171,7 @@ class BatchJudge:
                 for question, verdict in unasked:
                     yield question, verdict
                 continue
-            ended = [batch for batch in open_batches if await self._has_ended(batch)]
+            ended = [batch for batch in open_batches if await self._has_ended(batch, ends_at)]
             for batch in ended:
                 async with aclosing(self._read_verdicts(batch, todo)) as verdicts:
                     async for question, verdict in verdicts:
@@ -175,7 +181,7 @@ class BatchJudge:
             if open_batches and not ended:
                 await self._clock.sleep(interval)
 
-    async def _has_ended(self, open_batch: OpenBatch) -> bool:
+    async def _has_ended(self, open_batch: OpenBatch, ends_at: float) -> bool:
         """Poll a batch, and cancel it if it is overdue or the judge was cancelled. Return True if no more results will come."""
         batch = await open_batch.calls.retrieve(open_batch.batch_id)
         if isinstance(batch, Failure):
@@ -189,11 +195,11 @@ class BatchJudge:
         open_batch.rejection = batch.rejection
         if batch.ended:
             return True
-        waited = self._clock.now() - open_batch.opened_at
-        if waited > self._limits.deadline + self._limits.grace:
+        overdue = self._clock.now() - ends_at
+        if overdue > self._limits.grace:
             open_batch.lost_reason = "the batch did not end in time"
             return True
-        if not open_batch.cancelled and (self._cancelled or waited > self._limits.deadline):
+        if not open_batch.cancelled and (self._cancelled or overdue > 0):
             open_batch.cancelled = isinstance(await open_batch.calls.cancel(open_batch.batch_id), Batch)
         return False
 
@@ -375,8 +381,6 @@ class OpenBatch:
     calls: BatchCalls
     batch_id: str
     pending: dict[str, PendingQuestion]
-    opened_at: float
-    """The time when this process began to wait for it, by `Clock.now`."""
     backoff: OutageBackoff
     resumed: bool = False
     """True if an earlier process created it."""
@@ -459,7 +463,6 @@ class BatchOpener:
             calls,
             batch_id,
             pending={custom_id(pending.fingerprint, plan.plan_id): pending for pending in questions},
-            opened_at=self._clock.now(),
             backoff=OutageBackoff(self._clock, self._limits.max_outage),
             resumed=resumed,
             is_complete=len(questions) == len(plan.fingerprints),

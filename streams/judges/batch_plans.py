@@ -100,6 +100,10 @@ class BatchJournal:
         """Return the unfinished plans, oldest first."""
         return tuple(self._plans.values())
 
+    def fingerprints(self) -> set[str]:
+        """Return the fingerprints of the questions in unfinished plans."""
+        return {fingerprint for plan in self._plans.values() for fingerprint in plan.fingerprints}
+
     def _apply_line(self, line: bytes, number: int) -> None:
         try:
             entry = _ENTRY.decode(line)

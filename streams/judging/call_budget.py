@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from analytics.queries import query_records
@@ -20,6 +21,7 @@ from audit.fingerprints import stable_id
 from audit.spending import SHARED_CAPS, Reserved
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Reservation
+from streams.judges.batch_plans import BatchJournal
 from streams.judges.protocol import Verdict
 from streams.judging.judged_stages import JudgingTask
 from streams.judging.shared_caps import SharedCaps
@@ -353,15 +355,26 @@ def append_calls(store: Store, records: Sequence[Judgement | Reservation]) -> No
         transaction.append("judgements", [encode(record) for record in records])
 
 
+def batch_journal_path(database: Path) -> Path:
+    """Return the path of the journal of the batches that exchanges wait for."""
+    return database.with_name(f"{database.name}.batches.jsonl")
+
+
+def planned_questions(store: Store) -> set[str]:
+    """Return the fingerprints of the questions in batches that exchanges wait for. Raises StoreError if their journal is damaged."""
+    return set() if store.path is None else BatchJournal(batch_journal_path(store.path)).fingerprints()
+
+
 def settle_interrupted_calls(store: Store, now: datetime) -> None:
-    """Record a judgement for every unsettled reservation.
+    """Record a judgement for every unsettled reservation, except those of batches: their answers are still to come.
 
     No call may be in progress meanwhile, because its reservation is unsettled, too.
     """
     if not store.end_of("judgements"):
         return
     reservations = query_records(store.cursor(), "open_reservations", Reservation)
-    judgements = interrupted_judgements(reservations, now)
+    planned = planned_questions(store)
+    judgements = interrupted_judgements((row for row in reservations if row.fingerprint not in planned), now)
     if judgements:
         append_calls(store, judgements)
 

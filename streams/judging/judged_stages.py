@@ -16,6 +16,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -26,15 +27,25 @@ from audit.cost import Ledger, ModelPrice, max_cost, min_budget, nano_of
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
-from audit.exchanges.cascade import cascade, drive
+from audit.exchanges.cascade import INVALID, cascade, drive, is_urgent, questions_about
 from audit.exchanges.outcomes import NO_JUDGE, TierState
 from audit.exchanges.prompts import TIER2, TIER2_5, TIER3
-from audit.exchanges.questions import ANSWERED, COST_CAP, UNKNOWN_PRICE, Question, Reply, charged, recorded_reply
+from audit.exchanges.questions import (
+    ANSWERED,
+    AWAITING_BATCH,
+    BATCH_REVISIONS,
+    COST_CAP,
+    UNKNOWN_PRICE,
+    Question,
+    Reply,
+    charged,
+    recorded_reply,
+)
 from audit.exchanges.sampling import LAST_TURNS, may_become_last
-from audit.policy import Policy
+from audit.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
-from schemas.records import EvaluationRequest, Judgement, Record, ScoringTask
+from schemas.records import EvaluationRequest, Exchange, Judgement, Record, ScoringTask
 from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, decode_exchange
 from streams.stage_progress import SOURCES
 
@@ -51,6 +62,14 @@ class KeptCalls(msgspec.Struct, frozen=True, array_like=True):
     """Encoded records."""
 
 
+class HeldAmount(msgspec.Struct, frozen=True, array_like=True):
+    """The largest possible cost of the batch that an exchange waits for."""
+
+    subject_id: str
+    amount: int
+    """Nano-USD."""
+
+
 class JudgedState(msgspec.Struct, frozen=True, array_like=True):
     """The state of one session in a stage that asks a judge."""
 
@@ -59,6 +78,12 @@ class JudgedState(msgspec.Struct, frozen=True, array_like=True):
     """The cost of its judge calls in nano-USD, if one cap covers all of them."""
     kept: tuple[KeptCalls, ...] = ()
     """The judgements of its newest turns, oldest turn first; empty if a store has them."""
+    held: tuple[HeldAmount, ...] = ()
+    """Amounts that its cap keeps for batches."""
+
+    def held_for_others(self, subject_id: str) -> int:
+        """Return what is kept for batches of other subjects, in nano-USD."""
+        return sum(held.amount for held in self.held if held.subject_id != subject_id)
 
     def judgements_of(self, subject_id: str) -> list[Judgement]:
         """Return the kept judgements of a subject. Unreadable ones are ignored; at worst, their questions are asked again."""
@@ -158,8 +183,50 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
     """Answers about another subject that count for this one; they were charged to that subject."""
     unasked_state: TierState | None = None
     """The state of questions without a recorded answer if the judge must not be asked; None if it may be asked."""
+    may_wait: bool = False
+    """True if the subject may wait for a batch from now on: it is routine, and has neither waited nor been asked about."""
+    batch_bound: Callable[[], int | None] = lambda: None
+    """Returns the largest possible cost of all its questions in batches, in nano-USD; None if a price is unknown."""
     asked: list[Judgement] = msgspec.field(default_factory=list)
     """The judgements of the questions asked so far, in order."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a batch."""
+        return self.unasked_state == AWAITING_BATCH
+
+    def waiting(self, beginning: Judgement) -> JudgingTask:
+        """Return the task as it waits for a batch, given the record that it began to."""
+        return msgspec.structs.replace(self, recorded=(*self.recorded, beginning), unasked_state=AWAITING_BATCH)
+
+    def hold(self, held: Sequence[HeldAmount]) -> tuple[HeldAmount, ...]:
+        """Return the amounts that its session keeps for batches after the task, given those before it."""
+        own = [amount for amount in held if amount.subject_id == self.subject_id]
+        others = [amount for amount in held if amount.subject_id != self.subject_id]
+        if self.waits and not own:
+            own = [HeldAmount(self.subject_id, self.batch_bound() or 0)]
+        return (*others, *own) if self.waits else tuple(others)
+
+    def settled_questions(self) -> tuple[Any, list[tuple[Question, Reply | None]]]:
+        """Return the record without the open questions, and all questions, each with its reply, or None if the judge must be asked.
+
+        An open question does not stop the cascade, so that later questions are found, too.
+        """
+        questions: list[tuple[Question, Reply | None]] = []
+
+        def reply(question: Question) -> Reply:
+            earlier = self.earlier(question)
+            settled = self.settle(question, earlier)
+            questions.append((question, settled))
+            return settled or Reply(state=INVALID, judgements=earlier)
+
+        record = drive(self.judging(), reply)
+        return record, questions
+
+    def open_questions(self) -> list[Question]:
+        """Return the questions to ask now: Tiers 2 and 2.5 first, then Tier 3, which depends on their answers."""
+        open_questions = [question for question, reply in self.settled_questions()[1] if reply is None]
+        return [question for index, question in enumerate(open_questions) if question.purpose != TIER3 or index == 0]
 
     def judging(self) -> Judging:
         """Start the judging: return a generator of questions that returns the record."""
@@ -206,6 +273,8 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
         """Return the state of a question that must not be asked; None if it may be asked."""
         if question.fallback:
             return question.fallback
+        if self.unasked_state == AWAITING_BATCH:
+            return AWAITING_BATCH
         cap_state = self._check_cap(question, may_ask=may_ask)
         if cap_state is not None:
             return cap_state
@@ -235,6 +304,10 @@ class TaskSpec(NamedTuple):
     """True if its questions may only be asked in batches."""
     takes_simulated: bool = True
     """True if answers of a simulated judge count."""
+    is_routine: bool = False
+    """True if the policy lets it wait for a batch."""
+    batch_bound: Callable[[], int | None] = lambda: None
+    """Returns the largest possible cost of all its questions in batches, in nano-USD; None if a price is unknown."""
 
 
 class JudgedStage(ABC, Generic[Task]):
@@ -318,6 +391,12 @@ class JudgedStage(ABC, Generic[Task]):
         else:
             for charged_revision in {judgement.subject_revision for judgement in own}:
                 ledger.charge(charged(own, charged_revision))
+        waits_since = next(
+            (judgement.subject_revision for judgement in own if judgement.outcome == AWAITING_BATCH.reason), None
+        )
+        unasked_state = NOT_BATCHED if spec.batched and not batched else None
+        if waits_since is not None and revision < waits_since + BATCH_REVISIONS:
+            unasked_state = AWAITING_BATCH
         return JudgingTask(
             connection=task.connection,
             project=task.project,
@@ -331,12 +410,19 @@ class JudgedStage(ABC, Generic[Task]):
             batched=batched or spec.batched,
             has_shared_cap=policy.for_project(task.project).has_shared_cap,
             reused=[judgement for judgement in carried if not self._is_own(task, judgement)],
-            unasked_state=NOT_BATCHED if spec.batched and not batched else None,
+            unasked_state=unasked_state,
+            may_wait=spec.is_routine
+            and waits_since is None
+            and not any(judgement.subject_revision == revision for judgement in own),
+            batch_bound=spec.batch_bound,
         )
 
-    def spent_after(self, spent: int, judging_task: JudgingTask | None) -> int:
-        """Return the session's spending after a task, given the amount `spent` before it. A task that cannot be judged has no judging task."""
-        return judging_task.ledger.spent if judging_task is not None and self.cap_is_shared else spent
+    def state_after(self, state: JudgedState, offset: int, task: Task, judging_task: JudgingTask | None) -> JudgedState:
+        """Return the session's state after a task. A task that cannot be judged has no judging task."""
+        if judging_task is None or not self.cap_is_shared:
+            return msgspec.structs.replace(state, next_offset=offset + 1)
+        spent = judging_task.ledger.spent - state.held_for_others(self.id_of(task))
+        return JudgedState(offset + 1, spent, state.kept, judging_task.hold(state.held))
 
     def _read_carried(self, task: Task) -> list[Judgement]:
         """Return the judgements that the task carries. Raises RecordError for a record that it must not carry."""
@@ -405,7 +491,26 @@ class ScoringStage(JudgedStage[ScoringTask]):
         """See `JudgedStage`."""
         project = policy.for_project(task.project)
         exchange = decode_exchange(task.exchange)
-        return TaskSpec(lambda recorded: cascade(task, exchange, project, recorded), project.price_of, project.cap)
+        return TaskSpec(
+            lambda recorded: cascade(task, exchange, project, recorded),
+            project.price_of,
+            project.cap,
+            is_routine=project.settings.judge_within_hours is not None and not is_urgent(task, exchange),
+            batch_bound=partial(_bound_batch, task, exchange, project),
+        )
+
+
+def _bound_batch(task: ScoringTask, exchange: Exchange, project: ProjectPolicy) -> int | None:
+    """Return the largest possible cost of asking everything about an exchange in batches; None if a price is unknown."""
+    costs: dict[tuple[str, int], int] = {}
+    for question in questions_about(exchange, project, task.earlier_turns):
+        price = project.price_of(question.model)
+        if price is None:
+            return None
+        # Tier 3 comes twice, with and without the dimensions of a flagged exchange. It is asked once.
+        key = question.purpose, question.part
+        costs[key] = max(costs.get(key, 0), max_cost(question, price, batched=True))
+    return sum(costs.values())
 
 
 class EvaluationStage(JudgedStage[EvaluationRequest]):
@@ -488,10 +593,11 @@ class JudgingStep:
             judging_task: JudgingTask | None = None
             try:
                 judgements = recorded.get(stage.subject_of(task), ())
-                judging_task = stage.open(task, self._policy, judgements, spent=state.spent)
+                others = state.held_for_others(stage.id_of(task))
+                judging_task = stage.open(task, self._policy, judgements, spent=state.spent + others)
                 outcome.records.append((stage.sink, judging_task.without_judge()))
             except Exception as error:  # noqa: BLE001 - a failing task must not affect others, as with a judge
                 outcome.failed.append((offset, task, error))
-            session_states[key] = JudgedState(offset + 1, stage.spent_after(state.spent, judging_task))
+            session_states[key] = stage.state_after(state, offset, task, judging_task)
         outcome.states = {key: msgspec.msgpack.encode(state) for key, state in session_states.items()}
         return outcome

@@ -31,16 +31,16 @@ import msgspec
 
 from audit.cost import Ledger, nano_of, usd_of
 from audit.exchanges.outcomes import NO_JUDGE
-from audit.exchanges.questions import ANSWERED, COST_CAP, INTERRUPTED, Question, Reply, recorded_reply
+from audit.exchanges.questions import ANSWERED, AWAITING_BATCH, COST_CAP, INTERRUPTED, Question, Reply, recorded_reply
 from audit.policy import Policy
 from audit.redaction import Redactor
 from audit.spending import SHARED_CAPS
 from schemas.codec.single_object import encode
-from schemas.records import Judgement, Record, Reservation
+from schemas.records import Judgement, Record, Reservation, ScoringTask
 from streams.engine.embedded import stage_failure
 from streams.judges.protocol import Judge, Verdict
 from streams.judging.call_budget import DurableBudget, ErasedError, Publish, StoppedError
-from streams.judging.judged_stages import JudgedStage, JudgedState, JudgingTask, KeptCalls, update_kept_calls
+from streams.judging.judged_stages import JudgedStage, JudgedState, JudgingTask, update_kept_calls
 from streams.judging.shared_caps import SharedCaps
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin
 from streams.log.log import Commit
@@ -81,7 +81,7 @@ class TaskSlots:
             start_task()
 
 
-_NEUTRAL_OUTCOMES = frozenset([COST_CAP.reason, *SHARED_CAPS, INTERRUPTED])
+_NEUTRAL_OUTCOMES = frozenset([COST_CAP.reason, *SHARED_CAPS, INTERRUPTED, AWAITING_BATCH.reason])
 """Outcomes that are unrelated to the judge's health."""
 log = logging.getLogger(__name__)
 
@@ -125,6 +125,18 @@ class JudgeCalls:
             log.info("the judge answers")
 
 
+class WaitingTasks(Protocol):
+    """The tasks that wait for a batch."""
+
+    def may_wait(self, task: ScoringTask) -> bool:
+        """Return whether a routine task may wait at the moment."""
+        ...
+
+    def add(self, task: ScoringTask) -> None:
+        """Add a task that waits, or its newest revision."""
+        ...
+
+
 JUDGEMENTS = "judgements"
 WINDOW_TASKS = 1_000
 WINDOW_BYTES = 16_000_000
@@ -145,6 +157,8 @@ class JudgingContext:
     calls: JudgeCalls
     shared_caps: SharedCaps | None = None
     """The caps that the sessions share; None if there are none."""
+    batches: WaitingTasks | None = None
+    """The tasks that wait for a batch; None if none may."""
     slots: TaskSlots = field(default_factory=TaskSlots)
     """Limits the tasks of this process that are being judged; a task holds a slot from its first question to its last."""
 
@@ -209,7 +223,13 @@ class JudgingPartition:
         self._context = context
         self._fail = fail
         self._task_judge = TaskJudge(
-            context.stage, context.policy, context.judge, self._record, context.now, shared_caps=context.shared_caps
+            context.stage,
+            context.policy,
+            context.judge,
+            self.record_call,
+            context.now,
+            shared_caps=context.shared_caps,
+            batches=context.batches,
         )
         self.is_closed = False
         """True if no further task starts."""
@@ -335,20 +355,23 @@ class JudgingPartition:
         origin = RecordOrigin(self.stage.source, pending.offset, self._log.number)
         recorded = await self._log.read_judgements(pending)
         kept = state.judgements_of(self.stage.id_of(pending.task))
-        result = await self._task_judge.judge_or_reject(pending.task, (*recorded, *kept), state.spent, origin, self._admission)
+        result = await self._task_judge.judge_or_reject(pending.task, (*recorded, *kept), state, origin, self._admission)
         self._release_slot(pending.key)  # no more questions follow
-        kept_calls: tuple[KeptCalls, ...] = ()
+        next_state = self.stage.state_after(state, pending.offset, pending.task, result.judging_task)
         if self._log.keeps_calls:
             kept_calls = update_kept_calls(state.kept, pending.task, result.judgements, self._context.policy)
-        next_state = msgspec.msgpack.encode(JudgedState(pending.offset + 1, result.spent, kept_calls))
+            next_state = msgspec.structs.replace(next_state, kept=kept_calls)
         commit = Commit(
             result.dead_letters.messages | result.records.messages,
-            states={self.stage.name: {pending.key: next_state}},
+            states={self.stage.name: {pending.key: msgspec.msgpack.encode(next_state)}},
             positions={self.stage.name: {self._log.number: self.position}},
         )
         await self._log.append(commit, pending.task)
+        if self._context.batches is not None and result.judging_task is not None and result.judging_task.waits:
+            self._context.batches.add(pending.task)
 
-    async def _record(self, record: Judgement | Reservation) -> None:
+    async def record_call(self, record: Judgement | Reservation) -> None:
+        """Make the record of a call durable. Raises ErasedError if its session was erased."""
         await self._log.append(Commit({JUDGEMENTS: [encode(record)]}), record)
         self._context.calls.note(record)
 
@@ -358,13 +381,13 @@ class JudgingPartition:
 
 @dataclass(slots=True)
 class TaskResult:
-    """The result of a task: its record or its dead letter, its judgements, and its session's spending."""
+    """The result of a task: its record or its dead letter, and its judgements."""
 
     records: EncodedRecords = field(default_factory=EncodedRecords)
     dead_letters: EncodedRecords = field(default_factory=EncodedRecords)
     judgements: Sequence[Judgement] = ()
-    spent: int = 0
-    """Nano-USD."""
+    judging_task: JudgingTask | None = None
+    """None if the task cannot be judged."""
 
 
 class TaskJudge:
@@ -382,6 +405,7 @@ class TaskJudge:
         now: Callable[[], datetime],
         *,
         shared_caps: SharedCaps | None = None,
+        batches: WaitingTasks | None = None,
     ) -> None:
         self._stage = stage
         self._policy = policy
@@ -389,6 +413,7 @@ class TaskJudge:
         self._publish = publish
         self._now = now
         self._shared_caps = shared_caps
+        self._batches = batches
         self._open = True
         self._asking: dict[asyncio.Task[Verdict], DurableBudget] = {}
 
@@ -403,9 +428,14 @@ class TaskJudge:
                 asking.cancel()
 
     async def judge_or_reject(
-        self, task: Record, recorded: Sequence[Judgement], spent: int, origin: RecordOrigin, admission: Callable[[], Admission]
+        self,
+        task: Record,
+        recorded: Sequence[Judgement],
+        state: JudgedState,
+        origin: RecordOrigin,
+        admission: Callable[[], Admission],
     ) -> TaskResult:
-        """Judge a task, given its session's spending. A task that cannot be judged becomes a dead letter.
+        """Judge a task, given its session's state. A task that cannot be judged becomes a dead letter.
 
         Raises StoppedError if the task needs a call after `close`.
         """
@@ -413,16 +443,34 @@ class TaskJudge:
         result = TaskResult()
         judging_task: JudgingTask | None = None
         try:
-            judging_task = stage.open(task, self._policy, recorded, spent=spent)
-            result.records.add(stage.sink, encode(await self._drive(judging_task)))
+            others = state.held_for_others(stage.id_of(task))
+            judging_task = stage.open(task, self._policy, recorded, spent=state.spent + others)
+            if isinstance(task, ScoringTask):
+                judging_task = await self._begin_waiting(task, judging_task)
+            record = judging_task.without_judge() if judging_task.waits else await self._drive(judging_task)
+            result.records.add(stage.sink, encode(record))
         except StoppedError:
             raise
         except Exception as error:
             log.exception("%s: %s cannot be judged and becomes a dead letter", stage.name, stage.id_of(task))
             admission().add_dead_letter(result.dead_letters, origin, stage_failure(stage.name, error), encode(task))
         result.judgements = (*judging_task.recorded, *judging_task.asked) if judging_task is not None else ()
-        result.spent = stage.spent_after(spent, judging_task)
+        result.judging_task = judging_task
         return result
+
+    async def _begin_waiting(self, task: ScoringTask, judging_task: JudgingTask) -> JudgingTask:
+        """Let a routine task wait for a batch, if its session's cap has room for that. Otherwise return it as it is.
+
+        The record makes a replay do the same.
+        """
+        if self._batches is None or not judging_task.may_wait or not self._batches.may_wait(task):
+            return judging_task
+        questions = judging_task.open_questions()
+        amount = judging_task.batch_bound()
+        if not questions or amount is None or not judging_task.ledger.can_reserve(amount):
+            return judging_task
+        budget = DurableBudget(questions[0], judging_task, self._publish, self._now, lambda: self._open)
+        return judging_task.waiting(await budget.record_judgement(Verdict(outcome=AWAITING_BATCH.reason)))
 
     async def judge(self, task: Record, recorded: Sequence[Judgement], ledger: Ledger) -> Record:
         """Judge a task and return its record; its cost is charged to the ledger. Raises StoppedError if it needs a call after `close`."""

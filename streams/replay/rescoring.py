@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from audit.cost import Ledger, max_cost
-from audit.exchanges.cascade import INVALID, drive, questions_about
+from audit.exchanges.cascade import INVALID, questions_about
 from audit.exchanges.prompts import TIER3, ExchangeQuestions
-from audit.exchanges.questions import Question, Reply, charged, estimate, recorded_reply
+from audit.exchanges.questions import Question, charged, estimate, recorded_reply
 from audit.exchanges.sampling import JUDGE_TAMPERING
 from audit.policy import Policy
 from audit.redaction import Redactor
@@ -224,23 +224,6 @@ def _answers_all(score: Score, judgements: Sequence[Judgement]) -> bool:
     return all(judgement.fingerprint in fingerprints for judgement in judgements)
 
 
-def _questions_of(judging_task: JudgingTask) -> tuple[Score, list[tuple[Question, Reply | None]]]:
-    """Return the questions of a task's cascade, each with its reply, or None if the judge must be asked; and the score without these answers.
-
-    An open question does not stop the cascade, so that later questions are found, too.
-    """
-    questions: list[tuple[Question, Reply | None]] = []
-
-    def reply(question: Question) -> Reply:
-        earlier = judging_task.earlier(question)
-        settled = judging_task.settle(question, earlier)
-        questions.append((question, settled))
-        return settled or Reply(state=INVALID, judgements=earlier)
-
-    score: Score = drive(judging_task.judging(), reply)
-    return score, questions
-
-
 class Estimate(msgspec.Struct):
     """Counts of a planned replay. Money is in nano-USD."""
 
@@ -293,7 +276,7 @@ class Estimator:
         judging_task = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=self._batched)
         self._room[_session_key(judging_task)] = None if ledger.cap is None else max(0, ledger.cap - ledger.spent)
         self._estimate.tasks += 1
-        score, questions = _questions_of(judging_task)
+        score, questions = judging_task.settled_questions()
         is_judged_twice = any(reason.startswith(JUDGE_TAMPERING) for reason in score.anomaly_reasons)
         for question, reply in questions:
             earlier, is_new = judging_task.earlier(question), question.fingerprint not in self._fingerprints
@@ -363,10 +346,9 @@ class QuestionCollector:
         # One ledger per session, charged with the payments for all of its exchanges.
         session_ledger = self._ledgers.setdefault(_session_key(judging_task), Ledger(ledger.cap))
         session_ledger.charge(max(0, ledger.spent - session_ledger.spent))
-        _, questions = _questions_of(judging_task)
-        for index, question in enumerate([question for question, reply in questions if reply is None]):
+        for question in judging_task.open_questions():
             # A later revision will find the answers to an earlier one.
-            if question.fingerprint not in self._questions and (question.purpose != TIER3 or index == 0):
+            if question.fingerprint not in self._questions:
                 paying = msgspec.structs.replace(judging_task, ledger=session_ledger)
                 reserved = self._reservations.get(question.fingerprint)
                 budget = DurableBudget(

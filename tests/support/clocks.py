@@ -18,6 +18,10 @@ class TickingClock:
         self._now += timedelta(microseconds=1)
         return self._now
 
+    def advance(self, by: timedelta) -> None:
+        """Let time pass."""
+        self._now += by
+
 
 class ManualClock:
     """A clock that only the test moves."""

@@ -64,6 +64,7 @@ _REASONS = {
     cascade.INVALID: "The answer does not fit, twice.",
     questions.PARTIAL: "The answer does not fit, twice, but some of its dimensions do. They are kept and shown; the tier has no score.",
     NOT_RECORDED: "Only recorded answers count, and none is there.",
+    questions.AWAITING_BATCH: "The exchange waits for a batch (`judgeWithinHours`); its score is revised with the answers.",
     NOT_BATCHED: "The judge works in batches, and none has answered.",
     TierState(states.UNSCORED, "refused"): "The judge refused to answer.",
     TierState(states.UNSCORED, "cut_off"): "The answer was cut off at its length.",

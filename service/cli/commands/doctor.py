@@ -13,8 +13,10 @@ from typing import NamedTuple
 from analytics.queries import query_rows
 from analytics.store.connection import IN_USE_HINT
 from analytics.store.store import Store
-from audit.cost import ListedPrice
-from audit.policy import Policy, load_policy
+from audit.cost import ListedPrice, shipped_prices, typical_cost
+from audit.exchanges.questions import BATCH_REVISIONS
+from audit.policy import Policy, ProjectSettings, load_policy
+from audit.times import iso_time
 from schemas.errors import DriftlineError, PolicyError
 from schemas.lazy import duckdb
 from service.cli.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of
@@ -130,6 +132,12 @@ def _check_store(store: Store, path: Path, *, has_server: bool) -> Iterator[Find
     if lag:
         yield Finding("stages", "problem", lag, CATCH_UP)
     yield from _report_unused_spans(read_unused_spans(store.cursor(), utc_now()))
+    for waiting in query_rows(store.cursor(), "waiting_for_batches", {"revisions": BATCH_REVISIONS}):
+        detail = (
+            f"{counted(waiting['exchanges'], 'exchange')} waiting for a batch, the oldest since {iso_time(waiting['since'])}"
+        )
+        advice = "" if has_server else "the server asks about them: driftline serve"
+        yield Finding("batches", "ok" if has_server else "note", detail, advice)
     for judge in unreadable_judges(store.cursor(), None, utc_now()):
         yield Finding("judge", "problem", judge.summary, judge.consequence)
     dead_letters = query_rows(store.cursor(), "dead_letters")
@@ -211,9 +219,24 @@ def _report_prices(policy: Policy) -> Iterator[Finding]:
             date = f", as of {price.read_on}" if isinstance(price, ListedPrice) else ""
             detail = f"{name}: {price.input:g} / {price.output:g} USD per million tokens{date}"
             yield Finding("price", "ok", detail)
+    yield from _report_cheaper_judge(policy)
     unpriced = unpriced_note(policy)
     if unpriced:
         yield Finding("price", "problem", unpriced, PRICE_HINT)
+
+
+def _report_cheaper_judge(policy: Policy) -> Iterator[Finding]:
+    """Say how much more the default model costs than the cheapest one with a listed price, for the same exchanges."""
+    default = ProjectSettings().judge_model
+    projects = [policy.for_project(name) for name in ("", *policy.projects)]
+    if not any(judge.name == default for project in projects for judge in project.judges.values()):
+        return
+    costs = {name: typical_cost(price) for name, price in shipped_prices().items()}
+    cheapest = min(costs, key=lambda name: costs[name])
+    times = round(costs[default] / costs[cheapest])
+    if times > 1:
+        detail = f"{default} costs {times} times as much as {cheapest} for the same exchanges"
+        yield Finding("price", "note", detail, f"judgeModel: {cheapest} in the policy; compare both with anchors first")
 
 
 def _check_kafka(settings: Settings) -> Iterator[Finding]:

@@ -62,6 +62,7 @@ DEFAULTS = {
     "wrapQualityScoring": True,
     "costCapPerSession": 1.0,
     "costCaps": {"day": None, "month": None},
+    "judgeWithinHours": None,
     "heartbeatInterval": 300000,
     "baselineWindowDays": 14,
     "alertOnSuspected": False,

@@ -87,5 +87,5 @@ def test_an_invalid_kept_judgement_does_not_stop_a_worker() -> None:
 def test_a_state_of_the_previous_version_is_readable() -> None:
     """During a rolling upgrade, both versions must read both formats."""
     assert JudgedState(7, 8) == STATE.decode(msgspec.msgpack.encode([7, 8]))
-    newer = msgspec.msgpack.encode([7, 8, [], "what a later version adds"])
+    newer = msgspec.msgpack.encode([7, 8, [], [], "what a later version adds"])
     assert JudgedState(7, 8) == STATE.decode(newer)

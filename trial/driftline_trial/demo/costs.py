@@ -19,7 +19,7 @@ from rich.text import Text
 
 from analytics.store.store import Store
 from audit.cost import ListedPrice, ModelPrice, Usage, shipped_prices, usd_of
-from audit.exchanges.cascade import cascade, drive
+from audit.exchanges.cascade import cascade, drive, is_urgent
 from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json
 from audit.policy import Policy, ProjectSettings
@@ -81,10 +81,13 @@ class Savings:
     gates: bool = True
     sampling: bool = True
     cache: bool = True
+    batches: bool = False
+    """Exchanges that are not urgent wait for a batch."""
 
 
 VARIANTS = {
     "as configured": Savings(),
+    "with judgeWithinHours": Savings(batches=True),
     "without gates": Savings(gates=False),
     "without sampling": Savings(sampling=False),
     "without the cache": Savings(cache=False),
@@ -135,14 +138,15 @@ def bill(
         exchange = decode_exchange(task.exchange)
         part = total.by_agent.setdefault(exchange.agent or "", Part())
         strict = strictness(exchange)
+        batched = savings.batches and not is_urgent(task, exchange)
 
-        def answer(question: Question, part: Part = part, strict: float = strict) -> Reply:
+        def answer(question: Question, part: Part = part, strict: float = strict, *, batched: bool = batched) -> Reply:
             parsed, answer_text = _answer(question, price, cached, strict)
             if question.fingerprint in paid:  # later revisions of a score reuse the answers of earlier ones
                 return Reply(text=answer_text)
             paid.add(question.fingerprint)
             usage = _usage(parsed, answer_text, cache) if savings.cache else simulated_usage(_texts(parsed), answer_text)
-            nano = price.cost(usage) or 0
+            nano = price.cost(usage, batched=batched) or 0
             for target in (part, total):
                 target.add(question.purpose, usage, nano)
             return Reply(text=answer_text)
