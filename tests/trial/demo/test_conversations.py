@@ -185,7 +185,9 @@ def test_every_reason_for_sampling_occurs(sessions: list[Session]) -> None:
         state = SamplingState()
         for said in _exchanges(session):
             flags = check_structure(said.user_message, said.agent_response, METHODOLOGY).flags
-            candidate = Candidate.of(said, session=session.session_id, tier1_flags=flags, record=b"exchange")
+            candidate = Candidate.of(
+                said, session=session.session_id, tier1_flags=flags, is_tampering=bool(tamper_reasons(said)), record=b"exchange"
+            )
             decision, state = decide(state, candidate, settings)
             reasons[decision.reason] += 1
         reasons["last_turns"] += len(close(state, settings)[0])
