@@ -12,12 +12,12 @@ from rich.text import Text
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import canonical_json
 from service.cli.terminal import bar, styled, table
-from service.read.caps import SharedCap
 from service.read.runs import EXCHANGES_ONLY
 from service.text.formats import MISSING, counted, plain
 
 if TYPE_CHECKING:
     from service.read.agreement import Estimate
+    from service.read.caps import SharedCap
     from service.read.runs import Run
     from service.read.scores import JudgeCost, Score, WrapUp
     from service.read.sessions import MarkedTurn, SessionFindings

@@ -348,7 +348,7 @@ def bodies() -> Sequence[tuple[str, str, str, bytes, str]]:
         ("decoding", "framing", "exchanges", b"neither", "the bytes are not a record"),
         ("decoding", "framing", "exchanges", b'{"a":1}', "those of no record type of this version"),
         ("decoding", "unknown_schema", "exchanges", b"\xc3\x01" + b"\x09" * 20, "no schema has the fingerprint"),
-        ("decoding", "malformed_body", "exchanges", encode(exchange)[:-3], "Exchange.labels: "),
+        ("decoding", "malformed_body", "exchanges", encode(exchange)[:-3], "Exchange.withdrawn: "),
         (
             "decoding",
             "unexpected_type",

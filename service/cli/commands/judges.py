@@ -17,7 +17,7 @@ from audit.exchanges.cascade import INVALID
 from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import ANSWERED, Question, Reply, estimate, outcome_state
 from audit.policy import Policy, ProjectPolicy
-from schemas.errors import SettingsError
+from schemas.errors import InputError, SettingsError
 from service.cli.commands.options import AsJson, DryRun, OfProject, PolicyFile, Yes, print_json, settings_of
 from service.cli.exit_codes import agree, fails_when, leave
 from service.cli.progress import working
@@ -25,7 +25,7 @@ from service.cli.terminal import err, out, table
 from service.setup.judge_setup import JUDGE_HINT, open_judge
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of
-from service.text.formats import MISSING, counted
+from service.text.formats import MISSING, counted, plain
 from streams.judges.protocol import Judge
 from streams.judges.rate_limits import MAX_UNREADABLE
 
@@ -56,6 +56,9 @@ def run_control_set(
     """
     settings = settings_of(policy=policy)
     loaded = policy_of(settings)
+    if project not in {_DEFAULT_PROJECT, *loaded.projects}:
+        hint = "Without --project, the judge of the policy's defaults is tested."
+        raise InputError(f"--project: the policy has no settings for {plain(project, 64)!r}", hint=hint)
     of_project = loaded.for_project(project)
     model = of_project.judges["tier2"].name
     costs = _estimate(of_project)

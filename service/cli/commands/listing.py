@@ -29,7 +29,6 @@ from service.cli.commands.options import (
 )
 from service.cli.terminal import err, out
 from service.cli.views import caps_table, costs_table, runs_table, scores_table
-from service.read.caps import shared_caps
 from service.read.known_projects import require_known
 from service.read.runs import Run, runs_of
 from service.read.scores import ScoreFilter, judge_costs, project_scores
@@ -124,6 +123,8 @@ def costs(
     Days are listed newest first, other groups by cost, highest first. --since and --until apply to the time of the judge's answer. The
     caps of the current day and month (costCaps in the policy) follow, with the spending that counts toward them.
     """
+    from service.read.caps import shared_caps  # noqa: PLC0415 - it loads the policy, which the other lists do not need
+
     start = since_of(since)
     end = until_of(until)
     with open_for_display(database, project) as workspace:

@@ -93,7 +93,7 @@ def test_every_time_and_number_of_every_record_has_bounds(
     """An invalid value in an unchecked field would reach the tables."""
     schema = schema_of(record_name)
     checked_count = 0
-    for record in samples.records(record_name, 5):
+    for record in samples.records(record_name, 10):
         fields = fields_of(record)
         check_fields(schema, fields)
         for container, key, path in find_values(fields, value_type):

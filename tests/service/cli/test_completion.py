@@ -66,7 +66,7 @@ def test_commands_members_options_and_values_are_completed(offered: Offered) -> 
     assert offered("incidents", "list", "--status=o") == ["--status=open"]
     assert "--status" in offered("incidents", "list", "--status", "open", "--st")
     assert offered("incidents", "list", "--status", "=", "o") == ["open"]
-    assert offered("evaluations", "--by", "") == ["case", "model", "people"]
+    assert offered("evaluations", "--by", "") == ["case", "model", "people", "session"]
     assert offered("check-drift", "--fail-on", "") == ["confirmed", "critical", "live", "open"]
     assert offered("completion", "") == sorted(Shell)
     assert "exit-codes" in offered("help", "")

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from audit.control_set import CaseVerdict, list_cases, load_control_set, summarize
 from audit.exchanges.masking import find_passages
 from driftline_trial.simulator import RunningJudge, running
+from schemas.errors import InputError
 from service.cli.commands import judges
 
 
@@ -123,3 +124,11 @@ def test_the_report_names_every_case(judge: RunningJudge) -> None:
     assert judge.requests
     for name in (*control.attempts, *control.questions):
         assert name in shown
+
+
+def test_a_project_without_settings_in_the_policy_is_refused(judge: RunningJudge) -> None:
+    """A misspelt name would test, and pay, the judge of the defaults."""
+    result = run("--yes", "--project", "suport")
+    assert isinstance(result.exception, InputError)
+    assert "'suport'" in str(result.exception)
+    assert judge.requests == 0

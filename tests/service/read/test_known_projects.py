@@ -21,8 +21,13 @@ NAMES = ("connections add", "operators add", "import ")
 """How commands begin that name a project: it need not be known."""
 ARGUMENTS = {"export": ["out", "--by", "project,day"], "rejudge": ["--dry-run"], "sql": ["runs"]}
 """The arguments of commands that take more than those without which they cannot be called."""
-ELSEWHERE = {"compare": "test_comparing", "evaluate": "test_evaluating_command", "replay": "streams/replay/test_refusals"}
-"""Commands that need more than a database with events: the tests that have it."""
+ELSEWHERE = {
+    "compare": "test_comparing",
+    "evaluate": "test_evaluating_command",
+    "judges test": "cli/test_judges",
+    "replay": "streams/replay/test_refusals",
+}
+"""Commands that need no database, or more than one with events: the tests that have it."""
 
 
 def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -157,6 +157,7 @@ def test_a_judged_exchange_has_every_tier(store: Store) -> None:
         "tier3State": "scored",
         "tier3Reason": "tier1_flags",
         "droppedQuotes": 1,
+        "judgeSawAll": None,
     }
 
 

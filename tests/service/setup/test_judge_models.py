@@ -46,7 +46,9 @@ def test_batches_of_an_api_without_them_are_refused_before_they_are_asked_for() 
     """A batch that cannot be created would fail after a day of waiting."""
     with pytest.raises(SettingsError, match="no batches"):
         check_judges_configured([judged_by("ollama/llama3.3", type="batch")], Policy(), "")
-    entry = {"mine": {"api": "messages", "baseUrl": GATEWAY, "model": "m", "price": {"input": 0, "output": 0}}}
+    entry = {
+        "mine": {"api": "messages", "baseUrl": GATEWAY, "model": "m", "batches": False, "price": {"input": 0, "output": 0}}
+    }
     with pytest.raises(SettingsError, match="no batches"):
         check_judges_configured([judged_by("mine", type="batch")], Policy.model_validate({"judges": entry}), "")
     check_judges_configured([judged_by("claude-haiku-4-5", type="batch")], Policy(), "")

@@ -70,6 +70,7 @@ class Outcome(NamedTuple):
 OUTCOMES = {
     "answer": Outcome("answered"),
     "strict": Outcome("answered"),
+    "obedient": Outcome("answered"),
     "slow": Outcome("answered", script="slow:0.05"),
     "thinking_first": Outcome("answered"),
     "rate_limited": Outcome("provider_error", "nothing"),
