@@ -47,6 +47,8 @@ WITH labels AS (
     FROM days, progress
 ), shuffled AS (
     -- A linear congruential hash of the times gives a pseudo-random order without reading ids, which are most of a score's size.
+    -- After 500 handled exchanges the order starts elsewhere, by the golden section: with thirds it returned to the first place,
+    -- and a large stratum seemed exhausted after 3,000 labels. Rows of equal times follow in the order of the table.
     SELECT rowid AS row
     FROM log.scores
     SEMI JOIN (SELECT $project AS project FROM progress WHERE is_random) USING (project)
@@ -58,7 +60,7 @@ WITH labels AS (
                 ELSE 'routine'
             END
         ))
-    ORDER BY (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT handled FROM progress) // 500 * 715827882) % 2147483647
+    ORDER BY (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT handled FROM progress) // 500 * 1327217885) % 2147483647, rowid
     LIMIT 1000
 ), random_candidates AS (
     SELECT score_id, exchange_at, revision, _offset, 0 AS pick_rank
@@ -105,7 +107,7 @@ WITH labels AS (
     ORDER BY
         $class IS NOT NULL AND r.seen_by IS NOT NULL, pick_rank > 0,
         CASE WHEN pick_rank = 0
-            THEN (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT handled FROM progress) // 500 * 715827882) % 2147483647 END,
+            THEN (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT handled FROM progress) // 500 * 1327217885) % 2147483647 END,
         CASE WHEN pick_rank = 0 THEN score_id END, r.seen_by IS NOT NULL, pick_rank, exchange_at DESC, score_id
     LIMIT 1
 )

@@ -20,7 +20,9 @@ WITH retained AS (
     UNION ALL
     SELECT 'routine' AS class, weight, rated_routine AS judged FROM days
 )
-SELECT class, weight > 1 AS is_sampled, sum(judged)::BIGINT AS judged, sum(weight * judged)::DOUBLE AS represented
+SELECT
+    class, weight > 1 AS is_sampled, sum(judged)::BIGINT AS judged,
+    sum((weight * judged)::DOUBLE ORDER BY weight, judged) AS represented  -- a sum of floating-point numbers depends on their order
 FROM counted
 GROUP BY ALL
 HAVING sum(judged) > 0

@@ -86,9 +86,10 @@ def filled(definition: Json, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def records_of(entry: Case) -> Iterator[tuple[str, Record]]:
     """Return the records of an entry, each with its topic."""
-    fields = {name: value for name, value in entry.items() if name not in ("record", "topic", "times")}
     schema = schema_of(entry["record"])
-    topic = entry.get("topic") or "".join(schema.topics[:1])
+    instructions = {"record", "times", *(["topic"] if schema.topics else [])}  # an internal record may have a field `topic`
+    fields = {name: value for name, value in entry.items() if name not in instructions}
+    topic = entry.get("topic", schema.topics[0]) if schema.topics else ""
     kind = RECORD_TYPES[entry["record"]]
     numbered = {name: value for name, value in fields.items() if "times" in entry and isinstance(value, str) and "{" in value}
     types = {field.name: field.type for field in msgspec.structs.fields(kind) if field.name in numbered}
