@@ -15,7 +15,8 @@ from audit.cost import usd_of
 from audit.policy import Policy
 from audit.spending import SHARED_CAPS, account_of, has_shared_caps, limits_of
 from schemas.lazy import duckdb
-from service.text.answers import Answer, Moment
+from service.read.scores import JudgeCost
+from service.text.answers import Answer, Moment, NextCursor
 
 
 class SharedCap(Answer, frozen=True):
@@ -44,6 +45,15 @@ class SharedCap(Answer, frozen=True):
             f"Exchanges whose questions would pass it are left out until the {'day' if len(self.period) > len('2026-11') else 'month'} "
             f"ends (UTC) or costCaps in the policy is raised; driftline rejudge --reason {self.cap} judges them then"
         )
+
+
+class CostList(Answer, frozen=True):
+    """Groups: days in order of time, all other groups by falling cost."""
+
+    costs: list[JudgeCost]
+    count: int
+    next_cursor: NextCursor
+    caps: Annotated[list[SharedCap], Meta(description="Caps of the current day and month, whatever the period of the sums.")]
 
 
 def shared_caps(cursor: duckdb.DuckDBPyConnection, policy: Policy, project: str | None, now: datetime) -> list[SharedCap]:

@@ -16,7 +16,6 @@ from audit.exchanges.states import SCORED
 from audit.exchanges.wrap_quality import STEPS, wrap_quality
 from schemas.lazy import duckdb
 from schemas.records import Baseline, TierStatistics
-from service.read.caps import SharedCap
 from service.text.answers import Answer, Moment, NextCursor, Place, Share
 from service.text.window import LENGTHS, Length, Window
 
@@ -566,15 +565,6 @@ class JudgeCost(Answer, frozen=True):
     cost_usd: Annotated[float | None, Meta(description="The known costs; null if none is known.")]
     unknown_costs: Annotated[int, Meta(description="Judgements whose cost is not known.")]
     simulated: Annotated[int, Meta(description="Judgements of a simulated judge.")]
-
-
-class CostList(Answer, frozen=True):
-    """Groups: days in order of time, all other groups by falling cost."""
-
-    costs: list[JudgeCost]
-    count: int
-    next_cursor: NextCursor
-    caps: Annotated[list[SharedCap], Meta(description="Caps of the current day and month, whatever the period of the sums.")]
 
 
 def judge_costs(

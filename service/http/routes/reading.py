@@ -12,13 +12,12 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BeforeValidator
 
 from schemas.bounds import EARLIEST, LATEST
-from service.read.caps import shared_caps
+from service.read.caps import CostList, shared_caps
 from service.read.project import Health, Projects, describe_check, format_banner, read_project, with_blind_spots
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
 from service.read.runs import Runs, run_page
 from service.read.scores import (
     Anomalies,
-    CostList,
     ExchangeDetail,
     OneScore,
     ProjectSummary,
