@@ -336,6 +336,15 @@ def _build_reasoning(dimensions: Sequence[Row]) -> str | None:
     return "\n".join(lines) or None
 
 
+class ToolCall(Answer, frozen=True):
+    """A tool call of a turn, with excerpts of its texts."""
+
+    name: str
+    arguments: Annotated[str | None, Meta(description="Null if the source does not record them.")]
+    result: Annotated[str | None, Meta(description="Null if there is none or the source does not record it.")]
+    outcome: Annotated[str, Meta(examples=["ok", "error", "unanswered"])]
+
+
 class Exchange(Answer, frozen=True):
     """One user message with the agent's answer."""
 
@@ -358,6 +367,10 @@ class Exchange(Answer, frozen=True):
     labels: Annotated[
         dict[str, str], Meta(description="Names and values from its sender.", examples=[{"agent_version": "1.4.0"}])
     ]
+    tool_calls: Annotated[
+        list[ToolCall], Meta(description="In order, at most 32: calls with trouble are kept before the newest ones.")
+    ]
+    omitted_tool_calls: Annotated[int, Meta(description="Further tool calls of the turn.")]
 
 
 class MaskedPassage(Answer, frozen=True):
@@ -407,7 +420,11 @@ def _build_detail(cursor: duckdb.DuckDBPyConnection, row: Mapping[str, Any]) -> 
     if row["score_id"] is not None:
         score = score_by_id(cursor, row["project"], row["score_id"], row["occurred_at"])
     return ExchangeDetail(
-        exchange=Exchange.of(row, labels={label["name"]: label["value"] for label in row["labels"]}),
+        exchange=Exchange.of(
+            row,
+            labels={label["name"]: label["value"] for label in row["labels"]},
+            tool_calls=[ToolCall.of(call) for call in row["tool_calls"]],
+        ),
         score=score,
         judgements=[Judgement.of(judgement) for judgement in query_rows(cursor, "judgements_of", {"subjects": subjects})],
     )
