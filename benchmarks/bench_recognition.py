@@ -1,6 +1,6 @@
 """Attempts recognized in texts, false alarms, and the time of recognition on the texts of the demo.
 
-python -m benchmarks recognition                                  the time only
+python -m benchmarks recognition                                  the time, and the sets of this folder's `attempts`
 python -m benchmarks recognition --packages SITE_PACKAGES         and four public sets of instructions to agents
 python -m benchmarks recognition --texts FOLDER_OR_JSONL …        and your own: {"text": …, "source": …} on each line
 
@@ -28,6 +28,7 @@ Text = tuple[str, str]
 """A source and a text."""
 _SPIKEE = "spikee/data/workspace/datasets"
 _SPIKEE_SETS = ("seeds-cybersec-2026-01", "seeds-llm-mailbox", "seeds-sysmsg-extraction-2025-04", "seeds-investment-advice")
+_OWN_SETS = Path(__file__).with_name("attempts")
 _ROUNDS = 5
 
 
@@ -41,9 +42,8 @@ def main(options: Sequence[str] = ()) -> None:
     arguments = parser.parse_args(options)
     _measure_time()
     sets = dict(_read_packages(arguments.packages)) if arguments.packages else {}
-    sets |= {path.stem: _read_texts(path) for path in _list_files(arguments.texts)}
-    if sets:
-        _measure_rates(sets)
+    sets |= {path.stem: _read_texts(path) for path in _list_files([_OWN_SETS, *arguments.texts])}
+    _measure_rates(sets)
 
 
 def _measure_time() -> None:
