@@ -52,13 +52,13 @@ def delete_flushed(connection: duckdb.DuckDBPyConnection, topic: str, starts: Ma
         {"part": list(starts), "start": list(starts.values())}, schema={"part": pl.Int32, "start": pl.Int64}
     )
     record_rows = [
-        f"{full_name(schema_of(name))} AS old USING {BATCH} WHERE old._topic = $topic AND old._partition = part"
-        " AND old._offset >= start"
+        f"{full_name(schema_of(name))} AS old USING {BATCH} AS first WHERE old._topic = $topic AND old._partition = first.part"
+        " AND old._offset >= first.start"
         for name in topics()[topic]
     ]
-    dead_letter_rows = f"{full_name(schema_of('DeadLetter'))} AS old USING {BATCH} WHERE old._partition = {sink_partition} AND old.source = $topic"
+    dead_letter_rows = f"{full_name(schema_of('DeadLetter'))} AS old USING {BATCH} AS first WHERE old._partition = {sink_partition} AND old.source = $topic"
     with registered(connection, starting):
-        for rows in [*record_rows, f"{dead_letter_rows} AND old.partition = part AND old.position >= start"]:
+        for rows in [*record_rows, f"{dead_letter_rows} AND old.partition = first.part AND old.position >= first.start"]:
             connection.execute(f"DELETE FROM {rows}", {"topic": topic})
 
 

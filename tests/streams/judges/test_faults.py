@@ -47,6 +47,7 @@ PROVIDER, ANSWERED, INVALID, TIMEOUT = {"provider_error"}, {"answered"}, {"inval
 FAULTS = {
     "answer": Fault(ANSWERED),
     "strict": Fault(ANSWERED),
+    "obedient": Fault(ANSWERED),
     "slow": Fault(ANSWERED, script="slow:0.01"),
     "thinking_first": Fault(ANSWERED),
     "rate_limited": Fault(PROVIDER, charged="nothing"),

@@ -316,7 +316,7 @@ def test_the_bill_is_that_of_the_ledger_and_each_saving_saves(shown: Shown) -> N
     assert {row["project"] for row in kept} == {*PROJECTS.values(), anchor_project(judge_change.PROJECT)}
     of_agents = [row for row in kept if row["project"] in PROJECTS.values()]
     ledger = {name: sum(row[name] for row in of_agents) for name in ("calls", "judgements")}
-    calls = {line[:20].strip(): int(line[20:].split()[0].replace(",", "")) for line in rows[1:-1]}
+    calls = {line[:26].strip(): int(line[26:].split()[0].replace(",", "")) for line in rows[1:-1]}
     assert calls["as configured"] == ledger["judgements"]
     # A call that broke off is made again, and both are in the ledger; nothing else may differ.
     again = ledger["calls"] - ledger["judgements"]
