@@ -44,7 +44,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.steps.intake import IntakeStep
 
 ALL = policy_of(sampling={"enabled": False})
-CAPPED = policy_of(sampling={"enabled": False}, cost_cap_per_session=0.08)
+CAPPED = policy_of(sampling={"enabled": False}, cost_cap_per_session=0.06)
 
 
 @pytest.fixture(autouse=True)

@@ -324,7 +324,9 @@ def dialogue(session: str, turns: int) -> list[Exchange]:
 
 def subject_of(question: Question) -> str:
     """Return the exchange that a question is about."""
-    match = re.search(r"number (\w+:\d+), today", " ".join(one.literal for one in question.materials))
+    match = re.search(
+        r"number (\w+:\d+), today", " ".join(text.literal for text in question.materials if text.name == "agent_response")
+    )
     assert match is not None
     return match[1]
 

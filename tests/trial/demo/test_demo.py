@@ -182,7 +182,9 @@ def test_the_report_names_the_agent_that_got_worse_and_no_other(shown: Shown) ->
     worse = [line.split()[0] for line in rows if line.rstrip().endswith(" worse")]
     assert worse == [WORSE_AGENT]
     assert rows[-1].strip().startswith(f"{WORSE_AGENT} got worse on {SINCE:%m-%d}")
-    assert {line.split()[2] for line in shown.part("Worst exchanges")[1:] if line[:1].isdigit()} == {WORSE_AGENT}
+    # An exchange with an attempt to sway the judge may be among the worst of any agent: nothing of it is left to judge.
+    worst = [line for line in shown.part("Worst exchanges")[1:] if line[:1].isdigit() and "judge_tampering" not in line]
+    assert {line.split()[2] for line in worst} == {WORSE_AGENT}
 
 
 def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Shown) -> None:
@@ -316,16 +318,17 @@ def test_the_bill_is_that_of_the_ledger_and_each_saving_saves(shown: Shown) -> N
     assert {row["project"] for row in kept} == {*PROJECTS.values(), anchor_project(judge_change.PROJECT)}
     of_agents = [row for row in kept if row["project"] in PROJECTS.values()]
     ledger = {name: sum(row[name] for row in of_agents) for name in ("calls", "judgements")}
-    calls = {line[:26].strip(): int(line[26:].split()[0].replace(",", "")) for line in rows[1:-1]}
+    calls = {line[:24].strip(): int(line[24:].split()[0].replace(",", "")) for line in rows[1:-1]}
     assert calls["as configured"] == ledger["judgements"]
     # A call that broke off is made again, and both are in the ledger; nothing else may differ.
     again = ledger["calls"] - ledger["judgements"]
     agreed = f"{again} of them were made again." if again else "the bill as configured agrees with it, to the token."
     assert rows[-1].strip().endswith(agreed)
     assert calls["as configured"] == calls["without the cache"] < calls["without gates"] < calls["without any of them"]
-    costs = [float(re.findall(r"\$([0-9.]+)", line)[0]) for line in rows[1:-1]]
-    assert costs[0] == min(costs)
-    assert len(set(costs)) == 5
+    configured, waiting, *others = [float(re.findall(r"\$([0-9.]+)", line)[0]) for line in rows[1:-1]]
+    assert waiting < 0.6 * configured, "batches cost half, but for urgent turns"
+    assert configured < min(others)
+    assert len(set(others)) == 4
 
 
 def test_the_costs_of_a_million_exchanges_in_the_documents_are_those_of_the_demo(shown: Shown) -> None:
