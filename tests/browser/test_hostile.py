@@ -26,7 +26,7 @@ Places = Mapping[str, Sequence[str]]
 """Selectors, and what every element that one finds has to show."""
 EXCHANGE = (
     "h1", "#verdict p.quoted", "#said > pre", "#d-thinking", "#d-about", "#found .dimensions dd", "#found .facts dd", "#judge .problem",
-    "#judge ol", "#judge [id^=answer] pre", "#judge [id^=prompt] pre[aria-labelledby^=prompt-m]", "#judge .pairs", "#people blockquote",
+    "#judge ol", "#answer-1 pre", "#prompt-1 pre[aria-labelledby=prompt-m-1]", ".call:has(#answer-1) .pairs", "#people blockquote",
     "#people p",
 )  # fmt: skip
 INCIDENT = (
