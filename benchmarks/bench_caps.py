@@ -26,7 +26,7 @@ from streams.engine.engine import Engine
 from streams.judges.live import open_live_judge
 from streams.judges.protocol import ModelTraits
 
-CAPS = (0.01, 0.03, 0.10, 1.00)
+CAPS = (0.01, 0.04, 0.10, 1.00)
 KINDS = ("demo", "English", "code", "base64", "CJK", "emoji", "marks")
 CASES = (*(("claude-haiku-4-5", kind) for kind in KINDS), ("claude-haiku-5-5", "demo"))
 SESSIONS = 2
