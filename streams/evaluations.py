@@ -37,7 +37,7 @@ from schemas.lazy import duckdb
 from schemas.records import Evaluation, EvaluationRequest, Judgement, Reservation
 from streams.finished_sessions import ReadRun, SessionSelection, finished_sessions, read_runs
 from streams.judges.batch_plans import BatchJournal, BatchQuestion
-from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted_judgement
+from streams.judging.call_budget import CallRecorder, DurableBudget, settle_interrupted_calls
 from streams.judging.judged_stages import EVALUATION, JudgingTask, Subject, judgement_reader
 from streams.judging.shared_caps import open_shared_caps
 from streams.replay.rescoring import ask_all
@@ -394,7 +394,10 @@ async def ask_in_batches(
     """
     batched = [request for request in requests if is_batched(request)]
     planned = journal.fingerprints()
-    reserved = _open_reservations(store, planned, now())
+    settle_interrupted_calls(store, now(), planned)
+    with closing(store.cursor()) as cursor:
+        reservations = query_records(cursor, "open_reservations", Reservation)
+        reserved = {row.fingerprint: row.reservation_id for row in reservations if row.fingerprint in planned}
     recorder = CallRecorder(store)
     shared_caps = open_shared_caps(policy, store, now())
 
@@ -431,12 +434,3 @@ def _collect_open_questions(
                 question_budget = budget(question, judging_task)
                 questions[question.fingerprint] = BatchQuestion(question, question_budget, tag=question_budget)
     return list(questions.values())
-
-
-def _open_reservations(store: Store, planned: set[str], now: datetime) -> dict[str, str]:
-    """Return the ids of the reservations for batches of an earlier process, by fingerprint; charge other open reservations in full."""
-    with closing(store.cursor()) as cursor:
-        reservations = list(query_records(cursor, "open_reservations", Reservation))
-    interrupted_calls = [reservation for reservation in reservations if reservation.fingerprint not in planned]
-    append_calls(store, [interrupted_judgement(reservation, now) for reservation in interrupted_calls])
-    return {row.fingerprint: row.reservation_id for row in reservations if row.fingerprint in planned}

@@ -365,16 +365,17 @@ def planned_questions(store: Store) -> set[str]:
     return set() if store.path is None else BatchJournal(batch_journal_path(store.path)).fingerprints()
 
 
-def settle_interrupted_calls(store: Store, now: datetime) -> None:
+def settle_interrupted_calls(store: Store, now: datetime, planned: Iterable[str] = ()) -> None:
     """Record a judgement for every unsettled reservation, except those of batches: their answers are still to come.
 
-    No call may be in progress meanwhile, because its reservation is unsettled, too.
+    `planned` has the fingerprints of the caller's own batches. No call may be in progress meanwhile, because its reservation is
+    unsettled, too.
     """
     if not store.end_of("judgements"):
         return
     reservations = query_records(store.cursor(), "open_reservations", Reservation)
-    planned = planned_questions(store)
-    judgements = interrupted_judgements((row for row in reservations if row.fingerprint not in planned), now)
+    spared = planned_questions(store).union(planned)
+    judgements = interrupted_judgements((row for row in reservations if row.fingerprint not in spared), now)
     if judgements:
         append_calls(store, judgements)
 

@@ -14,8 +14,9 @@ import contextlib
 import fcntl
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ import msgspec
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.policy import Policy
-from audit.spending import ENTRY, NO_LIMITS, Entry, Reserved, Settled, Spending, Spent, has_shared_caps, limits_of
+from audit.spending import ENTRY, NO_LIMITS, Entry, Reserved, Settled, Spending, Spent, account_of, has_shared_caps, limits_of
 from schemas.errors import StoreError
 from schemas.records import Reservation
 
@@ -146,10 +147,13 @@ class SpendingFiles:
         `rows` have `project`, `day` and `nano_usd`.
         """
         month = self._month(at)
+        recorded: Counter[tuple[str, date]] = Counter()
         for row in rows:
-            missing = row["nano_usd"] - month.spending.used_on(row["project"], row["day"])
+            recorded[account_of(row["project"]), row["day"]] += row["nano_usd"]
+        for (account, day), amount in recorded.items():
+            missing = amount - month.spending.used_on(account, day)
             if missing > 0:
-                month.append(Spent(row["project"], row["day"], missing))
+                month.append(Spent(account, day, missing))
 
     def _month(self, at: datetime) -> _Month:
         """Return the month of a time. The files of the month before stay open for calls that began in it; earlier ones are removed."""

@@ -27,6 +27,7 @@ from audit.redaction import Redactor
 from driftline_trial.simulator import RunningJudge, running
 from schemas.records import Exchange
 from streams.engine.engine import Engine
+from streams.evaluations import ask_in_batches
 from streams.judges.batch_judge import BatchJudge, BatchLimits, open_batch_calls
 from streams.judges.batch_plans import BatchJournal
 from streams.judges.protocol import ModelTraits
@@ -57,14 +58,18 @@ def database(tmp_path: Path) -> Path:
     return tmp_path / "driftline.duckdb"
 
 
+def batch_judge(simulator: RunningJudge, journal: BatchJournal) -> BatchJudge:
+    """Return a judge over the batch API of the simulated judge."""
+    calls = open_batch_calls("key", simulator.base_url)
+    return BatchJudge(lambda _: calls, lambda _: ModelTraits(), journal, LIMITS)
+
+
 @asynccontextmanager
 async def engine_with_batches(
     database: Path, simulator: RunningJudge, policy: Policy = WAITING, clock: TickingClock | None = None
 ) -> AsyncIterator[Engine]:
     """Yield a started engine whose exchanges may wait for batches of the simulated judge, and stop it at the end."""
     with Store(database) as store:
-        calls = open_batch_calls("key", simulator.base_url)
-        batch_judge = BatchJudge(lambda _: calls, lambda _: ModelTraits(), BatchJournal(batch_journal_path(database)), LIMITS)
         engine = Engine(
             store,
             policy,
@@ -72,7 +77,7 @@ async def engine_with_batches(
             clock or TickingClock(),
             judge=live_judge(simulator.base_url),
             judge_name="live",
-            batch_judge=batch_judge,
+            batch_judge=batch_judge(simulator, BatchJournal(batch_journal_path(database))),
         )
         await engine.start()
         try:
@@ -185,8 +190,9 @@ def test_urgent_turns_do_not_wait(database: Path, simulator: RunningJudge) -> No
     assert run(judge()) == {"before1", "s4"}
 
 
-def test_a_batch_survives_the_end_of_its_process(database: Path, simulator: RunningJudge) -> None:
-    """The next process reads the answers of the batch; nothing is asked or paid for twice."""
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_batch_survives_the_end_of_its_process(database: Path, simulator: RunningJudge, evaluates: bool) -> None:
+    """The next process reads the answers of the batch; nothing is asked or paid for twice, even if an evaluation ran before it."""
     simulator.reset("answer", batch_seconds=1.0)
 
     async def ask() -> int:
@@ -198,7 +204,17 @@ def test_a_batch_survives_the_end_of_its_process(database: Path, simulator: Runn
             asking.cancel()
         return simulator.requests
 
-    asked = run(ask())
+    requests = run(ask())
+
+    async def evaluate() -> None:
+        with Store(database) as store:
+            journal = BatchJournal(database.with_name("evaluations.jsonl"))
+            judge = batch_judge(simulator, journal)
+            await ask_in_batches(store, WAITING, [], judge, journal, now=TickingClock(), note=lambda _: None)
+            await judge.aclose()
+
+    if evaluates:
+        run(evaluate())
 
     async def resume() -> list[tuple[object, ...]]:
         async with engine_with_batches(database, simulator) as engine:
@@ -214,7 +230,7 @@ def test_a_batch_survives_the_end_of_its_process(database: Path, simulator: Runn
     assert run(resume()) == []
     with Store(database) as store:
         outcomes = [row[0] for row in rows(store, "judgements", "outcome")]
-    assert outcomes.count("answered") == simulator.requests > asked
+    assert outcomes.count("answered") == simulator.requests > requests
     assert BatchJournal(batch_journal_path(database)).fingerprints() == set()
 
 

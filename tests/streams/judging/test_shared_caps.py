@@ -263,6 +263,15 @@ def test_a_new_cap_counts_the_calls_of_the_month_before_it(store: Store) -> None
     assert spent(store) == before
 
 
+def test_a_new_cap_counts_a_project_and_its_anchors_together(tmp_path: Path) -> None:
+    """Both use the project's cap, so what they spent before it is summed, once."""
+    rows = [{"project": project, "day": NOW.date(), "nano_usd": 5} for project in ("p", anchor_project("p"))]
+    for _ in range(2):
+        files = SpendingFiles(tmp_path / "spending")
+        files.add_earlier(rows, NOW)
+        assert files.spending(NOW).used_on("p", NOW) == 10
+
+
 def test_a_model_without_a_price_is_not_asked_under_a_shared_cap(store: Store) -> None:
     """What a call may cost is unknown, so no cap could hold."""
     policy = policy_with("installation_month_cap")
