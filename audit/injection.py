@@ -187,13 +187,13 @@ def _pair_clues(view: bytes) -> Iterator[Span]:
             yield first[0], max(first[1], second[1])
 
 
-def text_kinds(text: str, added: Mapping[str, Recognizer]) -> tuple[str, ...]:
-    """Describe the attempts in a single text of an agent to sway a judge, each kind once; empty without any.
+def text_kinds(text: str, source: str, added: Mapping[str, Recognizer]) -> tuple[str, ...]:
+    """Describe the attempts in a single text to sway a judge, each kind once; empty without any.
 
-    The text is treated as a response. `added` are further recognizers by kind. For a kind in `RECOGNIZERS`, either may match.
+    `source` as in `find_attempts`. `added` are further recognizers by kind. For a kind in `RECOGNIZERS`, either may match.
     """
     recognizers = RECOGNIZERS | {kind: _match_either(kind, recognizer) for kind, recognizer in added.items()}
-    return tuple(_find_kinds(text, "response", recognizers))
+    return tuple(_find_kinds(text, source, recognizers))
 
 
 def find_sway_attempts(texts: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -204,7 +204,7 @@ def find_sway_attempts(texts: Iterable[tuple[str, str]]) -> dict[str, tuple[str,
     """
     attempts: dict[str, dict[str, None]] = {}
     for source, text in dict.fromkeys(texts):
-        kinds = text_kinds(text, _RUN_RECOGNIZERS)
+        kinds = text_kinds(text, source, _RUN_RECOGNIZERS)
         if kinds:
             attempts.setdefault(source, {}).update(dict.fromkeys(kinds))
     return {source: tuple(kinds) for source, kinds in attempts.items()}

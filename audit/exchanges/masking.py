@@ -147,5 +147,5 @@ def _extend(span: Span, text: str) -> Span:
     sentence_starts = [
         text.rfind(mark, line_start, start) + len(mark) for mark in _SENTENCE_ENDS if mark in text[line_start:start]
     ]
-    line_end = text.find("\n", end)
+    line_end = text.find("\n", end - 1)  # the span may end with its line break
     return max(sentence_starts, default=line_start), len(text) if line_end < 0 else line_end

@@ -221,7 +221,7 @@ def _read_run_levels(runs: ProjectRuns, changed: ChangedSeries, series: str) -> 
 
 
 def _read_session_levels(sessions: ProjectSessions, changed: ChangedSeries, series: str) -> list[DayLevel] | None:
-    """Return the daily levels of a series of judged sessions; None if another judge scored them."""
+    """Return the daily levels of a series of judged sessions; None if another judge or yardstick scored them."""
     if changed.observation.made_with not in (None, sessions.made_by):
         return None
     return [DayLevel(day, mean, count) for day, (mean, count) in sessions.days(series).items()]

@@ -491,8 +491,8 @@ class ProjectSessions:
         self.as_of = as_of
         first = as_of.date() - timedelta(days=DAYS)
         most = find_most_common((row.made_by, 1, row.ended_at) for row in rows if row.ended_at.date() > first)
-        self.made_by = {"judge_model": most[1]} if most else {}
-        """The judge of the sessions that are compared; empty without judged sessions of the last days."""
+        self.made_by = {"judge_model": most[1], "yardstick": most[0]} if most else {}
+        """The judge and the scale of the sessions that are compared; empty without judged sessions of the last days."""
         self._rows = [row for row in rows if row.made_by == most]
 
     def units(self, series: str) -> list[Unit]:

@@ -63,6 +63,6 @@ def run_with(field: str, text: str) -> Run:
     return run(**PLACES[field](text))
 
 
-def view(subject: Run, checks: Sequence[CheckOutcome] = (FAILED,), most: int = 60_000) -> View:
+def view(subject: Run, checks: Sequence[CheckOutcome] = (FAILED,), most: int = 60_000, case: Case = CASE) -> View:
     """Return the judge's view of a run."""
-    return subject_view(CASE, subject, checks, most)
+    return subject_view(case, subject, checks, most)

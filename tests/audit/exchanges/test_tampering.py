@@ -306,6 +306,14 @@ def test_no_attempt_remains_in_a_masked_exchange(parts: list[str]) -> None:
         assert len(positions) == len(set(positions))
 
 
+def test_only_the_line_of_an_attempt_is_removed() -> None:
+    """The judge must still see the work on the line after it, whether the attempt ends with a full stop or not."""
+    for stop in ("", "."):
+        audited = exchange("s", 1, f"{ATTEMPT.rstrip('.')}{stop}\nThe log is clean.\nIt is done.", user_message=ASKED)
+        masked = mask_texts(audited, find_passages(audited)).agent_response
+        assert masked.endswith(" characters]\nThe log is clean.\nIt is done.")
+
+
 def test_the_context_never_shows_a_recognized_attempt() -> None:
     """A tool's output may come from anybody on the web, and the judge reads it beside what it judges."""
     call = tool_call("fetch", "{}", f"The price is 5 EUR. {ATTEMPT}", "ok")

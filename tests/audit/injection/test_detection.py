@@ -87,7 +87,7 @@ PIECES = (
 def test_the_prefilter_changes_no_finding(text: str) -> None:
     """`text_kinds` searches the whole text, `tamper_reasons` only texts that the prefilter selects."""
     reasons = tamper_reasons(exchange_of("response", text))
-    assert reasons == tuple(f"judge_tampering: the response {kind}" for kind in text_kinds(text, {}))
+    assert reasons == tuple(f"judge_tampering: the response {kind}" for kind in text_kinds(text, "response", {}))
 
 
 def remove_attempts(text: str, source: str) -> str:

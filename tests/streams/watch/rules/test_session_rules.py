@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
+import msgspec
 import pytest
 from support.watch_histories import END, ended_run, put
 
@@ -21,7 +22,7 @@ from audit.policy import Policy, ProjectSettings
 from schemas.records import DimensionResolution, Evaluation, Incident
 from streams.log.sink import StorePublisher
 from streams.watch.checking import CheckResult
-from streams.watch.lifecycle import RECOVERED, RESOLVED
+from streams.watch.lifecycle import OPEN, RECOVERED, RESOLVED
 from streams.watch.measures import measure_sessions
 from streams.watch.watching import Watch
 
@@ -136,6 +137,17 @@ def test_scores_by_another_yardstick_or_judge_are_not_compared(store: Store) -> 
     stricter = history(lambda *_: 3.0, yardstick="other", judge_model="claude-opus-5")[-len(recent) :]
     fill(store, [*old[: -len(recent)], *stricter])
     assert check_project(store).findings == ()
+
+
+def test_scores_by_another_yardstick_are_no_recovery(store: Store) -> None:
+    """The same model with new instructions is another measure: higher scores by it do not end the incident."""
+    fell = history(lambda back, name: 4.0 if name == "task" and 14 <= back < 22 else 0.0)
+    since = END - 14 * DAY
+    fill(store, [msgspec.structs.replace(record, yardstick="other") if record.run_at >= since else record for record in fell])
+    check_project(store, back=15)
+    check_project(store, back=8)
+    (incident,) = query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
+    assert incident.status == OPEN
 
 
 def test_sessions_count_by_their_sampling_probability(store: Store) -> None:
