@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Annotated
+from operator import itemgetter
+from typing import Annotated, TypeAlias
 
-import msgspec
 from msgspec import Meta
 
 from analytics.queries import query_rows
@@ -32,11 +32,10 @@ class SharedCap(Answer, frozen=True):
 
     @property
     def summary(self) -> str:
-        """Describe a cap that was reached, and when."""
+        """Describe the present cap, and when it left out questions. It may have been raised since."""
         owner = "all projects together" if self.project is None else f"project {self.project}"
-        return f"The cap of {self.cap_usd:g} USD on judging {owner} for {self.period} was reached" + (
-            f" at {self.reached_at:%Y-%m-%d %H:%M} UTC" if self.reached_at else ""
-        )
+        cap = f"The cap on judging {owner} for {self.period}, now {self.cap_usd:g} USD"
+        return f"{cap}, first left out a question at {self.reached_at:%Y-%m-%d %H:%M} UTC" if self.reached_at else cap
 
     @property
     def consequence(self) -> str:
@@ -58,45 +57,59 @@ class CostList(Answer, frozen=True):
 
 def shared_caps(cursor: duckdb.DuckDBPyConnection, policy: Policy, project: str | None, now: datetime) -> list[SharedCap]:
     """Return the caps that apply to a project (None: all projects with spending or a cap of their own) and their spending."""
-    if not has_shared_caps(policy):
-        return []
-    start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    spent: Counter[tuple[str | None, str]] = Counter()
-    accounts: dict[str, str] = {account_of(name): name for name in ([*policy.projects] if project is None else [project])}
-    for row in query_rows(cursor, "spending", {"from": start.date(), "as_of": now}):
-        if project is None and row["project"] != account_of(row["project"]):
-            accounts.setdefault(account_of(row["project"]), row["project"])
-        for account in (account_of(row["project"]), None):
-            spent.update(dict.fromkeys([(account, f"{row['day']:%Y-%m-%d}"), (account, f"{now:%Y-%m}")], row["nano_usd"]))
-    reached: dict[tuple[str, str | None, str], Mapping[str, object]] = {}
-    for row in query_rows(cursor, "reached_caps", {"from": start}):
-        account = None if row["project"] is None else account_of(row["project"])
-        reached.setdefault((row["cap"], account, row["period"]), row)
-    return list(_states(policy, accounts, spent, reached, now))
+    return list(_read_caps(cursor, policy, project, now, _read_reached(cursor, now))) if has_shared_caps(policy) else []
 
 
 def reached_caps(
     cursor: duckdb.DuckDBPyConnection, policy: Policy, project: str | None, now: datetime
 ) -> tuple[SharedCap, ...]:
     """Return the caps of a project (None: all) that have left out questions in the current day or month."""
-    return tuple(cap for cap in shared_caps(cursor, policy, project, now) if cap.reached_at is not None)
+    # Every page asks. Most days no cap is reached, and then the spending of the month is not summed.
+    reached = _read_reached(cursor, now) if has_shared_caps(policy) else {}
+    return tuple(cap for cap in _read_caps(cursor, policy, project, now, reached) if cap.left_out) if reached else ()
 
 
-def _states(
+_Key: TypeAlias = tuple[str, str | None, str]
+"""A cap, the account (None: the installation) and the period."""
+
+
+def _read_reached(cursor: duckdb.DuckDBPyConnection, now: datetime) -> dict[_Key, tuple[datetime, int]]:
+    """Return when each cap first left out a question in the current day or month, and how many it left out."""
+    reached: dict[_Key, tuple[datetime, int]] = {}
+    for row in query_rows(cursor, "reached_caps", {"from": _start_month(now)}):
+        if row["period"] in _list_periods(now):
+            key = row["cap"], None if row["project"] is None else account_of(row["project"]), row["period"]
+            first, questions = reached.get(key, (row["reached_at"], 0))
+            reached[key] = first, questions + row["questions"]
+    return reached
+
+
+def _read_caps(
+    cursor: duckdb.DuckDBPyConnection,
     policy: Policy,
-    accounts: Mapping[str, str],
-    spent: Mapping[tuple[str | None, str], int],
-    reached: Mapping[tuple[str, str | None, str], Mapping[str, object]],
+    project: str | None,
     now: datetime,
+    reached: Mapping[_Key, tuple[datetime, int]],
 ) -> Iterator[SharedCap]:
-    periods = (f"{now:%Y-%m-%d}", f"{now:%Y-%m}") * 2
-    seen: set[tuple[str, str | None]] = set()
-    for account, name in [*sorted(accounts.items(), key=lambda item: item[1]), ("", "")]:
-        for cap, period, limit in zip(SHARED_CAPS, periods, limits_of(policy, name), strict=True):
-            owner = account if cap.startswith("project") else None
-            if limit is None or owner == "" or (cap, owner) in seen:
-                continue
-            seen.add((cap, owner))
-            row = reached.get((cap, owner, period), {})
-            state = SharedCap(cap, name if owner else None, period, usd_of(limit), usd_of(spent.get((owner, period), 0)))
-            yield msgspec.structs.replace(state, reached_at=row.get("reached_at"), left_out=row.get("questions", 0))
+    spent: Counter[tuple[str | None, str]] = Counter()
+    names = {account_of(name): name for name in ([*policy.projects] if project is None else [project])}
+    for row in query_rows(cursor, "spending", {"from": _start_month(now).date(), "as_of": now}):
+        if project is None and row["project"] != account_of(row["project"]):
+            names.setdefault(account_of(row["project"]), row["project"])
+        for account in (account_of(row["project"]), None):
+            spent.update(dict.fromkeys([(account, f"{row['day']:%Y-%m-%d}"), (account, f"{now:%Y-%m}")], row["nano_usd"]))
+    owners: list[tuple[str | None, str | None]] = [*sorted(names.items(), key=itemgetter(1)), (None, None)]
+    for account, name in owners:
+        for cap, period, limit in zip(SHARED_CAPS, _list_periods(now), limits_of(policy, name or ""), strict=True):
+            if limit is not None and cap.startswith("installation") == (account is None):
+                reached_at, left_out = reached.get((cap, account, period), (None, 0))
+                yield SharedCap(cap, name, period, usd_of(limit), usd_of(spent[account, period]), reached_at, left_out)
+
+
+def _list_periods(now: datetime) -> tuple[str, ...]:
+    """Return the current period of each of `SHARED_CAPS`."""
+    return (f"{now:%Y-%m-%d}", f"{now:%Y-%m}") * 2
+
+
+def _start_month(now: datetime) -> datetime:
+    return now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)

@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from audit.spending import has_shared_caps
 from schemas.errors import DriftlineError, RecordError, StoredRecordError, StoreError
 from schemas.lazy import duckdb
 from service.read.caps import SharedCap, reached_caps
@@ -77,14 +78,8 @@ class ApiContext:
     restart: Callable[[], None] | None = field(init=False, default=None)
     """Restarts the server in its process, with the policy from the file; None if that is not possible."""
 
-    _incident_cache: tuple[int, dict[tuple[Any, str | None], Any]] = field(init=False, default=(-1, {}))
-    """Cached results about incidents, by function and project, and the topic's end when they were read."""
-
-    _judge_cache: tuple[int, dict[str | None, tuple[UnreadableJudge, ...]]] = field(init=False, default=(-1, {}))
-    """Cached unreadable judges by project, and the topic's end when they were read."""
-
-    _cap_cache: tuple[tuple[int, str], dict[str | None, tuple[SharedCap, ...]]] = field(init=False, default=((-1, ""), {}))
-    """Cached reached caps by project, and the topic's end and the day when they were read."""
+    _figures: dict[tuple[str, str | None], tuple[Hashable, Any]] = field(init=False, default_factory=dict)
+    """Cached figures of the pages by name and project, each with the version that it was read at."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.engine)
@@ -110,44 +105,34 @@ class ApiContext:
 
     async def open_incidents(self, project: str | None) -> OpenIncidents:
         """Return the number of open or acknowledged incidents of a project (None: all), counted again only if incidents have changed."""
-        return await self._read_incident_figure(open_incidents, project)
-
-    async def unreadable_judges(self, project: str | None) -> tuple[UnreadableJudge, ...]:
-        """Return the judges whose last answers about a project (None: all) cannot be read; read again only after new judgements."""
-        end = self.engine.store.end_of("judgements")
-        if self._judge_cache[0] != end:
-            self._judge_cache = (end, {})
-        cached = self._judge_cache[1]
-        if project not in cached:
-            cached[project] = await self.ask(lambda cursor: unreadable_judges(cursor, project, self.engine.now()))
-        return cached[project]
-
-    async def reached_caps(self, project: str | None) -> tuple[SharedCap, ...]:
-        """Return the shared caps of a project (None: all) that have left out questions; read again only after new judgements."""
-        now = self.engine.now()
-        key = (self.engine.store.end_of("judgements"), f"{now:%Y-%m-%d}")
-        if self._cap_cache[0] != key:
-            self._cap_cache = (key, {})
-        cached = self._cap_cache[1]
-        if project not in cached:
-            cached[project] = await self.ask(lambda cursor: reached_caps(cursor, self.engine.policy, project, now))
-        return cached[project]
+        return await self._read_figure("open", "incidents", project, lambda cursor: open_incidents(cursor, project))
 
     async def worst_incidents(self, project: str | None) -> Mapping[str, Mapping[str, Any]]:
         """Return the worst incident of each project (None: all), read again only if incidents have changed."""
-        return await self._read_incident_figure(worst_incidents, project)
+        return await self._read_figure("worst", "incidents", project, lambda cursor: worst_incidents(cursor, project))
 
-    async def _read_incident_figure(
-        self, read: Callable[[duckdb.DuckDBPyConnection, str | None], Result], project: str | None
+    async def unreadable_judges(self, project: str | None) -> tuple[UnreadableJudge, ...]:
+        """Return the judges whose last answers about a project (None: all) cannot be read; read again only after new judgements."""
+        now = self.engine.now()
+        return await self._read_figure("judges", "judgements", project, lambda cursor: unreadable_judges(cursor, project, now))
+
+    async def reached_caps(self, project: str | None) -> tuple[SharedCap, ...]:
+        """Return the shared caps of a project (None: all) that have left out questions; read again only after new judgements."""
+        policy, now = self.engine.policy, self.engine.now()
+        if not has_shared_caps(policy):
+            return ()
+        return await self._read_figure("caps", "judgements", project, lambda cursor: reached_caps(cursor, policy, project, now))
+
+    async def _read_figure(
+        self, name: str, topic: str, project: str | None, read: Callable[[duckdb.DuckDBPyConnection], Result]
     ) -> Result:
-        end = self.engine.store.end_of("incidents")
-        if self._incident_cache[0] != end:
-            self._incident_cache = (end, {})
-        cached = self._incident_cache[1]
-        if (read, project) not in cached:
-            cached[read, project] = await self.ask(lambda cursor: read(cursor, project))
-        result: Result = cached[read, project]
-        return result
+        """Return a figure, read again only after new records of its topic, and on a new UTC day."""
+        version = self.engine.store.end_of(topic), self.engine.now().date()
+        cached = self._figures.get((name, project))
+        if cached is None or cached[0] != version:
+            cached = self._figures[name, project] = version, await self.ask(read)
+        figure: Result = cached[1]
+        return figure
 
     async def require_project(self, project: str) -> None:
         """Raise ApiError (404) for an unknown project, with the nearest known name."""
