@@ -78,7 +78,7 @@ RULE_EXPLANATIONS: Mapping[str, str] = {
         "After every hour with sessions that were judged as a whole, this rule weighs the evidence that the overall score or one of the six "
         f"dimensions changed on one of the last 400 days. An alarm needs evidence of {_ALARM_ODDS} times the number of these series. "
         f"Chance alone then raises an alarm for any of them at most once in {_YEARS_PER_FALSE_ALARM:.0f} years. A change of more than "
-        f"{CRITICAL:g} sigma is critical. Sessions count by their sampling probability."
+        f"{CRITICAL:g} sigma is critical. Each session is weighted by 1 / its sampling probability."
     ),
 }
 NO_CAUSE = "The anchors cannot tell whether the agent or the judge changed: too few of them were judged around that time."
@@ -351,7 +351,7 @@ _MAX_CHART_DAYS = 120
 _DAY = timedelta(days=1)
 _NO_MARKS_NOTE = Markup('<p class="soft">There was no deployment and no change of policy or judge in this period.</p>')
 _WEIGHTED_RULES = frozenset({"sequential", SESSIONS})
-"""The rules whose means weight each exchange or session by its sampling probability."""
+"""The rules whose means weight each exchange or session by 1 / its sampling probability."""
 
 
 _COUNTED = {RUNS: "Runs", SESSIONS: "Judged sessions"}

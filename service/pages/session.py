@@ -16,7 +16,7 @@ from audit.evaluation.dimensions import MEANINGS
 from audit.exchanges.states import SCORED
 from audit.policy import SessionJudging
 from schemas.lazy import duckdb
-from service.pages.rendering import Excerpt, day, excerpt, page, share, usd
+from service.pages.rendering import Excerpt, day, excerpt, page, share
 from service.pages.run_view import (
     MAX_PAYLOAD_LENGTH,
     MAX_STEPS_PER_TURN,
@@ -197,23 +197,20 @@ def session_values(details: SessionDetails, shown: Mapping[str, Any], selection:
 
 def judgement_values(judgement: SessionJudgement, settings: SessionJudging) -> dict[str, Any]:
     """Return the template's values about the judgement of the session as a whole."""
+    cap = "The cap on judging a session as a whole (sessionJudging.costCap in the policy) left no room for the call."
+    failure = judgement.failure or ""
     reasons = {
-        "off": "",
         "open": "It is judged when it has ended.",
         "due": "It will be judged within minutes.",
         "pending": "The judge is being asked.",
         "not_drawn": f"Not drawn: by the policy, {share(settings.sample)} of the sessions are judged as a whole.",
-        "no_turns": "Drawn, but not judged: without exchanges, nobody knows what was asked.",
+        "no_turns": "Drawn, but not judged: it has no exchanges.",
         "no_judge": "Drawn, but this server has no judge.",
-        "too_late": "Drawn, but not judged: no server with a judge knew of its end within a day.",
-        "rejected": "The request was rejected",
-        "failed": "The judge gave no verdict",
+        "too_late": "Drawn, but not judged: no server with a judge read its end within a day.",
+        "rejected": f"The request was rejected: {failure}.",
+        "failed": f"The judge gave no verdict. {cap if failure == 'cost_cap' else WORDS['reasons'].get(failure, failure)}",
     }
-    reason = reasons.get(judgement.state, "")
-    if judgement.failure is not None:
-        cap = "" if judgement.failure != "cost_cap" else f" (the cap is {usd(settings.cost_cap)})"
-        reason = f"{reason}: {WORDS['reasons'].get(judgement.failure, judgement.failure)}{cap}."
-    return {"judgement": judgement, "judgement_reason": reason, "meanings": MEANINGS}
+    return {"judgement": judgement, "judgement_reason": reasons.get(judgement.state), "meanings": MEANINGS}
 
 
 def read_selection(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, selection: TurnSelection) -> dict[str, Any]:

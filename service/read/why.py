@@ -250,7 +250,7 @@ def _explain_sampling(facts: IncidentFacts) -> Iterator[Statement]:
     consequence = (
         "This alone can raise the number of anomalies that only the judge detects."
         if facts.is_spike
-        else "Scores are weighted by their sampling probability, so this alone does not change the mean."
+        else "Scores are weighted by 1 / their sampling probability, so this alone does not change the mean."
     )
     yield Statement.with_counts("sampling", f"The mix of judged turns changed: {'; '.join(parts)}. {consequence}", changed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -21,12 +22,13 @@ from audit.evaluation.cases import WHOLE_SESSION
 from audit.evaluation.evaluating import evaluating, next_attempt
 from audit.evaluation.whole_sessions import evaluation_of_session
 from audit.exchanges.cascade import drive
-from audit.exchanges.questions import Reply
-from schemas.records import DimensionScore, Erasure, Heartbeat, Label, Redaction
+from audit.exchanges.questions import Reply, outcome_state
+from schemas.records import DimensionScore, Erasure, EvaluationRequest, Heartbeat, Label, Redaction
 from service.pages.run_view import MAX_STEPS_PER_TURN
 from service.pages.session import MAX_TEXT_LENGTH, STEPS_PER_PAGE, TURNS_PER_PAGE
 from service.setup.access import AccessStore, Holder
 from service.text.links import Links
+from service.text.words import WORDS
 from streams.engine.engine import Engine
 
 LINKS = Links()
@@ -389,22 +391,24 @@ def test_an_invalid_address_is_an_error_page(store: Store, look: Look, address: 
     look(f"/projects/ops/sessions/s{address}", 400)
 
 
+def request_judgement(attempt: int = 0) -> EvaluationRequest:
+    """Return the request to judge session `s` as a whole."""
+    request = evaluated.make_request(
+        evaluated.case(case_id=WHOLE_SESSION),
+        evaluated.plan(),
+        session_id="s",
+        project="ops",
+        evaluation_id=evaluation_of_session("local", "s"),
+        sampling_probability=0.5,
+    )
+    return next_attempt(request, attempt, ())
+
+
 def test_the_verdict_on_a_whole_session_is_shown_with_its_evidence_or_why_there_is_none(store: Store, look: Look) -> None:
     """A reader must tell a session that was not drawn from one that the judge could not score."""
     talk(store)
     put(store, "exchanges", [closing("s", 9)])
-    request = next_attempt(
-        evaluated.make_request(
-            evaluated.case(case_id=WHOLE_SESSION),
-            evaluated.plan(),
-            session_id="s",
-            project="ops",
-            evaluation_id=evaluation_of_session("local", "s"),
-            sampling_probability=0.5,
-        ),
-        0,
-        (),
-    )
+    request = request_judgement()
     address = LINKS.session("ops", "s", "local")
     assert "The session as a whole" not in look(address)  # off by default
     put(store, "evaluation-requests", [request])
@@ -416,3 +420,28 @@ def test_the_verdict_on_a_whole_session_is_shown_with_its_evidence_or_why_there_
     page = look(address)
     assert_in_order(page, "The session as a whole", "6.5", "Task", "2.5")
     assert LINKS.evaluation("ops", request.evaluation_id) in page
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (
+            "cost_cap",
+            "The cap on judging a session as a whole (sessionJudging.costCap in the policy) left no room for the call.",
+        ),
+        ("project_day_cap", WORDS["reasons"]["project_day_cap"]),
+        ("refused", WORDS["reasons"]["refused"]),
+    ],
+)
+def test_a_failed_judgement_of_a_session_names_its_reason_in_whole_sentences(
+    store: Store, look: Look, outcome: str, reason: str
+) -> None:
+    """A session's judgement has a cap of its own, not that of the session's exchanges; a new attempt hides the old reason."""
+    talk(store)
+    put(store, "exchanges", [closing("s", 9)])
+    put(store, "evaluation-requests", [request_judgement()])
+    put(store, "evaluations", [drive(evaluating(request_judgement()), lambda _: Reply(state=outcome_state(outcome)))])
+    address = LINKS.session("ops", "s", "local")
+    assert f"The judge gave no verdict. {reason} <a" in html.unescape(look(address))
+    put(store, "evaluation-requests", [request_judgement(1)])
+    assert "The judge is being asked. <a" in look(address)
