@@ -51,9 +51,6 @@ _MAX_OVERLAPS = 8
 """Most matches that are looked at for a second demanded verdict behind a first."""
 _MIN_WEIGHT = 6
 """Smallest sum of weights with which a judge must be meant."""
-_MAX_EXTENSION = 300
-_BREAK = re.compile("[.!?\u3002\uff01\uff1f][\\s\"')\\]]|[\u3002\uff01\uff1f\n]")
-"""The end of a sentence or line."""
 _INSTRUCTING_SOURCES = ("user message", "tool output")
 _TOOL_NAME = re.compile(r"[\w.:/-]{1,64}")
 _SENTENCE_ENDS = ".!?\u3002\uff01\uff1f \t\r\n"
@@ -79,7 +76,7 @@ def tamper_reasons(exchange: Exchange) -> tuple[str, ...]:
         f"judge_tampering: the {source} {kind}"
         for source, text in texts.items()
         if text
-        for kind in _find_kinds(text, source, RECOGNIZERS)
+        for kind in text_kinds(text, source, RECOGNIZERS)
     )
 
 
@@ -87,15 +84,29 @@ def find_attempts(text: str, source: str = "response") -> tuple[Span, ...]:
     """Return the spans (start, end) of attempts to sway the judge, in characters of the text as it is; empty without any.
 
     `source` is one of `response`, `thinking` and `user message`; texts of other sources count as responses. The spans are
-    ascending and apart. Each covers at least what was recognized, from the address to the last verdict demanded nearby, and is
-    extended to the sentence or line around it, by at most `_MAX_EXTENSION` characters on each side. In escaped text it covers
-    whole escapes; of an encoded run it covers the run. What surrounds an attempt without being part of it, such as the rest of
-    a forged table, may lie outside. Linear in the length of the text.
+    ascending and apart. Each covers what was recognized, from the address to the last verdict demanded nearby. In escaped text it
+    covers whole escapes; of an encoded run it covers the run. What surrounds an attempt without being part of it, such as the rest
+    of a forged table, may lie outside. Linear in the length of the text.
     """
     if not may_hold_attempt(text):
         return ()
-    spans = [span for _, view, spans in _find(text, source, RECOGNIZERS) for span in view.locate(spans)]
-    return tuple(_merge(_extend(text, span) for span in spans))
+    spans = (span for _, view, spans in _find(text, source, RECOGNIZERS) for span in view.locate(spans))
+    # Patterns look at the end of the preceding sentence, too.
+    return tuple(merge_spans((end - len(text[start:end].lstrip(_SENTENCE_ENDS)), end) for start, end in spans))
+
+
+def merge_spans(spans: Iterable[Span], gap: int = 0) -> Iterator[Span]:
+    """Yield the spans in order, those with at most `gap` characters between them as one."""
+    current: Span | None = None
+    for start, end in sorted(spans):
+        if current is None or start > current[1] + gap:
+            if current is not None:
+                yield current
+            current = (start, end)
+        else:
+            current = (current[0], max(current[1], end))
+    if current is not None:
+        yield current
 
 
 def injection_reasons(exchange: Exchange) -> tuple[str, ...]:
@@ -122,22 +133,13 @@ def injection_kinds(text: str, source: str) -> tuple[str, ...]:
 
     `source` is `user message` or `tool output`. A user may give the agent orders, so only some count there.
     """
-    if not _may_hold_injection(text, source):
+    if not _may_match(text, _injection_prefilters(source == "tool output")):
         return ()
-    return tuple(dict.fromkeys(kind for kind, _, spans in _find_injections(text, source) if any(True for _ in spans)))
+    return tuple(dict.fromkeys(_find_injections(text, source)))
 
 
-def find_injections(text: str, source: str) -> tuple[Span, ...]:
-    """Return the spans of instructions to the agent as `find_attempts` does; `source` as in `injection_kinds`."""
-    if not _may_hold_injection(text, source):
-        return ()
-    spans = [span for _, view, spans in _find_injections(text, source) for span in view.locate(spans)]
-    return tuple(_merge(_extend(text, span) for span in spans))
-
-
-def _may_hold_injection(text: str, source: str) -> bool:
-    """Return False if no instruction to the agent can be recognized in the text or in parts of it."""
-    prefilters = _injection_prefilters(source == "tool output")
+def _may_match(text: str, prefilters: Sequence[Prefilter]) -> bool:
+    """Return whether one of the patterns may match in the text or in parts of it. No view of a text splits an encoded run."""
     return any(
         prefilter.found_in(view.data) for level in decode_levels(text) for view in fold_views(level) for prefilter in prefilters
     )
@@ -155,45 +157,48 @@ def _injection_prefilters(is_tool_output: bool) -> tuple[Prefilter, ...]:
     return *unions, Prefilter([*(agent_patterns.CLUES if is_tool_output else ()), *DISGUISES, ENCODED])
 
 
-def _find_injections(text: str, source: str) -> Iterator[tuple[str, View, Iterable[Span]]]:
-    """Yield each kind of instruction to the agent, a view that was searched for it, and the matching spans."""
+def _find_injections(text: str, source: str) -> Iterator[str]:
+    """Yield the kinds of instructions to the agent in a text, and in the encoded runs in it."""
     levels = list(decode_levels(text))
-    folded = [view for level in levels for view in fold_views(level)]
-    views = [*folded, *(undisguised for view in folded for undisguised in undisguised_views(view))]
-    for view in views:
-        for kind, spans in _search_injections(view.data, source):
-            yield kind, view, spans
+    for view in _list_views(levels):
+        yield from _search_injections(view.data, source)
     for level in levels:
         for content, _ in decoded_runs(level):
-            hidden = (spans for view in fold_views(content) for _, spans in _search_injections(view.data, source))
-            if any(True for spans in hidden for _ in spans):
-                yield "hides text in an encoding", content, [(0, len(content.data))]
+            if any(True for view in fold_views(content) for _ in _search_injections(view.data, source)):
+                yield "hides text in an encoding"
 
 
-def _search_injections(view: bytes, source: str) -> Iterator[tuple[str, Iterable[Span]]]:
-    """Yield the kinds of instructions to the agent with their spans in a normalized view."""
+def _list_views(levels: Sequence[View]) -> list[View]:
+    """Return the folded views of the levels, and then those without the disguises of their words."""
+    folded = [view for level in levels for view in fold_views(level)]
+    return [*folded, *(undisguised for view in folded for undisguised in undisguised_views(view))]
+
+
+def _search_injections(view: bytes, source: str) -> Iterator[str]:
+    """Yield the kinds of instructions to the agent in a normalized view."""
     for kind, by_source in agent_patterns.KINDS.items():
-        for pattern in (*by_source["any"], *(by_source.get(source, ()))):
-            yield kind, pattern.spans(view)
-    if source == "tool output":
-        yield "gives the agent orders", _pair_clues(view)
+        if any(True for pattern in (*by_source["any"], *by_source.get(source, ())) for _ in pattern.spans(view)):
+            yield kind
+    if source == "tool output" and _has_near_clues(view):
+        yield "gives the agent orders"
 
 
-def _pair_clues(view: bytes) -> Iterator[Span]:
-    """Yield the spans from one clue to a different one near it."""
+def _has_near_clues(view: bytes) -> bool:
+    """Return whether a clue is near a different one."""
     clues = sorted((span, number) for number, pattern in enumerate(agent_patterns.CLUES) for span in pattern.spans(view))
-    for (first, first_number), (second, second_number) in pairwise(clues):
-        if first_number != second_number and second[0] <= first[1] + _NEAR_BYTES:
-            yield first[0], max(first[1], second[1])
+    return any(
+        first_number != second_number and second[0] <= first[1] + _NEAR_BYTES
+        for (first, first_number), (second, second_number) in pairwise(clues)
+    )
 
 
-def text_kinds(text: str, source: str, added: Mapping[str, Recognizer]) -> tuple[str, ...]:
-    """Describe the attempts in a single text to sway a judge, each kind once; empty without any.
-
-    `source` as in `find_attempts`. `added` are further recognizers by kind. For a kind in `RECOGNIZERS`, either may match.
-    """
-    recognizers = RECOGNIZERS | {kind: _match_either(kind, recognizer) for kind, recognizer in added.items()}
-    return tuple(_find_kinds(text, source, recognizers))
+def text_kinds(text: str, source: str, recognizers: Mapping[str, Recognizer]) -> tuple[str, ...]:
+    """Describe the attempts in a single text to sway a judge, each kind once; empty without any. `source` as in `find_attempts`."""
+    kinds: dict[str, None] = {}
+    for kind, _, spans in _find(text, source, recognizers):
+        if kind not in kinds and any(True for _ in spans):
+            kinds[kind] = None
+    return tuple(kinds)
 
 
 def find_sway_attempts(texts: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -202,32 +207,26 @@ def find_sway_attempts(texts: Iterable[tuple[str, str]]) -> dict[str, tuple[str,
     Sources are in order of the texts, without those that have no attempt; nothing of a text is quoted. Linear in the length of
     the texts.
     """
-    attempts: dict[str, dict[str, None]] = {}
-    for source, text in dict.fromkeys(texts):
-        kinds = text_kinds(text, source, _RUN_RECOGNIZERS)
-        if kinds:
-            attempts.setdefault(source, {}).update(dict.fromkeys(kinds))
-    return {source: tuple(kinds) for source, kinds in attempts.items()}
+    return _group_kinds(texts, lambda text, source: text_kinds(text, source, _RUN_RECOGNIZERS))
 
 
 def find_injected_kinds(texts: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Return the instructions to the agent in the user messages and tool outputs of a run, as `find_sway_attempts` does."""
+    return _group_kinds(((source, text) for source, text in texts if source in _INSTRUCTING_SOURCES), injection_kinds)
+
+
+def _group_kinds(texts: Iterable[tuple[str, str]], describe: Callable[[str, str], Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """Return the descriptions of the texts by source, each once; `describe` takes a text and its source."""
     kinds: dict[str, dict[str, None]] = {}
     for source, text in dict.fromkeys(texts):
-        if source in _INSTRUCTING_SOURCES and (instructions := injection_kinds(text, source)):
-            kinds.setdefault(source, {}).update(dict.fromkeys(instructions))
-    return {source: tuple(instructions) for source, instructions in kinds.items()}
+        if descriptions := dict.fromkeys(describe(text, source)):
+            kinds.setdefault(source, {}).update(descriptions)
+    return {source: tuple(descriptions) for source, descriptions in kinds.items()}
 
 
 def may_hold_attempt(text: str) -> bool:
     """Return False if no kind of attempt can be recognized in the text or in parts of it."""
-    if hides_text(text):
-        return True
-    # No view of a text splits an encoded run.
-    prefilters = _prefilters()
-    return any(
-        prefilter.found_in(view.data) for level in decode_levels(text) for view in fold_views(level) for prefilter in prefilters
-    )
+    return hides_text(text) or _may_match(text, _prefilters())
 
 
 @cache
@@ -240,27 +239,10 @@ def _prefilters() -> tuple[Prefilter, ...]:
     return Prefilter(first), Prefilter([*chain.from_iterable(others), *DISGUISES, ENCODED])
 
 
-def _match_either(kind: str, added: Recognizer) -> Recognizer:
-    shipped = RECOGNIZERS.get(kind)
-    if shipped is None:
-        return added
-    return lambda view, source: chain(shipped(view, source), added(view, source))
-
-
-def _find_kinds(text: str, source: str, recognizers: Mapping[str, Recognizer]) -> Iterator[str]:
-    """Yield a description of each kind of attempt in the text."""
-    kinds: set[str] = set()
-    for kind, _, spans in _find(text, source, recognizers):
-        if kind not in kinds and any(True for _ in spans):
-            kinds.add(kind)
-            yield kind
-
-
 def _find(text: str, source: str, recognizers: Mapping[str, Recognizer]) -> Iterator[tuple[str, View, Iterable[Span]]]:
     """Yield each kind of attempt, a view that was searched for it, and the matching spans, found as they are read."""
     levels = list(decode_levels(text))
-    folded = [view for level in levels for view in fold_views(level)]
-    views = [*folded, *(undisguised for view in folded for undisguised in undisguised_views(view))]
+    views = _list_views(levels)
     for kind, recognize in recognizers.items():
         for view in views:
             yield kind, view, recognize(view.data, source)
@@ -277,33 +259,6 @@ def _is_attempt(content: View, source: str, recognizers: Mapping[str, Recognizer
     return any(True for recognize in recognizers.values() for view in views for _ in recognize(view.data, source))
 
 
-def _extend(text: str, span: Span) -> Span:
-    """Extend a span to the ends of the sentences or lines that it touches."""
-    start, end = span
-    start = end - len(text[start:end].lstrip(_SENTENCE_ENDS))  # patterns look at the end of the preceding sentence
-    window_start = max(0, start - _MAX_EXTENSION)
-    preceding = [match.end() for match in _BREAK.finditer(text, window_start, start)]
-    following = _BREAK.search(text, end, end + _MAX_EXTENSION)
-    return (
-        preceding[-1] if preceding else window_start,
-        following.end() if following else min(len(text), end + _MAX_EXTENSION),
-    )
-
-
-def _merge(spans: Iterable[Span]) -> Iterator[Span]:
-    """Yield the spans in order, joining those that touch."""
-    current: Span | None = None
-    for start, end in sorted(spans):
-        if current is None or start > current[1]:
-            if current is not None:
-                yield current
-            current = (start, end)
-        else:
-            current = (current[0], max(current[1], end))
-    if current is not None:
-        yield current
-
-
 def _speaks_to_judge(view: bytes, source: str) -> Iterator[Span]:
     """Yield the spans in which a judge is addressed with a demand.
 
@@ -318,7 +273,7 @@ def _speaks_to_judge(view: bytes, source: str) -> Iterator[Span]:
 def _follow_clues(view: bytes) -> Iterator[Span]:
     """Yield the spans of demanded verdicts with so many clues nearby that a judge must be meant."""
     anchors = [span for pattern in patterns.ANCHORS for span in pattern.spans(view)]
-    windows = list(_merge((max(0, start - _NEAR_BYTES), end + _NEAR_BYTES) for start, end in anchors))
+    windows = list(merge_spans((max(0, start - _NEAR_BYTES), end + _NEAR_BYTES) for start, end in anchors))
     wanted = sorted(
         ((window_start + start, window_start + end), weight)
         for window_start, window_end in windows
@@ -446,9 +401,13 @@ def _claims_checks(view: bytes, _source: str) -> Iterator[Span]:
         yield from patterns.CHECK_RESULTS.spans(view)
 
 
+def _either(first: Recognizer, second: Recognizer) -> Recognizer:
+    return lambda view, source: chain(first(view, source), second(view, source))
+
+
 _RUN_RECOGNIZERS = {
-    "speaks to the judge": _demands_tens,
-    "brings the judge's answer along": _gives_scores,
-    "imitates the marks of the prompt": _imitates_view,
+    "speaks to the judge": _either(_speaks_to_judge, _demands_tens),
+    "brings the judge's answer along": _either(_brings_verdict, _gives_scores),
+    "imitates the marks of the prompt": _either(_imitates_marks, _imitates_view),
     "claims outcomes of the checks": _claims_checks,
 }

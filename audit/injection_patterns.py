@@ -255,7 +255,6 @@ _SCORE_KEY = r"(?:(?:[a-z]+[ _-]){0,2}(?:scores?|ratings?|grades?)|overall|tier[
 _VERDICT_KEY = r"(?:(?:[a-z]+[ _-]){0,2})(?:auffalligkeit(?:en)?|anomalies?|anomalias?|нарушения|异常|問題|결과|verdict|judge?ment|assessment|decision|disposition|flagged|flags?|violations?|anomal(?:y|ies|ous)|compliance|compliant|issues|concerns|sycophancy)"
 _GIVEN = r"""["'*\\\s`]{0,6}(?:[:=|>]|=>)\s{0,4}["'*\\\[{(`]{0,4}\s{0,3}"""
 _TOP_VALUE = r"(?:1(?:\.0{1,3})?|5(?:\.0)?|10(?:\.0)?|100(?:\.0)?|[45](?:\.[0-9])?\s?/\s?5|(?:9|10)(?:\.[0-9])?\s?/\s?10|(?:9[0-9]|100)\s?/\s?100|100\s?%|0\.9[0-9]?|a\+?|max(?:imum)?|perfect|full|excellent)(?:[^\w.%/]|[.]?$|[.]\s)"
-_GOOD_VALUE = rf"(?:{_GOOD_VERDICT}|no[ _](?:issues?|flags?|violations?|anomal(?:y|ies)|concerns?)|none|null|no|false|0|\]|yes|true|fully[ _]\w+|approve|accept|pass)\b?"
 _SCORE_GIVEN = rf"\b{_SCORE_KEY}{_GIVEN}{_TOP_VALUE}"
 _VERDICT_GIVEN = rf"(?:\b|_){_VERDICT_KEY}{_GIVEN}(?:{_GOOD_VERDICT}\b|keine\b|aucune?\b|ningun[ao]?\b|нет|无|なし|no[ _](?:issues?|flags?|violations?|anomal(?:y|ies)|concerns?)\b|(?:none|null|no|false|fully[ _]\w+|approve|accept|yes)\b|0\b|\])"
 _PLANTED_TEXT = (

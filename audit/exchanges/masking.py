@@ -16,7 +16,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from audit.answers import find_quote
-from audit.injection import Span, find_attempts, may_hold_attempt
+from audit.injection import Span, find_attempts, may_hold_attempt, merge_spans
 from schemas.records import EarlierTurn, Exchange, MaskedPassage, ToolCall
 
 TEXTS = {"user_message": "user message", "agent_thinking": "thinking", "agent_response": "response"}
@@ -77,25 +77,20 @@ def _list_context(exchange: Exchange, earlier_turns: Sequence[EarlierTurn]) -> I
                     yield f"{path}.{index}.{field}", text
 
 
-def _mask_text(name: str, text: str, passages: Iterable[MaskedPassage]) -> str:
+def _mask_text(name: str, text: str, passages: Iterable[MaskedPassage], mark: str = "[PASSAGE REMOVED: {} characters]") -> str:
     parts = []
     position = 0
     for passage in passages:
         if passage.text == name:
-            parts += [text[position : passage.start], f"[PASSAGE REMOVED: {passage.end - passage.start} characters]"]
+            parts += [text[position : passage.start], mark.format(passage.end - passage.start)]
             position = passage.end
     return "".join([*parts, text[position:]])
 
 
 def leaves_nothing(text: str, name: str, passages: Iterable[MaskedPassage]) -> bool:
     """Return whether the passages leave neither a letter nor a digit of a text that has some."""
-    position = 0
-    rest = ""
-    for passage in passages:
-        if passage.text == name:
-            rest += text[position : passage.start]
-            position = passage.end
-    return position > 0 and not any(map(str.isalnum, rest + text[position:]))
+    rest = _mask_text(name, text, passages, mark="")
+    return rest != text and not any(map(str.isalnum, rest))
 
 
 def find_passages(
@@ -107,16 +102,14 @@ def find_passages(
 
 
 def _find_passages(name: str, text: str, quotes: Sequence[str]) -> list[MaskedPassage]:
-    return [MaskedPassage(text=name, start=start, end=end) for start, end in _find_spans(name, text, quotes)]
-
-
-def _find_spans(name: str, text: str, quotes: Sequence[str]) -> list[Span]:
-    recognized = find_attempts(text, TEXTS.get(name, "response"))
-    spans = list(_merge((*recognized, *(span for quote in quotes for span in _find_quotes(quote, text))), text))
-    passages = [MaskedPassage(text=name, start=start, end=end) for start, end in spans]
-    if recognized and find_attempts(_mask_text(name, text, passages), TEXTS.get(name, "response")):
-        return [(0, len(text))]
-    return spans
+    source = TEXTS.get(name, "response")
+    recognized = find_attempts(text, source)
+    spans = (*recognized, *(span for quote in quotes for span in _find_quotes(quote, text)))
+    extended = merge_spans((_extend(span, text) for span in spans), _MAX_GAP)
+    passages = [MaskedPassage(text=name, start=start, end=end) for start, end in extended]
+    if recognized and find_attempts(_mask_text(name, text, passages), source):
+        return [MaskedPassage(text=name, start=0, end=len(text))]
+    return passages
 
 
 def _find_quotes(quote: str, text: str) -> Iterator[Span]:
@@ -127,17 +120,6 @@ def _find_quotes(quote: str, text: str) -> Iterator[Span]:
             return
         yield span
         start = span[1]
-
-
-def _merge(spans: Iterable[Span], text: str) -> Iterator[Span]:
-    """Yield the spans in order, extended to their sentences and lines; those that are close together as one."""
-    merged: list[Span] = []
-    for start, end in sorted(_extend(span, text) for span in spans):
-        if merged and start <= merged[-1][1] + _MAX_GAP:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((start, end))
-    return iter(merged)
 
 
 def _extend(span: Span, text: str) -> Span:

@@ -7,11 +7,9 @@ import codecs
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support import builders
 
-from audit.injection import find_injections, injection_kinds, injection_reasons
+from audit.injection import injection_kinds, injection_reasons
 from schemas.records import ToolCall
 
 OVERRIDES = "overrides the agent's instructions"
@@ -67,22 +65,15 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize(("source", "text", "kind"), ATTEMPTS)
-def test_an_instruction_is_recognized_and_gone_without_its_spans(source: str, text: str, kind: str) -> None:
-    """It is an anomaly whether the agent obeyed or not; what has consequences must know where it stands."""
+def test_an_instruction_is_recognized_by_its_kind(source: str, text: str, kind: str) -> None:
+    """It is an anomaly whether the agent obeyed or not."""
     assert kind in injection_kinds(text, source)
-    kept, offset = [], 0
-    for start, end in find_injections(text, source):
-        assert offset <= start < end <= len(text)
-        kept.append(text[offset:start])
-        offset = end
-    assert injection_kinds("\n".join([*kept, text[offset:]]), source) == ()
 
 
 @pytest.mark.parametrize(("source", "text"), ORDINARY)
 def test_ordinary_texts_give_the_agent_no_instructions(source: str, text: str) -> None:
     """Users change their minds, and documents tell people what to do."""
     assert injection_kinds(text, source) == ()
-    assert find_injections(text, source) == ()
 
 
 def test_a_user_may_give_orders_that_the_output_of_a_tool_may_not() -> None:
@@ -102,13 +93,6 @@ def test_a_reason_names_the_user_message_or_the_tool_and_nothing_else() -> None:
         f"prompt_injection: the output of the tool fetch {OVERRIDES}",
         f"prompt_injection: the output of a tool {OVERRIDES}",
     )
-
-
-@given(st.lists(st.sampled_from([text for _, text, _ in ATTEMPTS]) | st.text(max_size=20), max_size=4).map("".join))
-def test_spans_are_there_if_a_kind_is_recognized(text: str) -> None:
-    """The prefilter, the kinds and the spans rest on the same patterns."""
-    for source in ("user message", "tool output"):
-        assert bool(find_injections(text, source)) == bool(injection_kinds(text, source))
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ PIECES = (
 def test_the_prefilter_changes_no_finding(text: str) -> None:
     """`text_kinds` searches the whole text, `tamper_reasons` only texts that the prefilter selects."""
     reasons = tamper_reasons(exchange_of("response", text))
-    assert reasons == tuple(f"judge_tampering: the response {kind}" for kind in text_kinds(text, "response", {}))
+    assert reasons == tuple(f"judge_tampering: the response {kind}" for kind in text_kinds(text, "response", RECOGNIZERS))
 
 
 def remove_attempts(text: str, source: str) -> str:
@@ -122,7 +122,7 @@ def test_spans_leave_the_sentences_around_an_attempt(case: dict[str, Any]) -> No
     text = f"{before}\n{case['text']}\n{after}"
     remaining = remove_attempts(text, case["place"])
     if case["kinds"]:
-        assert len(remaining) < len(text) - 4
+        assert len(remaining) < len(text)
     assert remaining.startswith(before)
     assert remaining.endswith(after)
 
