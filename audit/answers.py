@@ -196,10 +196,11 @@ def _read_fast(form: AnswerForm, text: str, dimensions: Sequence[str], materials
     address_quote, is_present, scored, quote, reason, verdict = values
     values_by_dimension = [astuple(dimension_values) for dimension_values in astuple(scored)]
     reasons = [(reasoning, quoted) for quoted, reasoning, _ in values_by_dimension]
-    reasonings, dropped = _attach_quotes([*reasons, (reason, quote)] if verdict else reasons, materials)
+    quotable = QuotableTexts(materials)
+    reasonings, dropped = _attach_quotes([*reasons, (reason, quote)] if verdict else reasons, quotable)
     if reasonings is None:
         return None
-    address, dropped_addresses = _check_address(is_present, address_quote, materials)
+    address, dropped_addresses = _check_address(is_present, address_quote, quotable)
     scores = tuple(
         [
             DimensionScore(dimension=dimension, score=part[2], reasoning=reasoning_text)
@@ -209,17 +210,16 @@ def _read_fast(form: AnswerForm, text: str, dimensions: Sequence[str], materials
     return scores, verdict, reasonings[-1] if verdict else None, dropped + dropped_addresses, address
 
 
-def _check_address(is_present: bool | None, quote: str, materials: Sequence[Material]) -> tuple[Address, int]:
+def _check_address(is_present: bool | None, quote: str, quotable: QuotableTexts) -> tuple[Address, int]:
     """Return the judge's finding, with a quote only if it is in one of the texts, and the number of dropped quotes."""
     if not is_present:
         return Address(is_present), 0
-    is_found = QuotableTexts(materials).contains(quote.strip())
-    return Address(is_present, quote.strip() if is_found else ""), int(not is_found)
+    is_quotable = quotable.contains(quote.strip())
+    return Address(is_present, quote.strip() if is_quotable else ""), int(not is_quotable)
 
 
-def _attach_quotes(reasons: Sequence[tuple[str, str]], materials: Sequence[Material]) -> tuple[list[str] | None, int]:
+def _attach_quotes(reasons: Sequence[tuple[str, str]], quotable: QuotableTexts) -> tuple[list[str] | None, int]:
     """Return each reasoning with its quote, and the number of dropped quotes; None if a reasoning is empty."""
-    quotable = QuotableTexts(materials)
     dropped = 0
     reasonings: list[str] = []
     for reasoning, quote in reasons:
@@ -379,9 +379,10 @@ def read_thinking(text: str, *, materials: Sequence[Material]) -> ThinkingAnswer
     values = _THINKING_FORM.read(text)
     if values is not None:
         address_quote, is_present, quote, reasoning, alignment, sycophancy, advocacy_suppression = values
-        reasonings, dropped = _attach_quotes([(reasoning, quote)], materials)
+        quotable = QuotableTexts(materials)
+        reasonings, dropped = _attach_quotes([(reasoning, quote)], quotable)
         if reasonings is not None:
-            address, dropped_addresses = _check_address(is_present, address_quote, materials)
+            address, dropped_addresses = _check_address(is_present, address_quote, quotable)
             dropped += dropped_addresses
             return ThinkingAnswer(alignment, sycophancy, advocacy_suppression, reasonings[0], dropped, address)
 
@@ -429,7 +430,6 @@ class Fields:
     def __init__(self, materials: Sequence[Material]) -> None:
         self.dropped_quotes = 0
         """Number of quotes that are in none of the texts; their reasonings are kept without them."""
-        self._materials = materials
         self._quotable = QuotableTexts(materials)
         self._problems: list[str] = []
 
@@ -478,7 +478,7 @@ class Fields:
         """Return whether a text addresses the judge."""
         quote = self._text(members, "addresses_judge_quote", "")
         is_present = self.verdict(members, "addresses_judge") if "addresses_judge" in members else None
-        address, dropped = _check_address(is_present, quote, self._materials)
+        address, dropped = _check_address(is_present, quote, self._quotable)
         self.dropped_quotes += dropped
         return address
 
@@ -533,12 +533,8 @@ class QuotableTexts:
 
     def _contains_folded(self, quote: str) -> bool:
         """Return whether a text contains the quote, or the quote with its escapes undone, apart from differences in appearance."""
-        folded_quotes = {fold(quote), fold(_ESCAPE.sub(_unescape, quote))} - {""}
-        for folded_quote in folded_quotes:
-            for literal in self._literals:
-                if any(_contains_quote(folded_quote, text) for text in _fold_literal(literal)):
-                    return True
-        return False
+        folded_quotes = _fold_quote(quote)
+        return any(_contains_any(folded_quotes, text) for literal in self._literals for text in _fold_literal(literal))
 
 
 def fold(text: str) -> str:
@@ -550,15 +546,20 @@ def fold(text: str) -> str:
     return _DASHES.sub("-", " ".join(text.translate(_TABLE).split()))
 
 
+def _fold_quote(quote: str) -> set[str]:
+    """Return the folded quote, and the quote with its escapes undone and folded; without those that are empty."""
+    return {fold(form) for form in {quote, _ESCAPE.sub(_unescape, quote)}} - {""}
+
+
 def find_quote(quote: str, text: str, start: int = 0) -> tuple[int, int] | None:
     """Return the position of a quote in a text from `start` on, apart from differences in appearance; None if it is not there.
 
     The shortest match that ends first is returned. White space at its ends may belong to it.
     """
-    forms = [form for form in (fold(quote), fold(_ESCAPE.sub(_unescape, quote))) if form]
+    folded_quotes = _fold_quote(quote)
 
     def holds(part: str) -> bool:
-        return any(_contains_quote(form, fold(part)) for form in forms)
+        return _contains_any(folded_quotes, fold(part))
 
     if not holds(text[start:]):
         return None
@@ -571,6 +572,10 @@ def find_quote(quote: str, text: str, start: int = 0) -> tuple[int, int] | None:
 def _unescape(match: re.Match[str]) -> str:
     code, letter = match.groups()
     return chr(int(code, 16)) if code else _ESCAPES.get(letter, letter)
+
+
+def _contains_any(folded_quotes: Iterable[str], source: str) -> bool:
+    return any(_contains_quote(quote, source) for quote in folded_quotes)
 
 
 def _contains_quote(quote: str, source: str) -> bool:

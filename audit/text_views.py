@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, chain, pairwise, repeat
+from itertools import accumulate, pairwise, repeat
 
 from audit.patterns import Pattern, compile_pattern, decode, encode, straighten
 
@@ -118,11 +118,8 @@ _UNPLAIN = re.compile(
     f"[{''.join(chr(code) for code in _PLAIN_CHARACTERS if 0x80 <= code <= 0xFFFF)}\U0001d400-\U0001f14a\U000e0000-\U000e01ef]+"
 )
 """Runs that contain all of these characters. Most texts have few of them, and `translate` is slow."""
-
-
-def _trace_each(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the span of each character of a text that was replaced character by character."""
-    return ((index, index + 1) for index in range(len(text)))
+_Piece = tuple[str, int, int]
+"""A character of a view, and its span in the text of the parent."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +129,8 @@ class View:
     text: str
     parent: View | None = None
     """The view that this one was made from; None for the text itself."""
-    trace: Callable[[str], Iterable[tuple[int, int]]] = _trace_each
-    """Yields, for each character, its span in the text of the parent."""
+    trace: Callable[[str], Iterable[tuple[int, int]]] | None = None
+    """Yields, for each character, its span in the text of the parent; None if each stands for one character there."""
 
     @cached_property
     def data(self) -> bytes:
@@ -145,11 +142,12 @@ class View:
         located = self._count_characters(sorted(spans))
         view: View = self
         while view.parent is not None and located:
-            origins = list(view.trace(view.parent.text))
-            located = [
-                (min(origins[start][0], origins[end - 1][0]), max(origins[start][1], origins[end - 1][1]))
-                for start, end in located
-            ]
+            if view.trace is not None:
+                origins = list(view.trace(view.parent.text))
+                located = [
+                    (min(origins[start][0], origins[end - 1][0]), max(origins[start][1], origins[end - 1][1]))
+                    for start, end in located
+                ]
             view = view.parent
         return sorted(located)
 
@@ -177,26 +175,39 @@ def decode_levels(text: str) -> Iterator[View]:
 
 def _trace_escapes(text: str) -> Iterator[tuple[int, int]]:
     """Yield the span of each character that remains when escapes are undone and surrogates joined."""
-    offset = 0
     pending: tuple[int, int] | None = None
-    for match in chain(_ESCAPE.finditer(text), [None]):
-        start, end = match.span() if match else (len(text), len(text))
-        pieces = [(text[index], index, index + 1) for index in range(offset, start)]
-        if match:
-            pieces += [(character, start, end) for character in _unescape(match)]
-        offset = end
-        for character, first, last in pieces:
-            if pending and "\udc00" <= character <= "\udfff":
-                yield pending[0], last
-                pending = None
-                continue
-            if pending:
-                yield pending
-            pending = (first, last) if "\ud800" <= character <= "\udbff" else None
-            if pending is None:
-                yield first, last
+    for character, first, last in _replace(
+        text, _ESCAPE, lambda match: ((letter, *match.span()) for letter in _unescape(match))
+    ):
+        if pending and "\udc00" <= character <= "\udfff":
+            yield pending[0], last
+            pending = None
+            continue
+        if pending:
+            yield pending
+        pending = (first, last) if "\ud800" <= character <= "\udbff" else None
+        if pending is None:
+            yield first, last
     if pending:
         yield pending
+
+
+def _replace(text: str, pattern: re.Pattern[str], replace: Callable[[re.Match[str]], Iterable[_Piece]]) -> Iterator[_Piece]:
+    """Yield the characters of a text in which each match of a pattern is replaced, with their spans in the text."""
+    offset = 0
+    for match in pattern.finditer(text):
+        yield from ((text[index], index, index + 1) for index in range(offset, match.start()))
+        yield from replace(match)
+        offset = match.end()
+    yield from ((text[index], index, index + 1) for index in range(offset, len(text)))
+
+
+def _rebuild(view: View, pattern: re.Pattern[str], replace: Callable[[re.Match[str]], Iterable[_Piece]]) -> View:
+    """Return the view with each match of a pattern replaced."""
+    pieces = list(_replace(view.text, pattern, replace))
+    return View(
+        "".join(character for character, _, _ in pieces), view, lambda _text: ((start, end) for _, start, end in pieces)
+    )
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -224,7 +235,7 @@ def _join_surrogates(text: str) -> str:
 
 def fold_views(view: View) -> Iterator[View]:
     """Yield the view in plain lower case, and once more with lookalike letters replaced by Latin ones."""
-    plain = View(_fold(view.text), view, _trace_fold)
+    plain = View(_fold(view.text), view, None if view.text.isascii() else _trace_fold)
     yield plain
     if plain.text.isascii():
         return
@@ -374,23 +385,21 @@ def _join_letters(view: View) -> Iterator[View]:
 
     If all letters are equally far apart, the words are found in a list of those that attempts use.
     """
-    kept: list[tuple[str, int, int]] = []
-    offset = 0
-    for match in _SPACED_RUN.finditer(view.text):
-        kept += [(view.text[index], index, index + 1) for index in range(offset, match.start())]
-        offset = match.end()
-        run = match.group()
-        letters = [(run[index], match.start() + index) for index in range(len(run)) if run[index] not in _SEPARATORS]
-        has_gaps = _GAP.search(run) is not None
-        word_starts = set() if has_gaps else _find_word_starts("".join(letter for letter, _ in letters))
-        previous = match.start()
-        for number, (letter, index) in enumerate(letters):
-            if number and (index - previous > _MAX_LETTER_DISTANCE if has_gaps else number in word_starts):
-                kept.append((" ", index, index + 1))
-            kept.append((letter, index, index + 1))
-            previous = index
-    kept += [(view.text[index], index, index + 1) for index in range(offset, len(view.text))]
-    yield View("".join(piece for piece, _, _ in kept), view, lambda _text: ((start, end) for _, start, end in kept))
+    yield _rebuild(view, _SPACED_RUN, _join_run)
+
+
+def _join_run(match: re.Match[str]) -> Iterator[_Piece]:
+    """Yield the letters of a run, with a space between its words."""
+    run = match.group()
+    letters = [(letter, match.start() + index) for index, letter in enumerate(run) if letter not in _SEPARATORS]
+    has_gaps = _GAP.search(run) is not None
+    word_starts = set() if has_gaps else _find_word_starts("".join(letter for letter, _ in letters))
+    previous = match.start()
+    for number, (letter, index) in enumerate(letters):
+        if number and (index - previous > _MAX_LETTER_DISTANCE if has_gaps else number in word_starts):
+            yield " ", index, index + 1
+        yield letter, index, index + 1
+        previous = index
 
 
 def _find_word_starts(letters: str) -> set[int]:
@@ -400,14 +409,7 @@ def _find_word_starts(letters: str) -> set[int]:
 
 def _correct_spelling(view: View) -> Iterator[View]:
     """Yield the view with misspelled key words corrected."""
-    kept: list[tuple[str, int, int]] = []
-    offset = 0
-    for match in _MISSPELLED_WORD.finditer(view.text):
-        kept += [(view.text[index], index, index + 1) for index in range(offset, match.start())]
-        kept += [(letter, match.start(), match.end()) for letter in _SPELLINGS[match.group()]]
-        offset = match.end()
-    kept += [(view.text[index], index, index + 1) for index in range(offset, len(view.text))]
-    yield View("".join(piece for piece, _, _ in kept), view, lambda _text: ((start, end) for _, start, end in kept))
+    yield _rebuild(view, _MISSPELLED_WORD, lambda match: ((letter, *match.span()) for letter in _SPELLINGS[match.group()]))
 
 
 def _misspell(word: str) -> Iterator[str]:
