@@ -10,7 +10,7 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
 from audit.drift.change_detector import WINDOW_DAYS, find_change
-from benchmarks.drift import anomalies, bars, causes, compared_rules, flags, lines, runs, scores, slices
+from benchmarks.drift import anomalies, bars, causes, compared_rules, flags, lines, runs, scores, segments, slices
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table
 
@@ -224,6 +224,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument(
         "--lines", action="store_true", help="What the watch says of mixes, batches, sessions and judges alone."
     )
+    parser.add_argument("--segments", action="store_true", help="Projects of several agents whose mix changes alone.")
     options = parser.parse_args(arguments)
     if options.lines:
         print_table(lines.HEADER, lines.measure(options.seed, options.share))
@@ -233,7 +234,9 @@ def main(arguments: Sequence[str] = ()) -> None:
             print_runs(pool, options.seed, options.share)
         if options.flags:
             print_flags(pool, options.seed, options.share)
-        if options.runs or options.flags:
+        if options.segments:
+            print_rows("agents and their mix", segments.measure(pool, options.seed, options.share))
+        if options.runs or options.flags or options.segments:
             return
         print_bars(pool, options.seed, options.share)
         if not options.bars:

@@ -111,10 +111,11 @@ def drawn(history: History, rng: np.random.Generator) -> Cells:
         size=len(at)
     )
     value = np.clip(0.6 + 0.1 * (mean + wide * noise), 0, 1)
-    return _cells(at, length.astype(np.float64), value)
+    return build_cells(at, length.astype(np.float64), value)
 
 
-def _cells(at: Floats, weight: Floats, value: Floats) -> Cells:
+def build_cells(at: Floats, weight: Floats, value: Floats) -> Cells:
+    """Return the cells of sessions by their times in days, oldest first, with their weights and means."""
     starts = np.flatnonzero(np.diff(np.floor(at * 24), prepend=-1))
     total = weight * value
     columns = np.stack((np.ones_like(weight), weight, weight, total, weight**2, weight * total, total**2))
