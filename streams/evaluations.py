@@ -37,7 +37,7 @@ from schemas.lazy import duckdb
 from schemas.records import Evaluation, EvaluationRequest, Judgement, Reservation
 from streams.finished_sessions import ReadRun, SessionSelection, finished_sessions, read_runs
 from streams.judges.batch_plans import BatchJournal, BatchQuestion
-from streams.judging.call_budget import CallRecorder, DurableBudget, settle_interrupted_calls
+from streams.judging.call_budget import CallRecorder, batch_question, settle_interrupted_calls
 from streams.judging.judged_stages import EVALUATION, JudgingTask, Subject, judgement_reader
 from streams.judging.shared_caps import open_shared_caps
 from streams.replay.rescoring import ask_all
@@ -405,13 +405,8 @@ async def ask_in_batches(
         await recorder.publish(record)
         note(record)
 
-    def budget(question: Question, judging_task: JudgingTask) -> DurableBudget:
-        reservation_id = reserved.pop(question.fingerprint, None)
-        return DurableBudget(
-            question, judging_task, publish, now, lambda: True, shared_caps=shared_caps, reservation_id=reservation_id
-        )
-
-    while questions := _collect_open_questions(store, policy, batched, budget):
+    fund = partial(batch_question, publish=publish, now=now, reservations=reserved, shared_caps=shared_caps)
+    while questions := _collect_open_questions(store, policy, batched, fund):
         await ask_all(judge, questions, lambda: None)
 
 
@@ -419,7 +414,7 @@ def _collect_open_questions(
     store: Store,
     policy: Policy,
     requests: Sequence[EvaluationRequest],
-    budget: Callable[[Question, JudgingTask], DurableBudget],
+    fund: Callable[[Question, JudgingTask], BatchQuestion],
 ) -> list[BatchQuestion]:
     """Return the questions that are still to be asked, each once.
 
@@ -431,6 +426,5 @@ def _collect_open_questions(
         judging_task = judging_task_of(request, policy, recorded.get(EVALUATION.subject_of(request), ()))
         for question, reply in settled_questions(request, judging_task):
             if reply is None and question.fingerprint not in questions:
-                question_budget = budget(question, judging_task)
-                questions[question.fingerprint] = BatchQuestion(question, question_budget, tag=question_budget)
+                questions[question.fingerprint] = fund(question, judging_task)
     return list(questions.values())

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
 from itertools import islice
@@ -33,7 +33,7 @@ from analytics.store.tables import PARTITION
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, BusyError, DriftlineError, StoreError, first_line
-from schemas.records import Judgement, Record, Score, ScoringTask
+from schemas.records import Judgement, Record, Reservation, Score, ScoringTask
 from streams.engine.embedded import EmbeddedRunner, StageOutcome, StageRunner, read_next_batch
 from streams.engine.record_intake import EngineLimits, RecordIntake
 from streams.judges.protocol import Judge
@@ -155,7 +155,7 @@ class Engine(RecordIntake):
                     self.batches = await self._open_batches(self._batch_judge)
                 self._judging_partitions = tuple(self._start_judging(stage, self.judge) for stage in self._stages)
                 if self.batches is not None:
-                    self.batches.start(self._judging_partitions[self._stages.index(SCORING)].record_call)
+                    self.batches.start()
             computed = [
                 self._run_stage(stage.name, partial(self._process_batch, stage))
                 for stage in (DIAGNOSIS, *self._unjudged_stages)
@@ -544,7 +544,7 @@ class Engine(RecordIntake):
 
     async def _open_batches(self, judge: BatchJudge) -> BatchRounds:
         """Return the exchanges that wait for a batch, those of earlier processes included."""
-        waiting = await asyncio.to_thread(WaitingExchanges.read, self.store)
+        waiting = await asyncio.to_thread(WaitingExchanges.read, self.store, self.policy)
         return BatchRounds(
             judge,
             self.policy,
@@ -552,14 +552,19 @@ class Engine(RecordIntake):
             waiting,
             read=partial(self._retry, self._read_for_batches),
             read_urgent=partial(asyncio.to_thread, read_urgent_projects, self.store),
+            record_call=self._record_batch_call,
             request=partial(self.publish, INTAKE.source),
             shared_caps=self._shared_caps,
         )
 
-    async def _read_for_batches(self, tasks: Sequence[ScoringTask]) -> SessionEvidence:
+    async def _read_for_batches(self, tasks: Sequence[ScoringTask], planned: Container[str]) -> SessionEvidence:
         """Read what the next questions about these exchanges depend on."""
         await self.flush()
-        return await asyncio.to_thread(SessionEvidence.read, self.store, tasks, self._newest_states)
+        return await asyncio.to_thread(SessionEvidence.read, self.store, tasks, planned, self._newest_states)
+
+    async def _record_batch_call(self, record: Judgement | Reservation) -> None:
+        """Make the record of a call in a batch durable."""
+        await self._judging_partitions[self._stages.index(SCORING)].record_call(record)
 
     def _handle_judging_fault(self, error: BaseException) -> None:
         """Log a bug that ended the judging of a session: nothing more is judged until the next start."""

@@ -126,6 +126,11 @@ class BatchJudge:
         self._unreadable: Counter[str] = Counter()
         """The number of consecutive unreadable answers by model."""
 
+    @property
+    def planned(self) -> set[str]:
+        """The fingerprints of the questions in batches that were planned and whose answers were not read to the end."""
+        return self._journal.fingerprints()
+
     def cancel(self) -> None:
         """Create no further batch and cancel the open ones. Results that exist are still returned; other questions end as CANCELLED."""
         self._cancelled = True

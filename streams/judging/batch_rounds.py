@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,13 +27,14 @@ import msgspec
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.cost import Ledger
-from audit.exchanges.questions import ANSWERED, AWAITING_BATCH, BATCH_REVISIONS, INTERRUPTED, Question
+from audit.exchanges.questions import ANSWERED, BATCH_REVISIONS, INTERRUPTED
 from audit.policy import Policy
 from schemas.records import Judgement, JudgingRequest, Reservation, ScoringTask
 from streams.judges.batch_plans import CANCELLED, BatchQuestion
-from streams.judging.call_budget import DurableBudget, ErasedError, Publish, planned_questions
-from streams.judging.judged_stages import SCORING, STATE, JudgingTask, Subject, judgement_reader
+from streams.judging.call_budget import DurableBudget, ErasedError, Publish, batch_question
+from streams.judging.judged_stages import SCORING, STATE, JudgingTask, Subject, find_beginning, judgement_reader
 from streams.judging.shared_caps import SharedCaps
+from streams.log.dead_letters import repeat_task
 from streams.stage_batches import session_key_of
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ class WaitingExchanges(NamedTuple):
     """Projects with an answer of a judge. The first exchange of any other project is judged at once."""
 
     @classmethod
-    def read(cls, store: Store) -> WaitingExchanges:
-        """Read them from the tables."""
+    def read(cls, store: Store, policy: Policy) -> WaitingExchanges:
+        """Read them from the tables. The projects matter only if the policy lets exchanges wait."""
         with contextlib.closing(store.cursor()) as cursor:
             tasks = list(query_records(cursor, "waiting_tasks", ScoringTask, {"revisions": BATCH_REVISIONS}))
-            projects = frozenset(row["project"] for row in query_rows(cursor, "judged_projects"))
-        return cls(tasks, projects)
+            rows = query_rows(cursor, "judged_projects") if _lets_wait(policy) else []
+        return cls(tasks, frozenset(row["project"] for row in rows))
 
 
 @dataclass(frozen=True)
@@ -71,29 +72,34 @@ class SessionEvidence:
     judgements: Mapping[Subject, Sequence[Judgement]]
     held: Mapping[Subject, int]
     """What the cap of the session keeps for the batch of an exchange, in nano-USD."""
-    reservations: Mapping[str, str]
+    reservations: dict[str, str]
     """Ids of unsettled reservations of planned questions, by fingerprint."""
-    planned: frozenset[str]
-    """Fingerprints of the questions in batches that were planned and whose answers were not read to the end."""
 
     @classmethod
     def read(
-        cls, store: Store, tasks: Sequence[ScoringTask], states: Callable[[str, Sequence[str]], Mapping[str, bytes]]
+        cls,
+        store: Store,
+        tasks: Sequence[ScoringTask],
+        planned: Container[str],
+        states: Callable[[str, Sequence[str]], Mapping[str, bytes]],
     ) -> SessionEvidence:
         """Read it from the tables, which must have all records."""
-        by_session = states(SCORING.name, list({session_key_of(task) for task in tasks}))
+        connections = {session_key_of(task): task.connection for task in tasks}
         held = {
-            (task.connection, amount.subject_id): amount.amount
-            for task in tasks
-            if (state := by_session.get(session_key_of(task))) is not None
+            (connections[key], amount.subject_id): amount.amount
+            for key, state in states(SCORING.name, list(connections)).items()
             for amount in STATE.decode(state).held
         }
-        planned = frozenset(planned_questions(store))
         with contextlib.closing(store.cursor()) as cursor:
             reservations = query_records(cursor, "open_reservations", Reservation)
             reserved = {row.fingerprint: row.reservation_id for row in reservations if row.fingerprint in planned}
         judgements = judgement_reader(store)([SCORING.subject_of(task) for task in tasks])
-        return cls(judgements, held, reserved, planned)
+        return cls(judgements, held, reserved)
+
+
+def _lets_wait(policy: Policy) -> bool:
+    """Return whether the policy lets exchanges of any project wait."""
+    return any(policy.for_project(name).settings.judge_within_hours is not None for name in ("", *policy.projects))
 
 
 def read_urgent_projects(store: Store) -> frozenset[str]:
@@ -107,10 +113,8 @@ class _Case(NamedTuple):
 
     task: ScoringTask
     judging_task: JudgingTask
-    questions: Sequence[Question]
+    questions: Sequence[BatchQuestion]
     """The questions to ask now."""
-    reservations: Mapping[str, str]
-    """See `SessionEvidence`."""
     seconds: float
     """Seconds until its time is over; negative if it is."""
 
@@ -118,8 +122,8 @@ class _Case(NamedTuple):
 class BatchRounds:
     """The exchanges that wait for a batch, as the module describes. Belongs to one event loop.
 
-    `read` returns the evidence about tasks, `read_urgent` the projects with an open incident, and `request` publishes requests to score
-    exchanges again.
+    `read` returns the evidence about tasks, given the questions in batches; `read_urgent` the projects with an open incident. `record_call`
+    makes the record of a call durable, and `request` publishes requests to score exchanges again.
     """
 
     def __init__(
@@ -129,8 +133,9 @@ class BatchRounds:
         now: Callable[[], datetime],
         waiting: WaitingExchanges,
         *,
-        read: Callable[[Sequence[ScoringTask]], Awaitable[SessionEvidence]],
+        read: Callable[[Sequence[ScoringTask], Container[str]], Awaitable[SessionEvidence]],
         read_urgent: Callable[[], Awaitable[frozenset[str]]],
+        record_call: Publish,
         request: Callable[[Sequence[JudgingRequest]], Awaitable[object]],
         shared_caps: SharedCaps | None,
     ) -> None:
@@ -139,6 +144,7 @@ class BatchRounds:
         self._now = now
         self._read = read
         self._read_urgent = read_urgent
+        self._record_call = record_call
         self._request = request
         self._shared_caps = shared_caps
         self._tasks = {SCORING.subject_of(task): task for task in waiting.tasks}
@@ -147,15 +153,13 @@ class BatchRounds:
         self._judged_projects = set(waiting.judged_projects)
         self._urgent_projects: frozenset[str] = frozenset()
         self._rounds: set[asyncio.Task[None]] = set()
-        self._record_call: Publish | None = None
         self._loop: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, record_call: Publish) -> None:
-        """Start the rounds. `record_call` makes the record of a call durable."""
-        self._record_call = record_call
+    def start(self) -> None:
+        """Start the rounds."""
         self._loop = asyncio.create_task(self._run(), name="batch rounds")
 
     async def stop(self) -> None:
@@ -180,18 +184,14 @@ class BatchRounds:
             self._due_at[subject] = self._now() + self._allowed(task) / ROUNDS
         self._tasks[subject] = task
 
-    async def ask_now(self) -> None:
-        """Ask about all exchanges that wait, and return when their scores were requested."""
-        self._start_round(list(self._due_at))
-        await asyncio.gather(*self._rounds)
-
     def _allowed(self, task: ScoringTask) -> timedelta:
         return timedelta(hours=self._policy.for_project(task.project).settings.judge_within_hours or 0)
 
     async def _run(self) -> None:
         while True:
             try:
-                self._urgent_projects = await self._read_urgent()
+                if _lets_wait(self._policy):
+                    self._urgent_projects = await self._read_urgent()
                 now = self._now()
                 self._start_round([subject for subject, due_at in self._due_at.items() if due_at <= now])
             except Exception:
@@ -203,9 +203,9 @@ class BatchRounds:
             return
         for subject in subjects:
             del self._due_at[subject]
-        asking = asyncio.create_task(self._run_round(set(subjects)), name="batch round")
-        self._rounds.add(asking)
-        asking.add_done_callback(self._rounds.discard)
+        batch_round = asyncio.create_task(self._run_round(set(subjects)), name="batch round")
+        self._rounds.add(batch_round)
+        batch_round.add_done_callback(self._rounds.discard)
 
     async def _run_round(self, subjects: set[Subject]) -> None:
         """Ask about exchanges until all are answered. After a bug they wait for the next start, so that nothing is paid for twice."""
@@ -234,48 +234,37 @@ class BatchRounds:
     async def _read_cases(self, subjects: set[Subject]) -> list[_Case]:
         """Return the cases of a round. Exchanges whose sessions were erased are dropped."""
         tasks = [self._tasks[subject] for subject in subjects]
-        evidence = await self._read(tasks)
+        planned = self._judge.planned
+        evidence = await self._read(tasks, planned)
         cases = []
         for task in tasks:
             subject = SCORING.subject_of(task)
             recorded = evidence.judgements.get(subject, ())
-            waits = next((record for record in recorded if record.outcome == AWAITING_BATCH.reason), None)
-            if waits is None:
+            beginning = find_beginning(recorded)
+            if beginning is None:
                 subjects.discard(subject)
                 del self._tasks[subject]
                 continue
-            again = msgspec.structs.replace(task, revision=waits.subject_revision + BATCH_REVISIONS, earlier_judgements=())
+            again = msgspec.structs.replace(task, revision=beginning.subject_revision + BATCH_REVISIONS, earlier_judgements=())
             cap = self._policy.for_project(task.project).cap
             ledger = Ledger(None if cap is None else evidence.held.get(subject, 0))
             judging_task = SCORING.open(again, self._policy, recorded, ledger=ledger, batched=True)
-            seconds = (waits.judged_at + self._allowed(task) - self._now()).total_seconds()
+            seconds = (beginning.judged_at + self._allowed(task) - self._now()).total_seconds()
             questions = judging_task.open_questions()
             if seconds <= 0:
                 # Answers that may have been paid for are still read.
-                questions = [question for question in questions if question.fingerprint in evidence.planned]
-            cases.append(_Case(again, judging_task, questions, evidence.reservations, seconds))
+                questions = [question for question in questions if question.fingerprint in planned]
+            funded = [
+                batch_question(question, judging_task, self._record_call, self._now, evidence.reservations, self._shared_caps)
+                for question in questions
+            ]
+            cases.append(_Case(again, judging_task, funded, seconds))
         return cases
 
     async def _ask(self, cases: Sequence[_Case]) -> None:
         """Ask the questions of the cases in batches, and record the judgements."""
-        record_call = self._record_call
-        if record_call is None:
-            return
-        asked = []
-        for case in cases:
-            for question in case.questions:
-                reserved = case.reservations.get(question.fingerprint)
-                budget = DurableBudget(
-                    question,
-                    case.judging_task,
-                    record_call,
-                    self._now,
-                    lambda: True,
-                    shared_caps=self._shared_caps,
-                    reservation_id=reserved,
-                )
-                asked.append(BatchQuestion(question, budget, tag=budget))
-        async with aclosing(self._judge.ask_all(asked, min(case.seconds for case in cases))) as verdicts:
+        questions = [question for case in cases for question in case.questions]
+        async with aclosing(self._judge.ask_all(questions, min(case.seconds for case in cases))) as verdicts:
             async for batch_question, verdict in verdicts:
                 if verdict.error != CANCELLED and isinstance(batch_question.tag, DurableBudget):
                     await batch_question.tag.record_judgement(verdict)
@@ -291,22 +280,11 @@ class BatchRounds:
 
     def _build_requests(self, case: _Case) -> list[JudgingRequest]:
         """Return the request for the score with the batch's answers, and one more if a question failed: that one asks it live."""
-        task = case.task
-        request = JudgingRequest(
-            connection=task.connection,
-            project=task.project,
-            session_id=task.session_id,
-            exchange_id=task.exchange_id,
-            revision=task.revision,
-            exchange=task.exchange,
-            turn_number=task.turn_number,
-            sampling_reason=task.sampling_reason,
-            sampling_probability=task.sampling_probability,
-            ingested_at=self._now(),
-            earlier_turns=task.earlier_turns,
-        )
+        revision = case.task.revision
+        live_request = repeat_task(case.task, self._now())
+        request = msgspec.structs.replace(live_request, revision=revision)
         failed = any(
-            record.subject_revision == task.revision and record.outcome not in _FINAL_OUTCOMES
+            record.subject_revision == revision and record.outcome not in _FINAL_OUTCOMES
             for record in case.judging_task.recorded
         )
-        return [request, msgspec.structs.replace(request, revision=task.revision + 1)] if failed else [request]
+        return [request, live_request] if failed else [request]

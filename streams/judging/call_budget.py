@@ -21,7 +21,7 @@ from audit.fingerprints import stable_id
 from audit.spending import SHARED_CAPS, Reserved
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Reservation
-from streams.judges.batch_plans import BatchJournal
+from streams.judges.batch_plans import BatchJournal, BatchQuestion
 from streams.judges.protocol import Verdict
 from streams.judging.judged_stages import JudgingTask
 from streams.judging.shared_caps import SharedCaps
@@ -176,7 +176,7 @@ class DurableBudget:
         if price is None or self._unused_reservation_id is not None:
             return False
         amount = min_budget(self._question, price)
-        entry = self._shared_caps.entry(self._build_reservation(amount), amount)
+        entry = self._shared_caps.entry("", self._judging_task.project, self._now(), amount)
         cap = self._shared_caps.refusing_cap(entry, counting_reserved=False)
         self._refusal = None if cap is None else _Refusal(cap, entry)
         return cap is not None
@@ -204,7 +204,7 @@ class DurableBudget:
         """Reserve a call under the shared caps; return False if one refuses it."""
         if self._shared_caps is None or reservation.amount is None:
             return True
-        entry = self._shared_caps.entry(record, reservation.amount)
+        entry = self._shared_caps.entry(record.reservation_id, record.project, record.reserved_at, reservation.amount)
         cap = await self._shared_caps.reserve(entry, batched=self._judging_task.batched)
         self._refusal = None if cap is None else _Refusal(cap, entry)
         return cap is None
@@ -314,6 +314,26 @@ class DurableBudget:
             part=self._question.part,
             masked_passages=self._question.masked_passages,
         )
+
+
+def batch_question(  # noqa: PLR0917 - see `DurableBudget`
+    question: Question,
+    judging_task: JudgingTask,
+    publish: Publish,
+    now: Callable[[], datetime],
+    reservations: dict[str, str],
+    shared_caps: SharedCaps | None,
+) -> BatchQuestion:
+    """Return a question for the batch judge, tagged with its budget.
+
+    `reservations` are the ids of unsettled reservations for batches of earlier processes, by fingerprint. That of the question is removed,
+    because it pays for one call.
+    """
+    reservation_id = reservations.pop(question.fingerprint, None)
+    budget = DurableBudget(
+        question, judging_task, publish, now, lambda: True, shared_caps=shared_caps, reservation_id=reservation_id
+    )
+    return BatchQuestion(question, budget, tag=budget)
 
 
 class CallRecorder:

@@ -16,7 +16,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -151,6 +151,11 @@ def judgement_reader(store: Store) -> JudgementReader:
         return by_subject
 
     return read_judgements
+
+
+def find_beginning(judgements: Sequence[Judgement]) -> Judgement | None:
+    """Return the record that a subject began to wait for a batch; None if it did not."""
+    return next((judgement for judgement in judgements if judgement.outcome == AWAITING_BATCH.reason), None)
 
 
 Judging = Generator[Question, Reply, Any]
@@ -369,14 +374,13 @@ class JudgedStage(ABC, Generic[Task]):
         policy: Policy,
         recorded: Sequence[Judgement],
         *,
-        spent: int = 0,
+        state: JudgedState | None = None,
         ledger: Ledger | None = None,
         batched: bool = False,
     ) -> JudgingTask:
         """Parse a task, and charge its recorded calls to its ledger. Any exception means that the task cannot be judged.
 
-        The ledger is `ledger`, or else a new one for a session that has spent `spent` nano-USD. `batched` means that the caller asks in
-        batches.
+        The ledger is `ledger`, or else a new one for a session in this state. `batched` means that the caller asks in batches.
         """
         spec = self.read(task, policy)
         revision = self.revision_of(task)
@@ -384,18 +388,16 @@ class JudgedStage(ABC, Generic[Task]):
         usable = [judgement for judgement in (*carried, *recorded) if spec.takes_simulated or not judgement.simulated]
         own = self._select_own(task, usable)
         if ledger is None:
-            ledger = Ledger(spec.cap, spent)
+            ledger = Ledger(spec.cap, 0 if state is None else state.spent + state.held_for_others(self.id_of(task)))
         if self.cap_is_shared:
             # The session's spending already includes the earlier revisions.
             ledger.charge(charged(own, revision))
         else:
             for charged_revision in {judgement.subject_revision for judgement in own}:
                 ledger.charge(charged(own, charged_revision))
-        waits_since = next(
-            (judgement.subject_revision for judgement in own if judgement.outcome == AWAITING_BATCH.reason), None
-        )
+        beginning = find_beginning(own)
         unasked_state = NOT_BATCHED if spec.batched and not batched else None
-        if waits_since is not None and revision < waits_since + BATCH_REVISIONS:
+        if beginning is not None and revision < beginning.subject_revision + BATCH_REVISIONS:
             unasked_state = AWAITING_BATCH
         return JudgingTask(
             connection=task.connection,
@@ -412,7 +414,7 @@ class JudgedStage(ABC, Generic[Task]):
             reused=[judgement for judgement in carried if not self._is_own(task, judgement)],
             unasked_state=unasked_state,
             may_wait=spec.is_routine
-            and waits_since is None
+            and beginning is None
             and not any(judgement.subject_revision == revision for judgement in own),
             batch_bound=spec.batch_bound,
         )
@@ -496,12 +498,15 @@ class ScoringStage(JudgedStage[ScoringTask]):
             project.price_of,
             project.cap,
             is_routine=project.settings.judge_within_hours is not None and not is_urgent(task, exchange),
-            batch_bound=partial(_bound_batch, task, exchange, project),
+            batch_bound=cache(partial(_bound_batch, task, exchange, project)),
         )
 
 
 def _bound_batch(task: ScoringTask, exchange: Exchange, project: ProjectPolicy) -> int | None:
-    """Return the largest possible cost of asking everything about an exchange in batches; None if a price is unknown."""
+    """Return the largest possible cost of asking everything about an exchange in batches; None if a price is unknown.
+
+    Second questions without masked passages are left out: few exchanges need them. What the cap then has no room for is asked live.
+    """
     costs: dict[tuple[str, int], int] = {}
     for question in questions_about(exchange, project, task.earlier_turns):
         price = project.price_of(question.model)
@@ -593,8 +598,7 @@ class JudgingStep:
             judging_task: JudgingTask | None = None
             try:
                 judgements = recorded.get(stage.subject_of(task), ())
-                others = state.held_for_others(stage.id_of(task))
-                judging_task = stage.open(task, self._policy, judgements, spent=state.spent + others)
+                judging_task = stage.open(task, self._policy, judgements, state=state)
                 outcome.records.append((stage.sink, judging_task.without_judge()))
             except Exception as error:  # noqa: BLE001 - a failing task must not affect others, as with a judge
                 outcome.failed.append((offset, task, error))

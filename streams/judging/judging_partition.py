@@ -429,7 +429,7 @@ class TaskJudge:
 
     async def judge_or_reject(
         self,
-        task: Record,
+        task: Any,
         recorded: Sequence[Judgement],
         state: JudgedState,
         origin: RecordOrigin,
@@ -443,10 +443,7 @@ class TaskJudge:
         result = TaskResult()
         judging_task: JudgingTask | None = None
         try:
-            others = state.held_for_others(stage.id_of(task))
-            judging_task = stage.open(task, self._policy, recorded, spent=state.spent + others)
-            if isinstance(task, ScoringTask):
-                judging_task = await self._begin_waiting(task, judging_task)
+            judging_task = await self._begin_waiting(task, stage.open(task, self._policy, recorded, state=state))
             record = judging_task.without_judge() if judging_task.waits else await self._drive(judging_task)
             result.records.add(stage.sink, encode(record))
         except StoppedError:
@@ -458,7 +455,7 @@ class TaskJudge:
         result.judging_task = judging_task
         return result
 
-    async def _begin_waiting(self, task: ScoringTask, judging_task: JudgingTask) -> JudgingTask:
+    async def _begin_waiting(self, task: Any, judging_task: JudgingTask) -> JudgingTask:
         """Let a routine task wait for a batch, if its session's cap has room for that. Otherwise return it as it is.
 
         The record makes a replay do the same.

@@ -27,7 +27,6 @@ from analytics.store.store import Store
 from audit.policy import Policy
 from audit.spending import ENTRY, NO_LIMITS, Entry, Reserved, Settled, Spending, Spent, account_of, has_shared_caps, limits_of
 from schemas.errors import StoreError
-from schemas.records import Reservation
 
 RETRY_SECONDS = 1.0
 """Seconds between two tries to write an entry."""
@@ -102,10 +101,9 @@ class SharedCaps:
             return None
         return self._log.spending(entry.at).refusing_cap(entry, counting_reserved=counting_reserved)
 
-    def entry(self, reservation: Reservation, amount: int) -> Reserved:
-        """Return the entry of a reservation of this many nano-USD."""
-        project = reservation.project
-        return Reserved(reservation.reservation_id, project, reservation.reserved_at, amount, limits_of(self._policy, project))
+    def entry(self, reservation_id: str, project: str, at: datetime, amount: int) -> Reserved:
+        """Return the entry of a reservation of this many nano-USD under the project's caps."""
+        return Reserved(reservation_id, project, at, amount, limits_of(self._policy, project))
 
     def _wake(self) -> None:
         self._changed.set()

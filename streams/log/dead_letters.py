@@ -189,7 +189,8 @@ def _judge_exchange(record: Exchange, at: datetime) -> JudgingRequest:
     )
 
 
-def _repeat_task(record: ScoringTask, at: datetime) -> JudgingRequest:
+def repeat_task(record: ScoringTask, at: datetime) -> JudgingRequest:
+    """Return the request for the next revision of a task's score."""
     return JudgingRequest(
         connection=record.connection,
         project=record.project,
@@ -217,7 +218,7 @@ def _repeat_evaluation(record: EvaluationRequest, at: datetime) -> EvaluationReq
 
 _REQUESTS: dict[type[Record], Callable[..., Record]] = {
     Exchange: _judge_exchange,
-    ScoringTask: _repeat_task,
+    ScoringTask: repeat_task,
     JudgingRequest: _repeat_request,
     EvaluationRequest: _repeat_evaluation,
 }

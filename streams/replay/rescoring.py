@@ -28,7 +28,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.embedded import StageRunner, stage_failure
 from streams.judges.batch_plans import CANCELLED, BatchQuestion
-from streams.judging.call_budget import DurableBudget, Publish, StoppedError
+from streams.judging.call_budget import DurableBudget, Publish, StoppedError, batch_question
 from streams.judging.judged_stages import SCORING, STATE, JudgedState, JudgementReader, JudgingTask, Subject, read_no_judgements
 from streams.judging.shared_caps import SharedCaps
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin
@@ -350,17 +350,9 @@ class QuestionCollector:
             # A later revision will find the answers to an earlier one.
             if question.fingerprint not in self._questions:
                 paying = msgspec.structs.replace(judging_task, ledger=session_ledger)
-                reserved = self._reservations.get(question.fingerprint)
-                budget = DurableBudget(
-                    question,
-                    paying,
-                    self._publish,
-                    self._now,
-                    lambda: True,
-                    shared_caps=self._shared_caps,
-                    reservation_id=reserved,
+                self._questions[question.fingerprint] = batch_question(
+                    question, paying, self._publish, self._now, self._reservations, self._shared_caps
                 )
-                self._questions[question.fingerprint] = BatchQuestion(question, budget, budget)
 
 
 async def ask_all(judge: BatchJudge, questions: Sequence[BatchQuestion], report: Callable[[], object]) -> None:

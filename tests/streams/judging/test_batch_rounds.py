@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from support import builders as build
@@ -31,6 +32,8 @@ from streams.evaluations import ask_in_batches
 from streams.judges.batch_judge import BatchJudge, BatchLimits, open_batch_calls
 from streams.judges.batch_plans import BatchJournal
 from streams.judges.protocol import ModelTraits
+from streams.judging import batch_rounds
+from streams.judging.batch_rounds import ROUNDS
 from streams.judging.call_budget import batch_journal_path
 
 LIMITS = BatchLimits(first_poll=0.02, max_poll=0.05, grace=5.0)
@@ -69,7 +72,7 @@ async def engine_with_batches(
     database: Path, simulator: RunningJudge, policy: Policy = WAITING, clock: TickingClock | None = None
 ) -> AsyncIterator[Engine]:
     """Yield a started engine whose exchanges may wait for batches of the simulated judge, and stop it at the end."""
-    with Store(database) as store:
+    with Store(database) as store, patch.object(batch_rounds, "TICK_SECONDS", 0.02):
         engine = Engine(
             store,
             policy,
@@ -106,10 +109,16 @@ async def publish(engine: Engine, exchanges: Sequence[Exchange]) -> None:
     await engine.wait_until_drained()
 
 
+def start_round(engine: Engine) -> None:
+    """Let the time pass after which waiting exchanges are asked about."""
+    assert isinstance(engine.now, TickingClock)
+    engine.now.advance(timedelta(hours=24) / ROUNDS)
+
+
 async def ask_waiting(engine: Engine) -> None:
     """Have the waiting exchanges asked about and scored."""
-    assert engine.batches is not None
-    await engine.batches.ask_now()
+    start_round(engine)
+    await asyncio.to_thread(until, lambda: not len(engine.batches or ()), "the batches to be read")
     await engine.wait_until_drained()
 
 
@@ -199,9 +208,8 @@ def test_a_batch_survives_the_end_of_its_process(database: Path, simulator: Runn
         async with engine_with_batches(database, simulator) as engine:
             await judge_first(engine)
             await publish(engine, conversation())
-            asking = asyncio.create_task(ask_waiting(engine))
+            start_round(engine)
             await asyncio.to_thread(until, lambda: simulator.batch_calls >= 2, "the batch to be polled")
-            asking.cancel()
         return simulator.requests
 
     requests = run(ask())
@@ -218,9 +226,7 @@ def test_a_batch_survives_the_end_of_its_process(database: Path, simulator: Runn
 
     async def resume() -> list[tuple[object, ...]]:
         async with engine_with_batches(database, simulator) as engine:
-            assert engine.batches is not None
-            await asyncio.to_thread(until, lambda: not len(engine.batches or ()), "the batches to be read")
-            await engine.wait_until_drained()
+            await ask_waiting(engine)
             await engine.flush()
             query = "SELECT fingerprint FROM judgements WHERE outcome = 'answered' GROUP BY ALL HAVING count(*) > 1"
             assert engine.store.cursor().execute(query).fetchall() == []
@@ -239,13 +245,13 @@ CHILD = """
     from pathlib import Path
     from types import SimpleNamespace
     sys.path.insert(0, str(Path(sys.argv[3]) / "tests"))
-    from streams_batches import conversation, engine_with_batches, judge_first, publish
+    from streams_batches import ask_waiting, conversation, engine_with_batches, judge_first, publish
 
     async def run():
         async with engine_with_batches(Path(sys.argv[2]), SimpleNamespace(base_url=sys.argv[1])) as engine:
             await judge_first(engine)
             await publish(engine, conversation())
-            await engine.batches.ask_now()
+            await ask_waiting(engine)
 
     asyncio.run(run())
 """
@@ -266,8 +272,7 @@ def test_a_batch_survives_kill_9_between_its_creation_and_its_results(database: 
 
     async def resume() -> list[tuple[object, ...]]:
         async with engine_with_batches(database, simulator) as engine:
-            await asyncio.to_thread(until, lambda: not len(engine.batches or ()), "the batches to be read")
-            await engine.wait_until_drained()
+            await ask_waiting(engine)
             await engine.flush()
             return rows(engine.store, "judgements", "outcome")
 
@@ -285,7 +290,7 @@ def test_what_a_batch_does_not_answer_in_time_is_asked_live(database: Path, simu
         async with engine_with_batches(database, simulator, clock=clock) as engine:
             await judge_first(engine)
             await publish(engine, conversation(3))
-            clock.advance(timedelta(hours=24) - timedelta(seconds=2))
+            clock.advance(timedelta(hours=23) - timedelta(seconds=2))
             await ask_waiting(engine)
             await engine.flush()
             states = {row[1] for row in rows(engine.store, "scores", "revision, tier2_state") if row[0] == 101}
