@@ -98,12 +98,13 @@ async def _serve(
     settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce, as_of: datetime | None
 ) -> bool:
     """Serve until a stop is requested. Return whether to start again."""
-    check_waiting(policy_of(settings), kafka=settings.kafka is not None)
+    policy = policy_of(settings)
+    check_waiting(policy, kafka=settings.kafka is not None)
     # Open the judge first: if its API key is missing, no file is created or opened.
     if settings.kafka is not None:
         opened = OpenedJudge(None, WORKERS)
     else:
-        opened = await open_judge(settings, policy_of(settings), os.environ)
+        opened = await open_judge(settings, policy, os.environ)
     async with contextlib.AsyncExitStack() as stack:
         if opened.judge is not None:
             stack.push_async_callback(opened.judge.aclose)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -62,24 +63,22 @@ _MAX_PROJECTS_WITHOUT_GLANCE = 24
 async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLResponse:
     """Show a page of the projects that the operator may see, with totals over all of them."""
     list_request = parse_list_request(FLEET, request.query_params, request.url.path)
-    projects = await projects_of(services, viewer.project)
+    now = services.engine.now()
+    since = now - timedelta(days=RECENT_DAYS)
+    projects, scores = await asyncio.gather(
+        projects_of(services, viewer.project),
+        services.ask(lambda cursor: session_scores(cursor, viewer.project, (since, now))),
+    )
     ranks = rank_projects(projects, await worst_of(services, projects, viewer.project))
     fleet_page = select_page(projects, list_request, ranks)
     has_judge = services.engine.has_judge
     with_changes = await with_their_changes(services, fleet_page.projects, viewer.project)
     shown = await services.ask(lambda cursor: with_blind_spots(cursor, with_changes, viewer.project))
-    now = services.engine.now()
-    since = now - timedelta(days=RECENT_DAYS)
-    session_means = await services.ask(
-        lambda cursor: {
-            row.project: row for row in session_scores(cursor, viewer.project, (since, now)) if row.score == OVERALL
-        }
-    )
     cards = [_build_card(project, now, has_judge=has_judge) for project in shown]
     newest = max((project.newest for project in projects if project.newest is not None), default=None)
     values = {
         "cards": cards,
-        "session_means": session_means,
+        "session_means": {row.project: row for row in scores if row.score == OVERALL},
         "listing": fleet_page.listing,
         "list_request": list_request,
         "start": fleet_page.start,

@@ -42,7 +42,7 @@ from service.pages.project_charts import (
 from service.pages.projects.fleet import describe_silence, explain_health
 from service.pages.rendering import links_of, number, page, usd
 from service.pages.viewing import ShownProject, Viewer
-from service.read.evaluations import session_scores
+from service.read.evaluations import SessionScore, session_scores
 from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_records
 from service.read.project import describe_check, format_banner, manual_check_date, read_project, with_blind_spots
 from service.read.runs import run_page
@@ -227,14 +227,17 @@ async def details(
     """Show the details of a project in the window of its page."""
     now = services.engine.now()
     window = window_of(period, now)
-    summary, current, previous, marks, runs = await asyncio.gather(
+    summary, current, previous, marks, runs, scores = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _read_period(reading, project, window)),
         services.ask(lambda reading: _read_period(reading, project, window.before if window.compare else None)),
         services.ask(lambda reading: marks_within(reading, project, window.start, window.end, window.step)),
         services.ask(lambda reading: run_page(reading, project, None, _MAX_RUNS, between=(window.start, window.end))),
+        services.ask(lambda reading: session_scores(reading, project, (window.start, window.end))),
     )
-    judged_sessions = await services.ask(lambda reading: _read_judged_sessions(reading, project, window, marks))
+    judged_sessions = (
+        await services.ask(lambda reading: _compare_judged_sessions(reading, project, window, marks, scores)) if scores else {}
+    )
     values = {
         "project": project,
         "summary": summary,
@@ -243,6 +246,7 @@ async def details(
         "figures": _build_period_figures(current, previous if window.compare else None),
         "costs_link": links_of(request).costs(project, **window.params),
         "runs": runs,
+        "session_scores": (),
         **judged_sessions,
         "sampling": [_build_sampling(row) for row in current.sampling],
         "unscored": _list_unscored(summary),
@@ -255,18 +259,17 @@ async def details(
     return page(request, "project_details.html", values)
 
 
-def _read_judged_sessions(
-    cursor: duckdb.DuckDBPyConnection, project: str, window: Window, marks: Sequence[Mark]
+def _compare_judged_sessions(
+    cursor: duckdb.DuckDBPyConnection, project: str, window: Window, marks: Sequence[Mark], scores: Sequence[SessionScore]
 ) -> dict[str, Any]:
     """Return the template's values about the sessions of a window that were judged as a whole, without a written case."""
-    scores = session_scores(cursor, project, (window.start, window.end))
     before = session_scores(cursor, project, (window.before.start, window.before.end)) if window.compare else []
     previous = {score.score: score.mean for score in before}
     return {
         "session_scores": [
             (score, compared_means(score.mean, previous.get(score.score)) if window.compare else None) for score in scores
         ],
-        "session_chart": draw_session_scores(cursor, project, window, marks) if scores else None,
+        "session_chart": draw_session_scores(cursor, project, window, marks),
     }
 
 
