@@ -48,8 +48,8 @@ WITH bound AS (
     GROUP BY s.score_id
 )
 SELECT
-    s.score_id, s.connection, s.session_id, s.exchange_id, s.exchange_at, s.evidence_digest, s.judgement_ids, s.judge_model,
-    s.yardstick, s.weight, s.tier2_score, s.tier2_5_score, s.tier3_score, j.tier2_judge, j.tier2_5_judge, j.tier3_judge
+    s.score_id, s.connection, s.session_id, s.exchange_id, s.exchange_at, s.evidence_digest, s.judge_model, s.yardstick,
+    s.weight, s.tier2_score, s.tier2_5_score, s.tier3_score, j.tier2_judge, j.tier2_5_judge, j.tier3_judge
 FROM current_scores AS s
 LEFT JOIN judges AS j ON s.score_id = j.score_id
 ORDER BY s.exchange_at, s.score_id

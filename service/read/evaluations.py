@@ -17,8 +17,6 @@ from msgspec import Meta, field
 from analytics.queries import query_records, query_rows
 from audit.evaluation.report import RaterVerdict, agreement_with_people
 from audit.evaluation.results import EvaluationResult
-from audit.evaluation.whole_sessions import MAX_AGE, evaluation_of_session, is_drawn
-from audit.policy import Policy
 from schemas.lazy import duckdb
 from schemas.records import Evaluation
 from service.read.agreement import Estimate, RaterEstimate
@@ -310,67 +308,6 @@ def session_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, betwe
     """Return the means of judged sessions by project and score, overall first."""
     values = {"project": project, "from": between[0], "to": between[1]}
     return [SessionScore.of(row) for row in query_rows(cursor, "session_score_means", values)]
-
-
-class EndedSession(NamedTuple):
-    """A session whose judgement is read."""
-
-    project: str
-    connection: str
-    session_id: str
-    closed_at: datetime | None
-    """None if it has not ended, or has continued since."""
-    has_turns: bool
-
-
-def session_judgement(
-    cursor: duckdb.DuckDBPyConnection, session: EndedSession, policy: Policy, now: datetime, *, has_judge: bool
-) -> SessionJudgement:
-    """Return the judgement of a session as a whole. Why there is none follows from the present policy."""
-    evaluation_id = evaluation_of_session(session.connection, session.session_id)
-    requested = evaluation_state(cursor, evaluation_id)
-    if requested is None or requested.project != session.project:
-        return SessionJudgement(state=_find_unjudged_state(session, policy, now, has_judge=has_judge), evaluation_id=None)
-    evaluation = requested.answer.evaluation
-    if evaluation is None or evaluation.final_score is None:
-        state: Literal["rejected", "pending", "failed"] = (
-            "rejected" if requested.answer.set_aside else "pending" if requested.answer.pending else "failed"
-        )
-        iterations = evaluation.judge_result["iterations"] if evaluation is not None else []
-        failure = requested.answer.set_aside or next((iteration["outcome"] for iteration in iterations), None)
-        return SessionJudgement(state=state, evaluation_id=evaluation_id, failure=failure)
-    result = evaluation.final_result
-    judged = {"overall": result["judge_overall"], **result["judge_dimensions"]}
-    return SessionJudgement(
-        state="judged",
-        evaluation_id=evaluation_id,
-        overall=evaluation.final_score,
-        dimensions={name: dimension.final for name, dimension in evaluation.dimensions.items()},
-        evidence={name: list(assessment["evidence"]) for name, assessment in judged.items() if assessment is not None},
-        sampling_probability=evaluation.sampling_probability,
-        judge_model=evaluation.judge_model,
-        cost_usd=evaluation.cost_usd,
-        simulated=evaluation.simulated,
-        evaluated_at=evaluation.evaluated_at,
-    )
-
-
-def _find_unjudged_state(
-    session: EndedSession, policy: Policy, now: datetime, *, has_judge: bool
-) -> Literal["off", "open", "not_drawn", "no_turns", "no_judge", "too_late", "due"]:
-    settings = policy.for_project(session.project).settings
-    sample = settings.session_judging.sample
-    if not settings.enabled or not sample:
-        return "off"
-    if not is_drawn(f"{session.connection}/{session.session_id}", sample):
-        return "not_drawn"
-    if session.closed_at is None:
-        return "open"
-    if not session.has_turns:
-        return "no_turns"
-    if not has_judge:
-        return "no_judge"
-    return "too_late" if now - session.closed_at >= MAX_AGE else "due"
 
 
 def models_compared(

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, repeat
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, field
@@ -33,12 +33,14 @@ from audit.detectors.thresholds import default_profile, recorded_profile, source
 from audit.diagnosis.diagnosis import diagnose, rule_version
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.evaluation.cases import WHOLE_SESSION
+from audit.evaluation.whole_sessions import MAX_AGE, evaluation_of_session, is_drawn
 from schemas.lazy import duckdb, pl
 from schemas.records import Diagnosis, FailureCause
-from service.read.evaluations import EndedSession, EvaluatedRun, SessionJudgement, evaluation_page, session_judgement
+from service.read.evaluations import EvaluatedRun, SessionJudgement, evaluation_page, evaluation_state
 from service.read.runs import RecordedRun, Run, read_run, with_payloads
 from service.text.answers import Answer, Moment
 from streams.engine.record_intake import RecordIntake
+from streams.stage_batches import session_key
 
 MAX_REDIAGNOSED_EVENTS = 100_000
 """The detectors run again only for diagnoses of at most this many events."""
@@ -586,10 +588,51 @@ def read_session(cursor: duckdb.DuckDBPyConnection, session: SessionHeader) -> S
 
 
 def judgement_of_session(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, engine: RecordIntake) -> SessionJudgement:
-    """Return the judgement of a session as a whole, or why it has none."""
-    closed_at = None if session.is_open else session.closed_at
-    ended = EndedSession(session.project, session.connection, session.session_id, closed_at, session.has_turns)
-    return session_judgement(cursor, ended, engine.policy, engine.now(), has_judge=engine.has_judge)
+    """Return the judgement of a session as a whole. Why there is none follows from the present policy."""
+    evaluation_id = evaluation_of_session(session.connection, session.session_id)
+    requested = evaluation_state(cursor, evaluation_id)
+    if requested is None or requested.project != session.project:
+        return SessionJudgement(state=_find_unjudged_state(session, engine), evaluation_id=None)
+    evaluation = requested.answer.evaluation
+    if evaluation is None or evaluation.final_score is None:
+        state: Literal["rejected", "pending", "failed"] = (
+            "rejected" if requested.answer.set_aside else "pending" if requested.answer.pending else "failed"
+        )
+        iterations = evaluation.judge_result["iterations"] if evaluation is not None else []
+        failure = requested.answer.set_aside or next((iteration["outcome"] for iteration in iterations), None)
+        return SessionJudgement(state=state, evaluation_id=evaluation_id, failure=failure)
+    result = evaluation.final_result
+    judged = {"overall": result["judge_overall"], **result["judge_dimensions"]}
+    return SessionJudgement(
+        state="judged",
+        evaluation_id=evaluation_id,
+        overall=evaluation.final_score,
+        dimensions={name: dimension.final for name, dimension in evaluation.dimensions.items()},
+        evidence={name: list(assessment["evidence"]) for name, assessment in judged.items() if assessment is not None},
+        sampling_probability=evaluation.sampling_probability,
+        judge_model=evaluation.judge_model,
+        cost_usd=evaluation.cost_usd,
+        simulated=evaluation.simulated,
+        evaluated_at=evaluation.evaluated_at,
+    )
+
+
+def _find_unjudged_state(
+    session: SessionHeader, engine: RecordIntake
+) -> Literal["off", "open", "not_drawn", "no_turns", "no_judge", "too_late", "due"]:
+    settings = engine.policy.for_project(session.project).settings
+    sample = settings.session_judging.sample
+    if not settings.enabled or not sample:
+        return "off"
+    if not is_drawn(session_key(session.connection, session.session_id), sample):
+        return "not_drawn"
+    if session.is_open or session.closed_at is None:
+        return "open"
+    if not session.has_turns:
+        return "no_turns"
+    if not engine.has_judge:
+        return "no_judge"
+    return "too_late" if engine.now() - session.closed_at >= MAX_AGE else "due"
 
 
 def session_with_turns(
