@@ -64,12 +64,9 @@ class LabelGain(Answer, frozen=True):
     def reason(self) -> str:
         """Explain the pick in a sentence."""
         name = {"anomaly": "Anomalous", "unsure": "Unsure", "routine": "Ordinary"}[self.stratum]
-        kind = f"{name} exchanges {'that were sampled' if self.is_sampled else 'of which all are judged'}"
-        labels = "no label" if not self.labels else "one label" if self.labels == 1 else f"{self.labels} labels"
-        sentence = f"{kind} stand for {self.share:.0%} of the project and have {labels}: one more narrows the interval"
-        return (
-            f"{sentence} most." if self.narrowing is None else f"{sentence} by about {self.narrowing:.1%}, more than elsewhere."
-        )
+        kind = f"{name} exchanges that were sampled" if self.is_sampled else f"{name} exchanges, all of which are judged,"
+        effect = "most" if self.narrowing is None else f"by about {self.narrowing:.1%}, more than elsewhere"
+        return f"{kind} stand for {self.share:.0%} of the project and have {counted(self.labels, 'label')}: one more narrows the interval {effect}."
 
 
 class Estimate(Answer, frozen=True):
