@@ -66,7 +66,7 @@ SELECT
     cache_read_tokens, cache_write_tokens, batched, simulated, judged_at
 FROM judgements;
 COMMENT ON VIEW judge_calls IS 'One row per judge call, with its cost and outcome. The day is that of the call, not of the exchange.';
-COMMENT ON COLUMN judge_calls.outcome IS 'answered, refused, cut_off, provider_error, timeout, invalid, partial, cost_cap, awaiting_batch or interrupted.';
+COMMENT ON COLUMN judge_calls.outcome IS 'answered, refused, cut_off, provider_error, timeout, invalid, partial, awaiting_batch, interrupted, or the cap that left no room: cost_cap, project_day_cap, project_month_cap, installation_day_cap or installation_month_cap.';
 COMMENT ON COLUMN judge_calls.cost_usd IS 'Cost in USD; NULL if the price is unknown.';
 CREATE VIEW human_scores AS
 SELECT

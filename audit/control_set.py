@@ -19,6 +19,7 @@ from audit.answers import Tier2Answer
 from audit.exchanges.cascade import cascade
 from audit.exchanges.outcomes import RULE_VERSION
 from audit.exchanges.questions import Question, Reply
+from audit.exchanges.sampling import JUDGE_TAMPERING, ROUTINE_SAMPLE
 from audit.policy import ProjectPolicy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, ScoringTask
@@ -117,7 +118,7 @@ def judge_case(case: Case, policy: ProjectPolicy) -> Generator[Question, Reply, 
             question = judging.send(reply)
         except StopIteration as end:
             score = end.value
-            is_suspicious = any(reason.startswith("judge_tampering") for reason in score.anomaly_reasons)
+            is_suspicious = any(reason.startswith(JUDGE_TAMPERING) for reason in score.anomaly_reasons)
             return CaseVerdict(case, None if first is None else first.score, score.tier2_score, is_reported, is_suspicious)
 
 
@@ -130,7 +131,7 @@ def _build_task(exchange: Exchange, policy: ProjectPolicy) -> ScoringTask:
         revision=0,
         exchange=encode(exchange),
         turn_number=_ROUTINE_TURN,
-        sampling_reason="routine_sample",
+        sampling_reason=ROUTINE_SAMPLE,
         sampling_probability=1.0,
         tier1_score=1.0,
         tier1_flags=(),

@@ -273,10 +273,10 @@ class ToolCalls:
                 call[field] if isinstance(call, Mapping) else getattr(call, field)
                 for field in ("name", "outcome", "arguments", "result")
             )
-            if fault := identifier_fault(name, MAX_ID):
+            if fault := IDENTIFIER.fault(name):
                 return f"[{index}].name: {fault}"
-            if outcome not in TOOL_OUTCOMES:
-                return f"[{index}].outcome: {outcome[:SHOWN]!r} is none of {', '.join(TOOL_OUTCOMES)}"
+            if fault := _TOOL_OUTCOME.fault(outcome):
+                return f"[{index}].outcome: {fault}"
             for field, text in zip(("arguments", "result"), texts, strict=True):
                 if text is not None and len(text.encode()) > MAX_TOOL_TEXT_BYTES:
                     return f"[{index}].{field}: has {len(text.encode())} bytes; at most {MAX_TOOL_TEXT_BYTES} are allowed"
@@ -284,9 +284,9 @@ class ToolCalls:
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
-        name, call = pl.element().struct.field("name").str, pl.element().struct
-        wrong = (name.len_chars() > MAX_ID) | ~name.contains(r"\S") | name.contains(CONTROL)
-        unknown = ~call.field("outcome").is_in(TOOL_OUTCOMES)
+        call = pl.element().struct
+        wrong = IDENTIFIER.broken(call.field("name"))
+        unknown = _TOOL_OUTCOME.broken(call.field("outcome"))
         long = pl.any_horizontal(
             (call.field(field).str.len_bytes() > MAX_TOOL_TEXT_BYTES).fill_null(value=False)
             for field in ("arguments", "result")
@@ -330,6 +330,7 @@ def _are_objects(texts: Iterable[str]) -> bool:
 
 
 NAMED, IDENTIFIER, MADE_ID, COUNT = Named(), Identifier(), Identifier(MAX_MADE_ID), Between(0, MAX_COUNT)
+_TOOL_OUTCOME = OneOf(TOOL_OUTCOMES)
 _SHARE = Between(0, 1)
 _ADDED_ID = Identifier(MAX_MADE_ID, optional=True)
 """An id that earlier versions of the schema lack, so that it may be empty."""

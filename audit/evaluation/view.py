@@ -177,10 +177,10 @@ def run_sections(case: Case, run: Run, checks: Sequence[CheckOutcome]) -> Sectio
     scrubber = Scrubber(run.identifiers | {run.session_id})
     earlier_answers = [turn.agent_response for turn in run.turns[:-1] if turn.agent_response.strip()]
     final = {"final_output": Text(run.final_response, scrubber.text)} if run.final_response.strip() else {}
-    asked = {}
+    user_messages = {}
     if case.case_id == WHOLE_SESSION:
         messages = [turn.user_message for turn in run.turns if turn.user_message.strip()]
-        asked = {"user_messages": _build_messages(messages, scrubber)}
+        user_messages = {"user_messages": _build_messages(messages, scrubber)}
     failures = [
         Item('{{"kind":{},"words":{}}}', (Text(item.kind, scrubber.text), Text(item.words, scrubber.text)), {"failures": 1})
         for item in run.failures
@@ -189,7 +189,7 @@ def run_sections(case: Case, run: Run, checks: Sequence[CheckOutcome]) -> Sectio
     artifacts = [_build_artifact(item, scrubber) for item in run.artifacts]
     return {
         **final,
-        **asked,
+        **user_messages,
         "assistant_messages": _build_messages(earlier_answers, scrubber),
         "tools": Listing(list(_build_tools(run, scrubber))),
         "not_passed": Listing([_build_check(outcome) for outcome in checks if outcome.outcome != "pass"]),

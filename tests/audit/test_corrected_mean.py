@@ -270,8 +270,8 @@ def test_the_ranking_does_not_depend_on_the_order_of_labels(strata: dict[int, in
     forth = rank_strata(labels, strata)  # type: ignore[arg-type]
     back = rank_strata(labels[::-1], strata)  # type: ignore[arg-type]
     assert {gain.stratum: gain.labels for gain in forth} == {gain.stratum: gain.labels for gain in back}
-    for one, other in zip(forth, back, strict=True):
-        assert one.narrowing == (None if other.narrowing is None else pytest.approx(other.narrowing))
+    for first, second in zip(forth, back, strict=True):
+        assert first.narrowing == (None if second.narrowing is None else pytest.approx(second.narrowing))
 
 
 def test_labels_go_where_many_exchanges_and_large_deviations_are() -> None:

@@ -228,8 +228,7 @@ def _report_prices(policy: Policy) -> Iterator[Finding]:
 def _report_cheaper_judge(policy: Policy) -> Iterator[Finding]:
     """Say how much more the default model costs than the cheapest one with a listed price, for the same exchanges."""
     default = ProjectSettings().judge_model
-    projects = [policy.for_project(name) for name in ("", *policy.projects)]
-    if not any(judge.name == default for project in projects for judge in project.judges.values()):
+    if not any(judge.name == default for judge in policy.used_judges):
         return
     costs = {name: typical_cost(price) for name, price in shipped_prices().items()}
     cheapest = min(costs, key=lambda name: costs[name])

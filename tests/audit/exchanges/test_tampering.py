@@ -169,9 +169,9 @@ def test_a_replay_of_both_judgements_gives_the_same_bytes(case: dict[str, Any]) 
     audited = planted(case)
     judge = Judge(obey)
     first = score_of(audited, judge)
-    asked = len(judge.questions)
+    question_count = len(judge.questions)
     assert encode(score_of(audited, judge)) == encode(first)
-    assert len(judge.questions) == asked
+    assert len(judge.questions) == question_count
     for question, judgement in zip(judge.questions, judge.judgements, strict=True):
         rebuilt = rebuild_question(audited, POLICY, judgement)
         assert rebuilt is not None
@@ -263,8 +263,8 @@ def test_the_middle_of_a_long_text_is_judged_in_a_second_part(size: int) -> None
         scores = [answers[dimension.dimension]["score"] for answers in (first_scores, second_scores)]
         assert dimension.score == min(scores)
     assert all(
-        rebuild_question(exchange("s", 1, text[: size - 8_000] + "x" * 8_000, user_message=ASKED), POLICY, one)
-        for one in judge.judgements
+        rebuild_question(exchange("s", 1, text[: size - 8_000] + "x" * 8_000, user_message=ASKED), POLICY, judgement)
+        for judgement in judge.judgements
     )
 
 

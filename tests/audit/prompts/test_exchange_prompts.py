@@ -88,8 +88,8 @@ def test_no_text_can_forge_a_mark_of_the_prompt(user_message: str, thinking: str
     calls = (ToolCall(name=user_message, arguments=thinking, result=response, outcome="ok"),)
     exchange = builders.exchange("s", 1, response, user_message=user_message, agent_thinking=thinking, tool_calls=calls)
     turns = (EarlierTurn(turn_number=1, user_message=response, agent_response=thinking),)
-    asked = ExchangeQuestions(exchange, POLICY, earlier_turns=turns)
-    for question in (asked.tier2(), asked.thinking(), asked.tier3(POLICY.methodology.tier3)):
+    questions = ExchangeQuestions(exchange, POLICY, earlier_turns=turns)
+    for question in (questions.tier2(), questions.thinking(), questions.tier3(POLICY.methodology.tier3)):
         assert {"earlier_turns", "tool_calls"} <= {material.name for material in question.materials}
         assert re.search(r"\[(?!SECRET:)[A-Z/]", question.content(BOUNDARY).removesuffix(question.task)) is None
         content = question.content(BOUNDARY)
