@@ -36,6 +36,8 @@ CACHED_LABELS, MAX_CACHED_LABELS_LENGTH = 1_000, 1_024
 """Number of sets of labels that are cached, and the maximum length of a cached set."""
 _MAX_PASSES = 16
 _MARKER = compile_pattern(r"\[SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]", where="marker", ignore_case=False)
+_RANDOM = "high_entropy"
+"""The kind of runs that look random."""
 
 _NAME_KEYS = ("name", "key", "header", "Name", "Key", "Header")
 _VALUE_KEYS = frozenset(["value", "values", "Value", "Values"])
@@ -500,6 +502,25 @@ def _is_marker(data: bytes) -> bool:
     return list(_find_markers(data)) == [(0, len(data))]
 
 
+def find_secret_kinds(value: Any) -> list[str]:
+    """Return the kinds of secrets in a JSON value, sorted: those that were redacted, and the built-in kinds in texts that were not.
+
+    Random runs are left out: an id looks like one, and is no secret.
+    """
+    redacted, _ = _built_in_redactor().redact_json(value)
+    kinds = {
+        data[start:end].split(b":")[1].decode()
+        for data in map(encode, texts_in(redacted))
+        for start, end in _find_markers(data)
+    }
+    return sorted(kinds - {_RANDOM})
+
+
+@functools.cache
+def _built_in_redactor() -> Redactor:
+    return Redactor(RedactionSettings())
+
+
 def texts_in(value: Any) -> Iterator[str]:
     """Yield the texts in a JSON value, including keys, without recursion, so that no depth exhausts the stack."""
     pending = [value]
@@ -566,7 +587,7 @@ def _build_kind(name: str, text: str, *, groups: int = 0, accept: Callable[[byte
     return SecretKind(name, spans, pattern.found_in)
 
 
-RANDOM_RUN = SecretKind("high_entropy", _find_random_runs, _RUNS.found_in)
+RANDOM_RUN = SecretKind(_RANDOM, _find_random_runs, _RUNS.found_in)
 BUILT_IN = (
     _build_kind("cookie", _COOKIE, groups=1, accept=_has_leaf),
     _build_kind("password", _CONTAINER, groups=1, accept=_has_leaf),

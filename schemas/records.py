@@ -425,7 +425,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     threshold_profile: str | None = None
     """Thresholds the detectors used, with their version: events-1 or transcripts-1; null: the record is older than profiles, and used events-1."""
     threshold_changes: str | None = None
-    """Thresholds that the policy sets otherwise than the profile, as JSON by the names of the policy; null: none."""
+    """Thresholds that the policy sets otherwise than the profile, and its rules for tools (tools), as JSON by the names of the policy; null: none."""
     dimensions: tuple[DiagnosedDimension, ...] = ()
     """Score per dimension, the largest weight first. Records of versions 1 and 2 are read with those of `scores`."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from audit.detectors.thresholds import Thresholds
+from audit.detectors.thresholds import NO_RULES, Profile, Thresholds, ToolRules
 from audit.diagnosis.evidence import Reference, SessionEvidence
 
 NAME_LENGTH = 80
@@ -89,10 +89,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cases(msgspec.Struct, frozen=True, kw_only=True):
-    """Two sessions as raw events: one in which the failure is found, and a similar one in which it is not."""
+    """Two sessions as raw events: one in which the failure is found, and a similar one in which it is not; and the rules for tools."""
 
     found: Sequence[Mapping[str, Any]]
     silent: Sequence[Mapping[str, Any]]
+    rules: ToolRules = NO_RULES
 
 
 Detect = Callable[[SessionEvidence, Thresholds], list[Cause]]
@@ -102,7 +103,8 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
     """A registered detector. Raise `version` with every change of its results.
 
     `order` is its position among the detectors that the version of the rules lists by number; None sorts it after them, by name.
-    `threshold` is a field of `Thresholds`: while that is None, the detector is disabled.
+    `threshold` is a field of `Thresholds`: while that is None, the detector is disabled. `rules` are fields of `ToolRules`: while none
+    of them is set, the detector is disabled.
     """
 
     failure: FailureType
@@ -112,24 +114,34 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
     detect: Detect
     order: int | None
     threshold: str | None
+    rules: tuple[str, ...]
 
     @property
     def failure_type(self) -> str:
         """The name of its failure type."""
         return self.failure.name
 
-    def is_enabled(self, thresholds: Thresholds) -> bool:
-        """Return whether the detector is enabled under these thresholds."""
-        return self.threshold is None or getattr(thresholds, self.threshold) is not None
+    def is_enabled(self, profile: Profile) -> bool:
+        """Return whether the detector is enabled under these thresholds and rules."""
+        if self.rules:
+            return any(getattr(profile.rules, rule) != getattr(NO_RULES, rule) for rule in self.rules)
+        return self.threshold is None or getattr(profile.thresholds, self.threshold) is not None
 
 
 _registered: dict[str, Detector] = {}
 
 
 def detector(
-    failure: FailureType, *, version: int, rule: Rule, cases: Cases, order: int | None = None, threshold: str | None = None
+    failure: FailureType,
+    *,
+    version: int,
+    rule: Rule,
+    cases: Cases,
+    order: int | None = None,
+    threshold: str | None = None,
+    rules: tuple[str, ...] = (),
 ) -> Callable[[Detect], Detect]:
-    """Register the decorated function as the detector of a failure type; see `Detector` for `order` and `threshold`.
+    """Register the decorated function as the detector of a failure type; see `Detector` for `order`, `threshold` and `rules`.
 
     Raise ValueError if the failure type, its dimension or its order is registered already.
     """
@@ -138,7 +150,14 @@ def detector(
         for other in _registered.values():
             _refuse_conflict(failure, order, other)
         _registered[failure.name] = Detector(
-            failure=failure, version=version, rule=rule, cases=cases, detect=detect, order=order, threshold=threshold
+            failure=failure,
+            version=version,
+            rule=rule,
+            cases=cases,
+            detect=detect,
+            order=order,
+            threshold=threshold,
+            rules=rules,
         )
         return detect
 

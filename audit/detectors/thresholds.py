@@ -7,13 +7,15 @@
    counted by exchange and without those of the previous request, and calls are repeated only without another call in between.
    The limits were chosen from real runs, see docs/decisions/0044-thresholds.md.
 
-A diagnosis states its profile, and what the policy changed in it.
+A diagnosis states its profile, and what the policy changed in it. `ToolRules` are the policy's rules for tools, which are the same for both
+kinds of source and off by default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from pydantic import Field
@@ -30,6 +32,9 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=2**53)]
 Percent = Annotated[float, Field(ge=MIN_SATURATION, le=100, allow_inf_nan=False)]
 ToolName = Annotated[str, Field(min_length=1, max_length=256)]
+ToolNames = Annotated[tuple[ToolName, ...], Field(max_length=200)]
+ANY = "*"
+"""Stands for any text in the name of a tool or an agent."""
 
 
 class Thresholds(PolicyModel):
@@ -112,6 +117,24 @@ SEVERER = {
 """Thresholds, each with the severer one that it must not exceed."""
 
 
+class ToolRules(PolicyModel):
+    """What an agent may do with tools, whatever the source; a call that breaks a rule is a finding. `*` in a name stands for any text."""
+
+    allowed: ToolNames | None = None
+    """Tools that may be called; null: every tool."""
+    denied: ToolNames = ()
+    """Tools that must not be called, even if they are allowed."""
+    approval_required: ToolNames = ()
+    """Tools that may be called only after an approval. An approval counts for one call."""
+    approvals: ToolNames = ()
+    """Tools whose call is an approval, beside events of the type `approval`."""
+    external: ToolNames = ()
+    """Tools that send their arguments to others, so that these must contain no secret."""
+
+
+NO_RULES = ToolRules()
+
+
 class AgentDetectors(PolicyModel):
     """The settings of a project or an agent for each profile; other values are the profile's defaults."""
 
@@ -119,28 +142,42 @@ class AgentDetectors(PolicyModel):
     """For sessions that are delivered as events."""
     transcripts: TranscriptThresholds = TRANSCRIPTS
     """For sessions that are read from transcripts."""
+    tools: ToolRules = NO_RULES
+    """Rules for tools, for sessions of both kinds."""
 
-    def changed(self, name: ProfileName) -> dict[str, Any]:
-        """Return the settings of a profile that were set here, by field."""
+    def changed(self, name: ProfileName | Literal["tools"]) -> dict[str, Any]:
+        """Return the settings of a profile, or the rules for tools, that were set here, by field."""
         return _list_explicit_values(getattr(self, name)) if name in self.model_fields_set else {}
 
 
 AgentName = Annotated[str, Field(min_length=1, max_length=256)]
+Settings = TypeVar("Settings", bound=PolicyModel)
+TOOLS: Final = "tools"
+"""Name of the rules for tools among the changes of a profile."""
 
 
 class Detectors(AgentDetectors):
     """The thresholds of a project, with overrides for single agents."""
 
     agents: Annotated[dict[AgentName, AgentDetectors], Field(max_length=1000)] = Field(default_factory=dict)
-    """Overrides by the agent's name."""
+    """Overrides by the agent's name, in which `*` stands for any text. If several names match, a later one overrides an earlier
+    one, and the exact name all others.
+    """
 
     def profile(self, name: ProfileName, agent: str | None) -> Profile:
         """Return the profile for a session of an agent."""
-        overrides = self.agents.get(agent or "")
         changes = self.changed(name)
-        if overrides is not None:
+        rules = self.changed(TOOLS)
+        for overrides in self._overrides_of(agent or ""):
             changes |= overrides.changed(name)
-        return Profile.of(name, changes) if changes else DEFAULTS[name]
+            rules |= overrides.changed(TOOLS)
+        return Profile.of(name, changes, rules) if changes or rules else DEFAULTS[name]
+
+    def _overrides_of(self, agent: str) -> Iterator[AgentDetectors]:
+        """Yield the overrides whose name matches an agent's, the exact name last."""
+        yield from (overrides for name, overrides in self.agents.items() if ANY in name and matches_name(name, agent))
+        if agent in self.agents:
+            yield self.agents[agent]
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield the contradictions between thresholds: the location within this part of the policy, and the message."""
@@ -152,20 +189,20 @@ class Detectors(AgentDetectors):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """The thresholds for a session's diagnosis, with their origin."""
+    """The thresholds and rules for a session's diagnosis, with their origin."""
 
     name: ProfileName
     thresholds: Thresholds
     changes: dict[str, Any] = {}
     """The settings of the policy that differ from the defaults, by their names in the policy."""
+    rules: ToolRules = NO_RULES
 
     @classmethod
-    def of(cls, name: ProfileName, changes: dict[str, Any]) -> Profile:
-        """Return the named profile with changes, by the field names of `Thresholds`."""
-        default = PROFILES[name]
-        different = {field: value for field, value in changes.items() if value != getattr(default, field)}
-        thresholds = default.model_copy(update=different)
-        return cls(name, thresholds, thresholds.model_dump(mode="json", by_alias=True, include=set(different)))
+    def of(cls, name: ProfileName, changes: dict[str, Any], rules: dict[str, Any] | None = None) -> Profile:
+        """Return the named profile with changes and rules, by the field names of `Thresholds` and `ToolRules`."""
+        thresholds, different = _apply_changes(PROFILES[name], changes)
+        tool_rules, different_rules = _apply_changes(NO_RULES, rules or {})
+        return cls(name, thresholds, different | ({TOOLS: different_rules} if different_rules else {}), tool_rules)
 
     @property
     def version(self) -> str:
@@ -202,12 +239,27 @@ def recorded_profile(version: str | None, changes_json: str | None) -> Profile |
     default = next((profile for profile in DEFAULTS.values() if profile.version == version), None)
     if default is None or changes_json is None:
         return default
-    return Profile.of(default.name, _list_explicit_values(type(default.thresholds).model_validate_json(changes_json)))
+    changes = msgspec.json.decode(changes_json)
+    rules = ToolRules.model_validate_json(canonical_json(changes.pop(TOOLS, {})))
+    thresholds = type(default.thresholds).model_validate_json(canonical_json(changes))
+    return Profile.of(default.name, _list_explicit_values(thresholds), _list_explicit_values(rules))
 
 
-def _list_explicit_values(thresholds: Thresholds) -> dict[str, Any]:
-    """Return the thresholds that were set, by field."""
-    return {field: getattr(thresholds, field) for field in thresholds.model_fields_set}
+def matches_name(pattern: str, name: str) -> bool:
+    """Return whether a name matches a pattern, in which `*` stands for any text and nothing else is special."""
+    return fnmatchcase(name, pattern.replace("[", "[[]").replace("?", "[?]"))
+
+
+def _list_explicit_values(settings: PolicyModel) -> dict[str, Any]:
+    """Return the values that were set, by field."""
+    return {field: getattr(settings, field) for field in settings.model_fields_set}
+
+
+def _apply_changes(default: Settings, changes: dict[str, Any]) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings with changes by field, and those that differ from the defaults by their names in the policy."""
+    different = {field: value for field, value in changes.items() if value != getattr(default, field)}
+    changed = default.model_copy(update=different)
+    return changed, changed.model_dump(mode="json", by_alias=True, include=set(different))
 
 
 def _find_contradictions(thresholds: Thresholds) -> Iterator[tuple[str, str]]:

@@ -78,14 +78,14 @@ class SessionDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
     evidence_summary: dict[str, Any]
 
 
-def rule_version(thresholds: Thresholds) -> str:
-    """Return the version of the rules that are enabled under these thresholds.
+def rule_version(profile: Profile) -> str:
+    """Return the version of the rules that are enabled under a profile.
 
     It consists of the version of the scoring, those of the detectors with an order, and the others by name.
     """
     ordered_versions = ".".join(str(detector.version) for detector in DETECTORS if detector.order is not None)
     named_detectors = (
-        detector for detector in (*DETECTORS, *FINDERS) if detector.order is None and detector.is_enabled(thresholds)
+        detector for detector in (*DETECTORS, *FINDERS) if detector.order is None and detector.is_enabled(profile)
     )
     return f"diagnosis-1:{ordered_versions}" + "".join(
         f"+{detector.failure_type}-{detector.version}" for detector in named_detectors
@@ -167,7 +167,7 @@ def diagnose_events(session_id: str, raw_events: Sequence[Mapping[str, Any]], pr
     """
     events = normalise_session(raw_events, reserved=FAILURE_NODES)
     profile = profile or default_profile(source_of(event.source for event in events))
-    evidence = SessionEvidence.held_to(profile.thresholds)
+    evidence = SessionEvidence.held_to(profile)
     fold_columns({session_id: evidence}, [fold_row(session_id, event, seq) for seq, event in enumerate(events)])
     return diagnosis_document(session_id, [event.payload for event in events], diagnose(evidence, profile.thresholds))
 
@@ -298,7 +298,7 @@ def to_record(
         event_count=evidence.event_count,
         event_counts=_select_event_counts(evidence),
         event_type_count=len(evidence.event_counts),
-        rule_version=rule_version(profile.thresholds),
+        rule_version=rule_version(profile),
         policy_digest=policy_digest,
         evidence_digest=evidence_digest(evidence),
         threshold_profile=profile.version,
@@ -365,6 +365,8 @@ def evidence_digest(evidence: SessionEvidence) -> str:
         folded += [evidence.new_tokens.max_shares, evidence.first_retries]
     if evidence.patterns is not None:
         folded.append(evidence.patterns.folded(EVIDENCE_REFERENCES))
+    if evidence.tool_use is not None:
+        folded.append(evidence.tool_use.folded(EVIDENCE_REFERENCES))
     return digest(msgspec.json.encode(folded, order="deterministic").decode())
 
 

@@ -5,7 +5,7 @@ Rules for reading:
 1. The type is `event`, else `type`, else `process_output`; an unknown type keeps its own name.
 2. The id is `event_id` if it is a non-empty string or a number, else `event_<index>`. A repeated id of a session gets the
    suffix `#2`, `#3`, ... in order of arrival, so that ids are unique (`normalise_session`, `unique_ids`).
-3. The tool is `tool`, else `tool_name`, else `name`, on tool_call and tool_output only.
+3. The tool is `tool`, else `tool_name`, else `name`, on tool_call, tool_output and approval only.
 4. Arguments are `args`, else `arguments`, else `params`; missing, null and `{}` all mean none.
 5. `source`, the program whose records the event was read from, and `exchange_id` are used if they are valid names. Tokens read
    and tokens read from a cache are those of `usage`: `input`, `cache_read` and `cache_write`.
@@ -45,7 +45,7 @@ MAX_TOKENS = 2**53
 """Largest token count, which every JSON reader keeps exactly; larger ones are capped."""
 UNNAMED = "unnamed:"
 """Prefix of the key of a call that names no tool, so that it differs from every named call."""
-TOOL_EVENTS = frozenset({"tool_call", "tool_output"})
+TOOL_EVENTS = frozenset({"tool_call", "tool_output", "approval"})
 """Types of events that name a tool."""
 _ARGUMENTS = ("args", "arguments", "params")
 _PROMPT = ("input", "cache_read", "cache_write")
@@ -169,7 +169,7 @@ def columns_of(payload: Mapping[str, Any]) -> Columns:
 
 
 def tool_facts(payload: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the tool that a tool_call or tool_output names, and the key of the call."""
+    """Return the tool that an event names, and the key if it is a call."""
     tool = tool_name(payload)
     if payload["event"] != "tool_call":
         return tool, None

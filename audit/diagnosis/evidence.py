@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from audit.detectors.call_patterns import CallPatterns
-from audit.detectors.thresholds import EVENTS, MIN_SATURATION, TRANSCRIPT_SOURCES, Thresholds
+from audit.detectors.thresholds import EVENTS, MIN_SATURATION, TRANSCRIPT_SOURCES, Profile
+from audit.detectors.tool_use import ToolUse
 from audit.diagnosis.events import MAX_TOKENS, NormalisedEvent
 from schemas.records import AgentEvent
 
@@ -45,7 +46,7 @@ FOLD_COLUMNS = (
 )
 """Columns of a row for `fold_columns`: the session's key (hashable), then the columns of AgentEvent as plain Python values.
 
-The payload is needed only for calls, and only if `SessionEvidence.patterns` compares them; otherwise it is None.
+The payload is needed only for calls, and only if `SessionEvidence.reads_payloads`; otherwise it is None.
 """
 (
     _SESSION,
@@ -158,24 +159,28 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     exchange_retries: ExchangeSums = msgspec.field(default_factory=ExchangeSums)
     patterns: CallPatterns | None = None
     """Patterns of its calls; None if the thresholds enable none."""
+    tool_use: ToolUse | None = None
+    """Its calls against the rules for tools; None without rules."""
 
     @classmethod
-    def held_to(cls, thresholds: Thresholds, reference_limit: int | None = None) -> SessionEvidence:
-        """Return evidence without events for a session under these thresholds."""
+    def held_to(cls, profile: Profile, reference_limit: int | None = None) -> SessionEvidence:
+        """Return evidence without events for a session under this profile."""
         evidence = cls(reference_limit)
-        evidence.hold_to(thresholds)
+        evidence.hold_to(profile)
         return evidence
 
-    def hold_to(self, thresholds: Thresholds) -> None:
-        """Set the thresholds of the session, before any event is folded."""
-        self.saturation = thresholds.saturation
-        self.severe_saturation = thresholds.severe_saturation
-        self.patterns = CallPatterns.for_thresholds(thresholds)
+    def hold_to(self, profile: Profile) -> None:
+        """Set the thresholds and rules of the session, before any event is folded."""
+        self.saturation = profile.thresholds.saturation
+        self.severe_saturation = profile.thresholds.severe_saturation
+        self.patterns = CallPatterns.for_thresholds(profile.thresholds)
+        self.tool_use = ToolUse.for_rules(profile.rules)
 
     @property
     def reads_payloads(self) -> bool:
         """True if the payloads of calls must be folded."""
-        return self.patterns is not None and self.patterns.similarity is not None
+        compares_calls = self.patterns is not None and self.patterns.similarity is not None
+        return compares_calls or (self.tool_use is not None and bool(self.tool_use.external))
 
     @property
     def is_transcript(self) -> bool:
@@ -311,6 +316,8 @@ def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
         evidence.calls[key] = Calls(row[_TOOL], 1, references, exchange)
     if evidence.patterns is not None:
         evidence.patterns.add(reference, row[_TOOL], row[_CALL_KEY], exchange=exchange, payload=row[_PAYLOAD], limit=limit)
+    if evidence.tool_use is not None:
+        evidence.tool_use.add_call(reference, row[_TOOL], row[_PAYLOAD], limit)
 
 
 def _mark_transcript(evidence: SessionEvidence, row: Row) -> bool:
@@ -339,6 +346,11 @@ def _update_run(evidence: SessionEvidence, row: Row) -> str | None:
     new_run = f"{call_key}@{row[_SEQ]}"
     evidence.last_call = (new_run, exchange)
     return new_run
+
+
+def _fold_approval(evidence: SessionEvidence, row: Row) -> None:
+    if evidence.tool_use is not None:
+        evidence.tool_use.add_approval(row[_TOOL], row[_ACTION] or row[_STATUS])
 
 
 def _fold_token_usage(evidence: SessionEvidence, row: Row) -> None:
@@ -428,6 +440,7 @@ def _add_problem(evidence: SessionEvidence, row: Row, event: str | None = None) 
 
 _FOLDS: dict[str, Callable[[SessionEvidence, Row], None]] = {
     "tool_call": _fold_tool_call,
+    "approval": _fold_approval,
     "token_usage": _fold_token_usage,
     "retry_event": _fold_retry,
     "memory_event": _fold_memory,

@@ -60,7 +60,7 @@ class Run(Answer, frozen=True):
     threshold_profile: Annotated[
         str | None, Meta(description="The thresholds that it was diagnosed with.", examples=["transcripts"])
     ]
-    threshold_changes: Annotated[str | None, Meta(description="What the policy changes of them.")]
+    threshold_changes: Annotated[str | None, Meta(description="What the policy changes of them, with its rules for tools.")]
 
     @property
     def last_at(self) -> datetime:

@@ -211,7 +211,7 @@ def finding_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) -> l
     recorded = diagnosis.failure_causes
     if diagnosis.event_count > MAX_REDIAGNOSED_EVENTS:
         profile = recorded_profile(diagnosis.threshold_profile, diagnosis.threshold_changes)
-        is_current = profile is not None and rule_version(profile.thresholds) == diagnosis.rule_version
+        is_current = profile is not None and rule_version(profile) == diagnosis.rule_version
         return [
             FindingEvents(count=cause.evidence_count, ids=[reference.event_id for reference in cause.evidence])
             if is_current
@@ -232,7 +232,7 @@ def _detect_findings(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) ->
     frame = run_query(cursor, "session_timeline", params)
     recorded = recorded_profile(diagnosis.threshold_profile, diagnosis.threshold_changes)
     profile = recorded or default_profile(source_of(frame["source"]))
-    evidence = SessionEvidence.held_to(profile.thresholds)
+    evidence = SessionEvidence.held_to(profile)
     numbered = frame.with_columns(pl.lit(0, pl.Int64).alias("run"))
     folded = with_payloads(cursor, numbered, [{"run": 0, **session}], wanted=evidence.reads_payloads)
     # Zipping lists is a third faster than iterating over the rows of the frame.

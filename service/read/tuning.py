@@ -114,7 +114,7 @@ def _read_evidence(
 ) -> Iterator[tuple[ProfileName, int, SessionEvidence]]:
     """Yield the profile, number and evidence of each run that has events, in order."""
     run_keys = [{"run": run["number"], "connection": run["connection"], "session_id": run["session_id"]} for run in runs]
-    needs_payloads = any(SessionEvidence.held_to(profile.thresholds).reads_payloads for profile in profiles.values())
+    needs_payloads = any(SessionEvidence.held_to(profile).reads_payloads for profile in profiles.values())
     frame = with_payloads(cursor, run_query(cursor, "run_evidence", {"runs": run_keys}), run_keys, wanted=needs_payloads)
     events_by_run = frame.partition_by("run", as_dict=True, maintain_order=True)
     for run in runs:
@@ -123,6 +123,6 @@ def _read_evidence(
         if events is None:
             continue
         name = profile_name(source_of(events["source"]))
-        evidence = SessionEvidence.held_to(profiles[name].thresholds, reference_limit=0)
+        evidence = SessionEvidence.held_to(profiles[name], reference_limit=0)
         fold_columns({number: evidence}, events.select("run", *FOLD_COLUMNS[1:]).iter_rows())
         yield name, number, evidence

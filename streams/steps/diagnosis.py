@@ -104,8 +104,7 @@ class DiagnosisStep:
                 self._set_thresholds(session)
 
     def _set_thresholds(self, session: DiagnosisState) -> None:
-        thresholds = self._current_profile(session).thresholds
-        session.evidence.hold_to(thresholds)
+        session.evidence.hold_to(self._current_profile(session))
 
     def _current_profile(self, session: DiagnosisState) -> Profile:
         """Return the thresholds in force for the session's agent."""
@@ -137,7 +136,9 @@ class DiagnosisStep:
             evidence[key].count_events(event, count)
         call_columns = CALL_COLUMNS
         if any(session_evidence.reads_payloads for session_evidence in evidence.values()):
-            call_columns = CALL_COLUMNS | {"payload"}
+            call_columns |= {"payload"}
+        if any(session_evidence.tool_use is not None for session_evidence in evidence.values()):
+            call_columns |= {"action", "status"}
         fold_counted(evidence, _iterate_rows(events.filter(_call_events_filter()), call_columns))
         fold_counted(evidence, _iterate_rows(events.filter(_other_events_filter()), OTHER_COLUMNS))
 
@@ -158,7 +159,7 @@ class DiagnosisStep:
         session.closed_us = closed_us
         # The batch may hold the first events after this end: ignore them here.
         profile = self._select_profile(session, source=None)
-        evidence = SessionEvidence.held_to(profile.thresholds, EVIDENCE_REFERENCES)
+        evidence = SessionEvidence.held_to(profile, EVIDENCE_REFERENCES)
         return self._build_diagnosis(session, end, evidence, profile)
 
     def _build_diagnosis(
@@ -253,8 +254,8 @@ def _find_closed_ends(batch: StageBatch) -> Iterator[SessionEnd]:
 
 @functools.cache
 def _call_events_filter() -> pl.Expr:
-    """Return the condition for tool calls and token usage, all of which the fold needs."""
-    return pl.col("event").is_in(["tool_call", "token_usage"])
+    """Return the condition for events that the fold needs all of. Approvals are among them: they count only before a call."""
+    return pl.col("event").is_in(["tool_call", "token_usage", "approval"])
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import audit.detectors
 from audit.detectors import registry
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, FINDING_TYPES
 from audit.detectors.registry import Cases, Cause, Detector, FailureType, Rule
-from audit.detectors.thresholds import Thresholds
+from audit.detectors.thresholds import DEFAULTS, Profile, Thresholds, ToolRules
 from audit.diagnosis.diagnosis import diagnose
 from audit.diagnosis.events import normalise_session
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
@@ -24,6 +24,8 @@ from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 ALL = (*DETECTORS, *FINDERS)
 THRESHOLDS = Thresholds.model_validate({one.threshold: 2 for one in ALL if one.threshold})
 """The defaults of sessions that are delivered as events, with every detector looking."""
+RULES = {field: getattr(one.cases.rules, field) for one in ALL for field in one.cases.rules.model_fields_set}
+PROFILE = Profile("events", THRESHOLDS, rules=ToolRules.model_validate(RULES))
 EVENTS = st.sampled_from(
     [event for one in ALL for event in (*one.cases.found, *one.cases.silent)]
     + [
@@ -38,7 +40,7 @@ EACH = pytest.mark.parametrize("detector", ALL, ids=lambda detector: detector.fa
 
 def evidence_of(raw_events: Sequence[Mapping[str, Any]], limit: int | None = None) -> SessionEvidence:
     """The evidence of a session with these events."""
-    evidence = SessionEvidence.held_to(THRESHOLDS, limit)
+    evidence = SessionEvidence.held_to(PROFILE, limit)
     fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))])
     return evidence
 
@@ -141,6 +143,13 @@ def test_a_detector_finds_its_positive_case_and_only_that(detector: Detector) ->
     assert [cause.type for cause in detector.detect(evidence_of(detector.cases.found), THRESHOLDS)] == [detector.failure_type]
     assert detector.detect(evidence_of(detector.cases.silent), THRESHOLDS) == []
     assert detector.detect(evidence_of([]), THRESHOLDS) == []
+
+
+@EACH
+def test_a_detector_is_disabled_unless_its_settings_enable_it(detector: Detector) -> None:
+    """The version of the rules says what was looked for, and what is off must not be said to have been."""
+    assert detector.is_enabled(PROFILE)
+    assert detector.is_enabled(DEFAULTS["events"]) == (detector in DETECTORS)
 
 
 @EACH

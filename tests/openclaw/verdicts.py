@@ -59,10 +59,10 @@ def events_of(state: Path) -> dict[str, list[AgentEvent]]:
 def diagnosis_of(events: Iterable[AgentEvent], profile: Profile | None = None) -> SessionDiagnosis:
     """Diagnose the events of a session with a profile, or with the default profile of their source."""
     session_events = list(events)
-    thresholds = (profile or default_profile(source_of(event.source for event in session_events))).thresholds
-    evidence = SessionEvidence.held_to(thresholds)
+    profile = profile or default_profile(source_of(event.source for event in session_events))
+    evidence = SessionEvidence.held_to(profile)
     fold_columns({None: evidence}, [fold_row(None, event, event.seq) for event in session_events])
-    return diagnose(evidence, thresholds)
+    return diagnose(evidence, profile.thresholds)
 
 
 def verdicts(fleet: Fleet) -> list[Verdict]:

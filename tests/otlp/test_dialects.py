@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from support.otlp_captures import Json, assembled, dialects, records_of, requests_of
 
+from audit.detectors.thresholds import Profile
+from audit.diagnosis.diagnosis import diagnose
+from audit.diagnosis.evidence import SessionEvidence
 from otlp.capturing.programs import scenario
 from otlp.goldens import golden_of, stored
 from schemas.records import AgentEvent, Exchange
@@ -51,6 +54,17 @@ def exchanges(dialect: str) -> list[Exchange]:
 def payloads(events: Iterable[AgentEvent], event_type: str = "tool_call") -> list[Json]:
     """Return the payloads of the events of a type."""
     return [json.loads(event.payload) for event in events if event.event == event_type]
+
+
+@pytest.mark.parametrize("dialect", dialects())
+def test_a_denied_tool_is_a_finding_whoever_sends_the_spans(dialect: str) -> None:
+    """A rule for tools must hold for every instrumentor, with or without contents; `get_weather`, which was called, too, is allowed."""
+    profile = Profile.of("events", {}, {"denied": ("*book_boat",)})
+    evidence = SessionEvidence.held_to(profile)
+    for seq, event in enumerate(event for turn in turns(dialect) for event in turn.events):
+        evidence.add(event, seq)
+    findings = [cause for cause in diagnose(evidence, profile.thresholds).causes if cause.type == "forbidden_calls"]
+    assert [cause.evidence_count for cause in findings] == [1]
 
 
 @pytest.mark.parametrize("dialect", dialects())

@@ -21,8 +21,10 @@ KINDS = (
     "context_event",
     "skill_event",
     "retry_event",
+    "approval",
     "decision",
 )
+RULES = {"denied": ("exec",), "approvalRequired": ("read",), "approvals": ("e*",), "external": ("*",)}
 
 
 def any_event(chance: random.Random, session: str, number: int) -> AgentEvent:
@@ -31,7 +33,7 @@ def any_event(chance: random.Random, session: str, number: int) -> AgentEvent:
     if chance.random() < 0.7:
         raw |= {"tool": chance.choice(["exec", "read"]), "args": {"n": chance.randrange(4)}}
     for field, values in {
-        "action": ["miss", "Lost", "recalled", "compaction", ""],
+        "action": ["miss", "Lost", "recalled", "compaction", "approved", ""],
         "status": ["ignored", "failed", "ok", ""],
         "used": [True, False],
         "referenced": [True, False],
@@ -44,14 +46,17 @@ def any_event(chance: random.Random, session: str, number: int) -> AgentEvent:
     return build.event(session, number, **raw)
 
 
+@pytest.mark.parametrize("rules", [{}, RULES], ids=["without rules", "with rules"])
 @pytest.mark.parametrize("seed", range(20))
-def test_folding_columns_equals_folding_events(seed: int) -> None:
-    """The prefilter must only drop events that the fold ignores."""
+def test_folding_columns_equals_folding_events(seed: int, rules: dict[str, tuple[str, ...]]) -> None:
+    """The prefilter must only drop events that the fold ignores, and keep the order that it reads."""
+    policy = Policy.model_validate({"defaults": {"detectors": {"tools": rules}}})
     chance = random.Random(seed)
     events = [any_event(chance, f"s{chance.randrange(3)}", number) for number in range(400)]
-    expected: dict[str, SessionEvidence] = {}
-    fold_columns(expected, [fold_row(f"local/{event.session_id}", event, event.seq) for event in events], reference_limit=100)
-    diagnoses = DiagnosisStep(Policy())(build.batch("agent-events", events), {})
+    profile = policy.for_project("ops").settings.detectors.profile("events", None)
+    expected = {f"local/{event.session_id}": SessionEvidence.held_to(profile, reference_limit=100) for event in events}
+    fold_columns(expected, [fold_row(f"local/{event.session_id}", event, event.seq) for event in events])
+    diagnoses = DiagnosisStep(policy)(build.batch("agent-events", events), {})
     assert {
         key: msgspec.msgpack.decode(state, type=DiagnosisState).evidence for key, state in diagnoses.states.items()
     } == expected

@@ -30,9 +30,9 @@ def detectors() -> str:
         words(scoring),
         *(part for one in DETECTORS for part in _detector(one)),
         "## Findings",
-        "Off unless the [policy](policy.md#detectors-events) sets their threshold. They are listed with the causes, with an impact of 0: no trust score, readiness or gate depends on "
-        "them. `rule_version` of a diagnosis names those that were looked for. A session that had begun before the policy changed goes on as it began; `driftline rebuild` looks again. Other tools "
-        "call the first ping-pong and the second fuzzy or similar repeats.",
+        "Off unless the [policy](policy.md#detectors-events) sets their threshold, or a [rule for tools](../how-to/tools.md). They are listed with the causes, with an impact of 0: no trust score "
+        "depends on them. One of high severity makes a run review_recommended, like any cause. `rule_version` of a diagnosis names those that were looked for. A session that had begun before the "
+        "policy changed goes on as it began; `driftline rebuild` looks again. Other tools call `alternating_calls` ping-pong and `near_duplicate_calls` fuzzy or similar repeats.",
         *(part for one in FINDERS for part in _finder(one)),
     )
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from audit.cost import CacheTerms, ModelPrice, PriceStep
-from audit.detectors.thresholds import AgentDetectors, Detectors, Thresholds, TranscriptThresholds
+from audit.detectors.thresholds import AgentDetectors, Detectors, Thresholds, ToolRules, TranscriptThresholds
 from audit.policy import (
     Anchors,
     BehaviouralDimension,
@@ -40,6 +40,7 @@ _POLICY: dict[str, type[BaseModel]] = {
     "anchors": Anchors,
     "traces": Traces,
     "detectors": Detectors,
+    "detectors: tools": ToolRules,
     "detectors: agents": AgentDetectors,
     "detectors: events": Thresholds,
     "detectors: transcripts": TranscriptThresholds,

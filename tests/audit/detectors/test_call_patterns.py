@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from audit.detectors.call_patterns import BITS, MAX_COMPARED_CHARACTERS, WINDOW, sketch_of
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, FINDING_TYPES, Cause, Detector
-from audit.detectors.thresholds import EVENTS, Profile, Thresholds
+from audit.detectors.thresholds import DEFAULTS, Profile
 from audit.diagnosis.diagnosis import diagnose, diagnose_events, evidence_digest, rule_version
 from audit.diagnosis.events import normalise_session
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
@@ -33,7 +33,7 @@ A, B, C = call("read", {"path": "a"}), call("edit", {"path": "a"}), call("test")
 
 def evidence_of(raw_events: list[Raw], profile: Profile = ON, limit: int | None = None) -> SessionEvidence:
     """Return the evidence of a session with these events."""
-    evidence = SessionEvidence.held_to(profile.thresholds, limit)
+    evidence = SessionEvidence.held_to(profile, limit)
     fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))])
     return evidence
 
@@ -207,7 +207,7 @@ def test_batches_stored_state_and_limits_change_only_references(
 ) -> None:
     """Batch sizes depend on load, so they must not change the evidence."""
     rows = [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))]
-    evidence = SessionEvidence.held_to(ON.thresholds, limit)
+    evidence = SessionEvidence.held_to(ON, limit)
     for start, end in itertools.pairwise(sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})):
         evidence = msgspec.msgpack.decode(msgspec.msgpack.encode(evidence), type=SessionEvidence)
         fold_columns({"s": evidence}, rows[start:end])
@@ -257,7 +257,7 @@ def test_a_hundred_thousand_calls_take_linear_time_and_a_small_state(kind: str) 
     alike = [call("t", {"q": f"{QUESTION} {'x' * (n % 40)}"}) for n in range(500)]
     calls = [A, B] if kind == "in turn" else alike
     rows = [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(calls))]
-    evidence = SessionEvidence.held_to(ON.thresholds, 100)
+    evidence = SessionEvidence.held_to(ON, 100)
     started = time.process_time()
     fold_columns({"s": evidence}, (rows[n % len(rows)] for n in range(100_000)))
     assert time.process_time() - started < 40
@@ -267,10 +267,10 @@ def test_a_hundred_thousand_calls_take_linear_time_and_a_small_state(kind: str) 
 
 def test_rules_are_versioned_and_a_diagnosis_names_the_enabled_ones() -> None:
     """Comparisons over months need to see that a rule was enabled; if none is, the version is unchanged."""
-    default = rule_version(EVENTS)
-    assert rule_version(ON.thresholds) == f"{default}+alternating_calls-1+near_duplicate_calls-1"
-    assert rule_version(Thresholds(near_duplicate_calls=1)) == f"{default}+near_duplicate_calls-1"
-    off = Profile("events", EVENTS)
+    default = rule_version(DEFAULTS["events"])
+    assert rule_version(ON) == f"{default}+alternating_calls-1+near_duplicate_calls-1"
+    assert rule_version(Profile.of("events", {"near_duplicate_calls": 1})) == f"{default}+near_duplicate_calls-1"
+    off = DEFAULTS["events"]
     assert evidence_digest(evidence_of([A, B], off)) != evidence_digest(evidence_of([A, B]))
 
 

@@ -23,11 +23,11 @@ Json = dict[str, Any]
 
 def diagnose_transcript(*raw_events: Json, **changes: Any) -> SessionDiagnosis:
     """Return the diagnosis of a transcript's events under its profile with changes."""
-    thresholds = Profile.of("transcripts", changes).thresholds
+    profile = Profile.of("transcripts", changes)
     events = normalise_session([{"source": "openclaw", "exchange_id": "e1", **raw} for raw in raw_events])
-    evidence = SessionEvidence.held_to(thresholds)
+    evidence = SessionEvidence.held_to(profile)
     fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(events)])
-    return diagnose(evidence, thresholds)
+    return diagnose(evidence, profile.thresholds)
 
 
 def failures(*raw_events: Json, **changes: Any) -> list[tuple[str, str]]:

@@ -268,7 +268,7 @@ def test_a_record_keeps_the_first_hundred_references_and_exact_counts() -> None:
     assert record.event_count == 254
     assert record.primary_failure_type == "memory_degradation"
     assert record.primary_severity == "high"
-    assert record.rule_version == rule_version(AS_EVENTS)
+    assert record.rule_version == rule_version(DEFAULTS["events"])
     assert record.policy_digest == "0" * 16
 
 
@@ -301,7 +301,7 @@ def test_the_evidence_digest_tells_evidence_apart() -> None:
 
 def test_the_rule_version_names_every_detector() -> None:
     """A changed detector must change the version in the scores."""
-    ordered_versions, *named_versions = rule_version(AS_EVENTS).removeprefix("diagnosis-1:").split("+")
+    ordered_versions, *named_versions = rule_version(DEFAULTS["events"]).removeprefix("diagnosis-1:").split("+")
     assert ordered_versions.split(".") == [str(item.version) for item in DETECTORS if item.order is not None]
     assert named_versions == [f"{item.failure_type}-{item.version}" for item in DETECTORS if item.order is None]
     assert ordered_versions == "3.1.2.1.3.1"
