@@ -22,6 +22,10 @@
 
    This is the variance inflation factor of "after" in a regression on the strata: 1 if the mix stays, infinite if no stratum is on both
    sides. Log evidence is about half a squared distance in standard errors, so `Standardised.discount` divides it by this factor.
+6. A change of the mix is a change of the share of a stratum's sessions, found by `audit.drift.change_detector` from counts. With n strata a
+   change needs n times the evidence (Bonferroni; two strata have one share). Shares that move by less than `MIN_SHARE_CHANGE` are not told, nor
+   those that wander: a share must move by `WANDER_FACTOR` standard deviations of its days before, beyond what their counts explain.
+7. A segment is new or gone by the calendar, not by evidence: its first session, or the last one, while others have sessions.
 
 Measured by `python -m benchmarks drift --segments`; see `docs/decisions/0123-mixes-versions-discoveries.md`.
 """
@@ -34,9 +38,28 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import NamedTuple
 
-from audit.drift.change_detector import CONFIRMED, LATER_CONFIRMED, LATER_CONFIRMED_HOURS, SUSPECTED, Change
+from audit.drift.change_detector import (
+    CONFIRMED,
+    LATER_CONFIRMED,
+    LATER_CONFIRMED_HOURS,
+    MIN_DAYS_BEFORE,
+    SUSPECTED,
+    Change,
+    find_change,
+)
 from audit.drift.change_evidence import ratio
-from audit.drift.series import Cells, Flags, Floats, Ints, day_number, rows_of
+from audit.drift.series import (
+    NO_DECISION,
+    REFERENCE_DAYS,
+    Cells,
+    Flags,
+    Floats,
+    Ints,
+    Reference,
+    date_of,
+    day_number,
+    rows_of,
+)
 from schemas.lazy_numpy import np
 
 MIN_COMMON_DAYS = 3
@@ -45,6 +68,18 @@ DAY_UNITS = 50.0
 """The number of sessions that a stratum's day counts for at most. It is 1 / the correlation of the sessions of one stratum and day."""
 RECENT_DAYS = 7
 """The last days, which choose the strata and are not part of the reference mix."""
+MIN_SHARE_CHANGE = 0.05
+"""Minimum change of a share of the sessions that is told."""
+WANDER_FACTOR = 3.0
+"""Minimum change of a share in standard deviations of its days."""
+TOLD_DAYS = 14
+"""Days for which a new or a vanished segment is told."""
+MIN_SESSIONS = 5
+"""Minimum number of sessions of a new segment: fewer have no level."""
+MIN_GONE_DAYS = 3
+"""Minimum number of days with sessions of others for which a segment has had none."""
+GAP_FACTOR = 2
+"""A segment has vanished when it has been away for longer than so many times its longest gap."""
 _ROUNDING = 1e-9
 
 
@@ -93,16 +128,18 @@ class Standardised:
 
     def discount(self, change: Change) -> Change | None:
         """Return a change found in `cells` with its evidence reduced by the uncertainty of the levels; None if it is no alarm any more."""
-        inflation = self.inflation(change.first_day)
-        log_evidence = change.log_evidence / inflation
-        if inflation == 1 or change.confirmed_at is None:
-            is_confirmed = change.confirmed_at is not None
-        else:
-            is_later = change.confirmed_at - change.alarm_at >= timedelta(hours=LATER_CONFIRMED_HOURS)
-            is_confirmed = log_evidence >= math.log(LATER_CONFIRMED if is_later else CONFIRMED)
-        if log_evidence < math.log(SUSPECTED):
-            return None
-        return replace(change, log_evidence=log_evidence, confirmed_at=change.confirmed_at if is_confirmed else None)
+        return _reduce_evidence(change, change.log_evidence / self.inflation(change.first_day))
+
+
+def _reduce_evidence(change: Change, log_evidence: float) -> Change | None:
+    """Return a change with less evidence; None if it is no alarm any more."""
+    if log_evidence >= change.log_evidence or log_evidence < math.log(SUSPECTED):
+        return change if log_evidence >= change.log_evidence else None
+    confirmed_at = change.confirmed_at
+    if confirmed_at is not None:
+        is_later = confirmed_at - change.alarm_at >= timedelta(hours=LATER_CONFIRMED_HOURS)
+        confirmed_at = confirmed_at if log_evidence >= math.log(LATER_CONFIRMED if is_later else CONFIRMED) else None
+    return replace(change, log_evidence=log_evidence, confirmed_at=confirmed_at)
 
 
 def standardise(strata: Sequence[Cells], *, min_common_days: int = MIN_COMMON_DAYS) -> Standardised | None:
@@ -222,3 +259,176 @@ def _merge(strata: Sequence[Cells]) -> Cells:
     sums = np.add.reduceat(np.stack((units, scores, weight, total, squares, mixed, totals)), starts, axis=1)
     columns = [*sums, np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)]
     return Cells(np.maximum.reduceat(last, starts), *columns)
+
+
+class ShareChange(NamedTuple):
+    """A stratum whose share of the sessions changed."""
+
+    stratum: int
+    """Its index in the strata that were compared."""
+    before: float
+    after: float
+    change: Change
+    """The change of the share; its evidence is divided by the number of strata."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixChange:
+    """A change of the shares of the strata."""
+
+    first_day: date
+    """The most probable first day, of the share with the most evidence."""
+    earliest_day: date
+    latest_day: date
+    """Both ends of the 95 % interval of the first day, included."""
+    is_confirmed: bool
+    moved: tuple[ShareChange, ...]
+    """The shares that moved, the largest change first."""
+    level_changed: tuple[int, ...]
+    """The strata whose level changed; empty if every stratum is as before."""
+
+
+def find_mix_change(
+    strata: Sequence[Cells], as_of: date, *, level_changed: Sequence[int] = (), reference: Reference = NO_DECISION
+) -> MixChange | None:
+    """Return the change of the mix found at the end of the day `as_of`; None without one.
+
+    `level_changed` are the indices of the strata whose own series changed.
+    """
+    shares = _build_shares(strata)
+    # Of two shares each is 1 less the other.
+    count = 1 if len(shares) == 2 else len(shares)
+    moved = []
+    for stratum, cells in shares.items():
+        change = find_change(cells, as_of, reference=reference, is_share=True) if _may_have_moved(cells) else None
+        change = _reduce_evidence(change, change.log_evidence - math.log(count)) if change else None
+        if change and abs(change.size) >= MIN_SHARE_CHANGE and not _wanders(cells, change):
+            moved.append(ShareChange(stratum, change.mean_before, change.mean_after, change))
+    if not moved:
+        return None
+    best = max(moved, key=lambda share: share.change.log_evidence).change
+    return MixChange(
+        first_day=best.first_day,
+        earliest_day=best.earliest_day,
+        latest_day=best.latest_day,
+        is_confirmed=any(share.change.confirmed_at is not None for share in moved),
+        moved=tuple(sorted(moved, key=lambda share: (-abs(share.change.size), share.stratum))),
+        level_changed=tuple(level_changed),
+    )
+
+
+def _build_shares(strata: Sequence[Cells]) -> dict[int, Cells]:
+    """Return the share of the sessions of each stratum that has sessions, as cells of counts; empty with fewer than two strata."""
+    used = {index: cells for index, cells in enumerate(strata) if cells.last.size}
+    if len(used) < 2:
+        return {}
+    last = _merge([*used.values()]).last
+    hours = last.astype("datetime64[h]")
+    counts = {}
+    for index, cells in used.items():
+        hour = np.searchsorted(hours, cells.last.astype("datetime64[h]"))
+        counts[index] = np.rint(np.bincount(hour, cells.units, len(hours)))
+    sessions = np.add.reduce([*counts.values()])
+    return {
+        index: Cells(
+            last, sessions, sessions, sessions, count, sessions, count, count,
+            low=(count == sessions).astype(np.float64), high=(count > 0).astype(np.float64),
+        )
+        for index, count in counts.items()
+    }  # fmt: skip
+
+
+def _may_have_moved(cells: Cells) -> bool:
+    """Return whether a share differs by half of `MIN_SHARE_CHANGE` before and from some day on; most of many shares are too small."""
+    ends = np.flatnonzero(np.diff(cells.days, append=-1))[:-1]
+    before = np.cumsum(cells.total)[ends] / np.cumsum(cells.weight)[ends]
+    after = (cells.total.sum() - np.cumsum(cells.total)[ends]) / (cells.weight.sum() - np.cumsum(cells.weight)[ends])
+    return bool((np.abs(after - before) >= MIN_SHARE_CHANGE / 2).any())
+
+
+def _wanders(cells: Cells, change: Change) -> bool:
+    """Return whether a share varied before the change so much that it is likely to come back.
+
+    The variance of days is that of a beta-binomial distribution, by moments.
+    """
+    starts = np.flatnonzero(np.diff(cells.days, prepend=-1))
+    is_before = cells.days[starts] < day_number(change.first_day)
+    sessions = np.add.reduceat(cells.weight, starts)[is_before]
+    shares = np.add.reduceat(cells.total, starts)[is_before] / sessions
+    mean = float(np.average(shares, weights=sessions))
+    by_chance = (len(shares) - 1) * mean * (1 - mean)
+    excess = float((sessions * (shares - mean) ** 2).sum()) - by_chance
+    variance = max(0.0, excess) / float(sessions.sum() - (sessions**2).sum() / sessions.sum())
+    return abs(change.size) < WANDER_FACTOR * math.sqrt(variance)
+
+
+class SegmentNotice(NamedTuple):
+    """A stratum that is new or has vanished while others have sessions."""
+
+    stratum: int
+    """Its index in the strata that were compared."""
+    day: date
+    """The first day with a session of a new stratum, the last one of a vanished stratum."""
+    level: float
+    """Its mean."""
+    sibling_level: float
+    """The mean of the other strata on the days on which it had sessions."""
+    sessions: int
+
+
+class SegmentNotices(NamedTuple):
+    """The strata that are new, and those that have vanished."""
+
+    new: tuple[SegmentNotice, ...]
+    vanished: tuple[SegmentNotice, ...]
+
+
+def find_segment_notices(strata: Sequence[Cells], as_of: date) -> SegmentNotices:
+    """Return the strata whose first or last session was in the `TOLD_DAYS` days up to `as_of`, while others had sessions before or after."""
+    days = np.unique(np.concatenate([np.zeros(0, np.int64), *(cells.days for cells in strata)]))
+    days = days[days <= day_number(as_of)]
+    daily = _sum_by_day([_select_until(cells, as_of) for cells in strata], days)
+    new, vanished = [], []
+    oldest = day_number(as_of) - TOLD_DAYS + 1
+    for stratum, units in enumerate(daily.units):
+        index = np.flatnonzero(units)
+        if not index.size:
+            continue
+        first, last = days[index[0]], days[index[-1]]
+        siblings = days[(daily.units.sum(axis=0) - units) > 0]
+        notice = _describe_segment(daily, stratum, index)
+        if notice is None:
+            continue
+        days_before = siblings[siblings < first]
+        has_past = days_before.size >= MIN_DAYS_BEFORE and first - days_before[0] >= REFERENCE_DAYS
+        if first >= oldest and has_past and notice.sessions >= MIN_SESSIONS:
+            new.append(notice._replace(day=date_of(first)))
+        longest_gap = int(np.diff(days[index]).max(initial=1))
+        is_away = (siblings > last).sum() >= MIN_GONE_DAYS and day_number(as_of) - last > GAP_FACTOR * longest_gap
+        # It is told from the day on which it is away for long enough.
+        told_since = last + max(MIN_GONE_DAYS, GAP_FACTOR * longest_gap + 1)
+        if is_away and index.size >= MIN_DAYS_BEFORE and told_since >= oldest:
+            vanished.append(notice._replace(day=date_of(last)))
+    return SegmentNotices(tuple(new), tuple(vanished))
+
+
+def _select_until(cells: Cells, as_of: date) -> Cells:
+    end = int(np.searchsorted(cells.days, day_number(as_of), side="right"))
+    last, *columns = cells
+    return Cells(last[:end], *(column[:end] for column in columns))
+
+
+def _describe_segment(daily: _DailySums, stratum: int, index: Ints) -> SegmentNotice | None:
+    """Return the levels of a stratum and of the others on the days of the stratum; None if it never had company."""
+    weight = daily.weight[:, index].sum(axis=1)
+    total = daily.total[:, index].sum(axis=1)
+    sibling_weight = float(weight.sum() - weight[stratum])
+    if sibling_weight <= 0:
+        return None
+    return SegmentNotice(
+        stratum,
+        day=date.min,
+        level=float(total[stratum] / weight[stratum]),
+        sibling_level=float(total.sum() - total[stratum]) / sibling_weight,
+        sessions=round(float(daily.units[stratum].sum())),
+    )

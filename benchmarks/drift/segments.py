@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.drift.change_detector import Change, find_change
-from audit.drift.segments import standardise
+from audit.drift.segments import find_mix_change, standardise
 from audit.drift.series import Cells, Floats
 from benchmarks.drift.bars import FIRST, Row, build_cells, delay_row, share_row
 
@@ -43,7 +43,9 @@ class Mix(NamedTuple):
     shift: float = 0.0
     """By how much all agents change, in points."""
     wander: float = 0.0
-    """Standard deviation by which the logarithm of each share differs from day to day, with a memory of 0.8."""
+    """Standard deviation by which the logarithm of each share differs from day to day."""
+    memory: float = 0.8
+    """Correlation of a day's share with that of the day before."""
     daily: float = 0.0
     """Standard deviation of a day's effect on all agents, in points."""
     own: float = 0.0
@@ -64,6 +66,8 @@ MIXES = (
     Mix("a new agent at 0.65 with half of the traffic", (0.85, 0.65), (1, 0), (0.5, 0.5)),
     Mix("an agent at 0.65 with half of the traffic leaves", (0.85, 0.65), (0.5, 0.5), (1, 0)),
     Mix("eight agents of wandering shares", tuple(0.6 + 0.04 * agent for agent in range(8)), (0.125,) * 8, (0.125,) * 8, wander=0.7),
+    Mix("eight agents whose shares wander slowly", tuple(0.6 + 0.04 * agent for agent in range(8)), (0.125,) * 8, (0.125,) * 8, wander=0.4, memory=0.95),
+    Mix("eight agents whose shares wander a little", tuple(0.6 + 0.04 * agent for agent in range(8)), (0.125,) * 8, (0.125,) * 8, wander=0.3, memory=0.5),
     Mix("both rise by 0.05 while the weaker grows", WEAKER, (0.8, 0.2), (0.3, 0.7), shift=0.05, is_found=UP, within=7),
     Mix("both fall by 0.08 while the weaker shrinks", WEAKER, (0.3, 0.7), (0.8, 0.2), shift=-0.08, is_found=DOWN, within=7),
 )  # fmt: skip
@@ -82,7 +86,7 @@ def draw_strata(mix: Mix, seed: int, run: int) -> list[Cells]:
     values: list[list[Floats]] = [[] for _ in before]
     for day in range(mix.days):
         progress = min(1.0, max(0.0, (day - CHANGE + 1) / mix.ramp))
-        walk = 0.8 * walk + 0.6 * mix.wander * rng.normal(size=len(walk))
+        walk = mix.memory * walk + math.sqrt(1 - mix.memory**2) * mix.wander * rng.normal(size=len(walk))
         shares = (before + (after - before) * progress) * np.exp(walk)
         common = mix.daily * rng.normal() + (mix.shift if day >= CHANGE else 0.0)
         for agent, count in enumerate(rng.poisson(mix.rate * shares / shares.sum())):
@@ -134,6 +138,62 @@ def measure_mix(task: tuple[Mix, int, int]) -> tuple[float, bool]:
     return delay, is_wrong
 
 
+class MixTold(NamedTuple):
+    """What is said of the mix of a project in daily checks up to its last day."""
+
+    delay: float
+    """Days from the change of the mix to the end of the day on which it is told; infinite without one."""
+    is_false: bool
+    """True if a change was told before there was one."""
+    error: float
+    """Days by which the first day is wrong when it is told."""
+
+
+def measure_told(task: tuple[Mix, int, int]) -> MixTold:
+    """Return what is said of the mix."""
+    mix, seed, run = task
+    strata = draw_strata(mix, seed, run)
+    is_changed = mix.before != mix.after
+    # A check repeats the looks of a week, so that a check every third day misses no alarm.
+    for day in range(CHANGE - 7, mix.days) if is_changed else range(CHANGE, mix.days, 3):
+        change = find_mix_change([cut_cells(cells, day) for cells in strata], date_of(day))
+        if change is not None:
+            is_false = not is_changed or day < CHANGE
+            return MixTold(day + 1 - CHANGE, is_false, abs((change.first_day - date_of(CHANGE)).days))
+    return MixTold(math.inf, is_false=False, error=math.inf)
+
+
+TOLD = (
+    (MIXES[0], 5),
+    (MIXES[1], 20),
+    (MIXES[6], 5),
+    (MIXES[10], 0),
+    (MIXES[9]._replace(name="eight agents of constant shares", wander=0.0), 0),
+    (MIXES[8], None),
+    (MIXES[9], None),
+)
+"""Mixes, each with the days in which its change is to be told; 0: none is to be told in 60 days; None: shares double for weeks, so no bar."""
+
+
+def measure_mix_changes(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
+    """Return how often a change of the mix is told."""
+    rows = []
+    for mix, within in TOLD:
+        runs = max(5, round(share * RUNS))
+        results = pool.map(measure_told, [(mix, seed, run) for run in range(runs)], chunksize=1)
+        if not within:
+            false = sum(told.is_false for told in results)
+            rows.append(
+                share_row(f"{mix.name}: the mix is told in 60 days", false, runs, 0.05 if within == 0 else 1.0, is_most=True)
+            )
+            continue
+        right = sum(not told.is_false and told.delay <= within for told in results)
+        rows.append(share_row(f"{mix.name}: the mix is told within {within} days", right, runs, 0.95))
+        dated = sum(told.error <= 1 for told in results)
+        rows.append(share_row(f"{mix.name}: its first day is right, ± 1", dated, runs, 0.9 if mix.ramp == 1 else 0.0))
+    return rows
+
+
 def measure(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
     """Return the rows of the mixes."""
     rows = []
@@ -146,4 +206,4 @@ def measure(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
         right = sum(not is_wrong and (mix.is_found is None or delay <= mix.within) for delay, is_wrong in results)
         told = f"found as {mix.is_found} within {mix.within} days" if mix.is_found else "nothing is found"
         rows.append(share_row(f"{mix.name}: {told}", right, runs, 0.95))
-    return rows
+    return rows + measure_mix_changes(pool, seed, share)
