@@ -20,10 +20,10 @@ import msgspec
 from audit.exchanges.questions import Material, byte_tokens
 from audit.policy import Context
 from audit.prompt_quoting import literal
-from schemas.bounds import MAX_ID, MAX_TOOL_CALLS, MAX_TOOL_TEXT_BYTES
+from schemas.bounds import MAX_ID, MAX_TOOL_CALLS, MAX_TOOL_TEXT_BYTES, TOOL_OUTCOMES
 from schemas.records import EarlierTurn, Exchange, ToolCall
 
-OK, ERROR, UNANSWERED = "ok", "error", "unanswered"
+OK, ERROR, UNANSWERED = TOOL_OUTCOMES
 REPEATED = 3
 """Calls of a tool with the same arguments from which they are in trouble; the detector of loops begins there, too."""
 BYTES_PER_TOKEN = 3

@@ -68,7 +68,7 @@ def refuse_batches(judges: Iterable[ResolvedJudge]) -> None:
 
 _ADDRESS_VARIABLES = {"openai": "OPENAI_BASE_URL"}
 """Variables by which the makers' own clients set the address of a built-in judge."""
-OPENAI_ADDRESS = BUILT_IN["openai"].base_url or ""
+_OPENAI_ADDRESS = BUILT_IN["openai"].base_url or ""
 _DEFAULT_ADDRESSES: Mapping[ApiName, str] = {"messages": DEFAULT_BASE_URL, "bedrock": "", "vertex": ""}
 """Empty for a cloud, whose client builds the address of the region."""
 _PROVIDER_ADDRESSES = {DEFAULT_BASE_URL} | {
@@ -159,7 +159,7 @@ def _find_endpoint(judge: ResolvedJudge, policy: Policy, environ: Mapping[str, s
         key, address = credentials(environ)
         missing_variable = "" if key or address else "ANTHROPIC_API_KEY"
         return _Endpoint(address or DEFAULT_BASE_URL, address is not None, None, key, missing_variable)
-    address = judge.settings.base_url or _DEFAULT_ADDRESSES.get(judge.settings.api, OPENAI_ADDRESS)
+    address = judge.settings.base_url or _DEFAULT_ADDRESSES.get(judge.settings.api, _OPENAI_ADDRESS)
     setting = f"judges.{judge.judge_id}.baseUrl"
     variable = _ADDRESS_VARIABLES.get(judge.judge_id)
     if variable is not None and judge.judge_id not in policy.judges and environ.get(variable, "").strip():

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.cost import min_budget, usd_of
-from audit.exchanges.outcomes import anomaly_reasons, score_id
+from audit.exchanges.outcomes import score_id
 from audit.exchanges.prompts import tier2_bound, tier2_question
 from audit.exchanges.questions import COST_CAP
 from audit.exchanges.tier1 import check_structure
@@ -351,7 +351,7 @@ def _build_undecided_result(exchange: Exchange, outcome: str, project: ProjectPo
         reason=QUEUED,
         tier1_score=tier1.score,
         tier1_flags=tier1.flags,
-        anomaly=bool(anomaly_reasons(tier1.flags, {}, None, (*tamper_reasons(exchange), *injection_reasons(exchange)))),
+        anomaly=bool(tier1.flags or tamper_reasons(exchange) or injection_reasons(exchange)),
     )
 
 

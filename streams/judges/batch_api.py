@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 BATCH_ID = r"^[A-Za-z0-9_-]{1,128}$"
 """The pattern of a batch's id, which becomes part of paths."""
-MAX_CUSTOM_ID_LENGTH = 64
+_MAX_CUSTOM_ID_LENGTH = 64
 PAGE_SIZE = 100
 """Batches per page of the list."""
 _FIRST_BACKOFF_SECONDS = 1.0
@@ -81,6 +81,15 @@ class Result(NamedTuple):
     response: Message | Failure
 
 
+class ResultLine(msgspec.Struct):
+    """The part that a line of results has in every API."""
+
+    custom_id: str
+
+
+LineT = TypeVar("LineT", bound=ResultLine)
+
+
 class BatchCalls(Protocol):
     """The calls of a batch API. Belongs to one event loop."""
 
@@ -124,7 +133,26 @@ class BatchCalls(Protocol):
         ...
 
 
-async def split_lines(chunks: AsyncIterator[bytes], max_line: int) -> AsyncGenerator[bytes]:
+async def read_lines(
+    chunks: AsyncIterator[bytes],
+    max_line: int,
+    *,
+    decode: Callable[[bytes], LineT],
+    read_content: Callable[[LineT], Message | Failure],
+) -> AsyncGenerator[Result]:
+    """Yield the results in a body of JSON lines. Lines that are unreadable or longer than `max_line` bytes are logged and skipped."""
+    async for line in _split_lines(chunks, max_line):
+        if not line.strip():
+            continue
+        try:
+            decoded = decode(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            _LOG.warning("a result of a batch is skipped: %s", one_line(str(error)))
+            continue
+        yield Result(decoded.custom_id[:_MAX_CUSTOM_ID_LENGTH], read_content(decoded))
+
+
+async def _split_lines(chunks: AsyncIterator[bytes], max_line: int) -> AsyncGenerator[bytes]:
     """Yield the lines. Lines that are too long are skipped, and never held in memory completely."""
     line = bytearray()
     is_too_long = False

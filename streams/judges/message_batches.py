@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -14,22 +14,21 @@ from anthropic import AsyncAnthropic, AsyncStream
 from streams.judges.batch_api import (
     BATCH_ID,
     EXPIRED,
-    MAX_CUSTOM_ID_LENGTH,
     PAGE_SIZE,
     UNASKED,
     Batch,
     BatchClient,
     Page,
     Result,
+    ResultLine,
     TimedBody,
-    split_lines,
+    read_lines,
 )
 from streams.judges.failures import Failure, names_output_format, one_line
 from streams.judges.messages_api import ERRORS, message_parameters, read_message
 from streams.judges.model_api import JudgeRequest, Message, is_simulated
 from streams.judges.rate_limits import Clock
 
-_LOG = logging.getLogger(__name__)
 _PATH = "/v1/messages/batches"
 _UNASKED_FAILURES = {"expired": EXPIRED, "canceled": UNASKED}
 
@@ -40,34 +39,12 @@ class _Result(msgspec.Struct):
     error: Any = None
 
 
-class _Line(msgspec.Struct):
-    custom_id: str
+class _Line(ResultLine):
     result: _Result
 
 
-_DECODER = msgspec.json.Decoder(_Line)
-
-
-async def read_results(chunks: AsyncIterator[bytes], max_line: int) -> AsyncGenerator[Result]:
-    """Yield the results in a body of JSON lines. Lines that are unreadable or longer than `max_line` bytes are logged and skipped."""
-    async for line in split_lines(chunks, max_line):
-        result = _decode_line(line)
-        if result is not None:
-            yield result
-
-
-def _decode_line(line: bytes) -> Result | None:
-    if not line.strip():
-        return None
-    try:
-        decoded = _DECODER.decode(line)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        _LOG.warning("a result of a batch is skipped: %s", one_line(str(error)))
-        return None
-    return Result(decoded.custom_id[:MAX_CUSTOM_ID_LENGTH], _read_content(decoded.result))
-
-
-def _read_content(result: _Result) -> Message | Failure:
+def _read_content(line: _Line) -> Message | Failure:
+    result = line.result
     if result.type == "succeeded":
         return read_message(bytes(result.message))
     if result.type == "errored":
@@ -85,6 +62,10 @@ def _read_error(error: Any) -> Failure:
     error_type = str(fields.get("type", "error"))
     message = str(fields.get("message", "no details"))
     return Failure(error=one_line(f"{error_type}: {message}"), billed=False, rejects_format=names_output_format(message))
+
+
+read_results = partial(read_lines, decode=msgspec.json.Decoder(_Line).decode, read_content=_read_content)
+"""Yields the results of a batch; see `streams.judges.batch_api.read_lines`."""
 
 
 class _Counts(msgspec.Struct):

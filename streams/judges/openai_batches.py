@@ -21,15 +21,15 @@ from openai import AsyncOpenAI
 from streams.judges.batch_api import (
     BATCH_ID,
     EXPIRED,
-    MAX_CUSTOM_ID_LENGTH,
     PAGE_SIZE,
     UNASKED,
     Batch,
     BatchClient,
     Page,
     Result,
+    ResultLine,
     TimedBody,
-    split_lines,
+    read_lines,
 )
 from streams.judges.failures import Failure, names_output_format, one_line
 from streams.judges.model_api import JudgeRequest, Message, is_simulated
@@ -58,8 +58,7 @@ class _Response(msgspec.Struct):
     body: msgspec.Raw = msgspec.Raw()
 
 
-class _Line(msgspec.Struct):
-    custom_id: str
+class _Line(ResultLine):
     response: _Response | None = None
     error: Any = None
 
@@ -211,26 +210,15 @@ class OpenAIBatches(BatchClient):
             async with self._client.files.with_streaming_response.content(file_id) as response:
                 self.simulated |= is_simulated(response.headers)
                 body = TimedBody(response.iter_bytes(), self._results_seconds)
-                async with aclosing(split_lines(body.chunks(), self._max_line)) as lines:
-                    async for line in lines:
-                        result = self._decode_line(line)
-                        if result is not None:
-                            yield result
+                results = read_lines(body.chunks(), self._max_line, decode=_DECODER.decode, read_content=self._read_content)
+                async with aclosing(results):
+                    async for result in results:
+                        yield result
         except Exception as error:  # noqa: BLE001 - any error of the client is an outcome of this one call
             yield self._classify(error)
             return
         if body.error is not None:
             yield self._classify(body.error)
-
-    def _decode_line(self, line: bytes) -> Result | None:
-        if not line.strip():
-            return None
-        try:
-            decoded = _DECODER.decode(line)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            _LOG.warning("a result of a batch is skipped: %s", one_line(str(error)))
-            return None
-        return Result(decoded.custom_id[:MAX_CUSTOM_ID_LENGTH], self._read_content(decoded))
 
     def _read_content(self, line: _Line) -> Message | Failure:
         if line.response is None:

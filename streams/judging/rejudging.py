@@ -125,10 +125,10 @@ def estimate_bulk(
             remembered[key] = remember(remembered.get(key, ()), exchange, 0, kept=context.turns, settings=context)
         else:
             earlier_turns = turns.get(_subject_of(exchange), ())
-        asked = ExchangeQuestions(exchange, project, earlier_turns=earlier_turns)
-        questions = [asked.tier2()]
+        exchange_questions = ExchangeQuestions(exchange, project, earlier_turns=earlier_turns)
+        questions = [exchange_questions.tier2()]
         if exchange.agent_thinking and project.settings.thinking_block_analysis:
-            questions.append(asked.thinking())
+            questions.append(exchange_questions.thinking())
         prices = [project.price_of(question.model) for question in questions]
         if None in prices:
             unpriced += 1

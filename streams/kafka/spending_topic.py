@@ -27,7 +27,7 @@ from streams.kafka.topics import SPENDING
 
 PARTITION = (SPENDING, 0)
 """The only partition that is used, however many there are."""
-MAX_CLOCK_SKEW = timedelta(days=1)
+_MAX_CLOCK_SKEW = timedelta(days=1)
 """The largest expected difference between the clocks of workers and brokers."""
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class SpendingTopic:
             # Look up the end first: an entry that arrives meanwhile lies behind it.
             end = (await reader.ranges([PARTITION]))[PARTITION].end
             if self._position is None:
-                since = self._now().astimezone(UTC).replace(day=1, hour=0, minute=0, second=0) - MAX_CLOCK_SKEW
+                since = self._now().astimezone(UTC).replace(day=1, hour=0, minute=0, second=0) - _MAX_CLOCK_SKEW
                 start = (await reader.offsets_at(int(since.timestamp() * 1000), [PARTITION]))[PARTITION]
                 self._position = end if start is None else start
             reader.read_from({PARTITION: self._position})

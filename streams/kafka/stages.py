@@ -189,7 +189,7 @@ class ComputedPartition:
 
 CHUNK_TASKS = 10
 """Tasks in a chunk. The committed offset advances by chunks, and each task may take minutes."""
-MAX_CLOCK_SKEW_MS = 5 * 60 * 1000
+_MAX_CLOCK_SKEW_MS = 5 * 60 * 1000
 """The largest expected difference between the clocks of two brokers, in milliseconds."""
 (NO_CONTENT,) = hashes_of([b""])
 """The content hash of every task in the window of a session, because a task's identity determines its content."""
@@ -334,7 +334,7 @@ class RecordedCalls:
         source = (JUDGEMENTS, partition)
         async with PartitionReader(connection) as reader:
             end = (await reader.ranges([source]))[source].end
-            start = (await reader.offsets_at(max(0, since - MAX_CLOCK_SKEW_MS), [source]))[source]
+            start = (await reader.offsets_at(max(0, since - _MAX_CLOCK_SKEW_MS), [source]))[source]
             if start is not None:
                 async for records, _ in reader.read_until(source, start, end):
                     await asyncio.to_thread(self._add_unfinished, records, states, partition)

@@ -82,6 +82,12 @@ def shorten_call_text(text: str) -> str:
     return text if len(text) <= MAX_CALL_TEXT else f"{text[: MAX_CALL_TEXT // 2]} […] {text[-MAX_CALL_TEXT // 2 :]}"
 
 
+def clean_call(call: DraftCall | ToolCall, redact: Callable[[str], str]) -> ToolCall:
+    """Return a tool call with redacted excerpts of its texts."""
+    arguments, result = (None if text is None else redact(text) for text in (call.arguments, call.result))
+    return tool_call(redact(call.name), arguments, result, call.outcome)
+
+
 class ExchangeDraft(msgspec.Struct, frozen=True):
     """An exchange as its source has it, with secrets and wrapping. `tags` are tags that do not follow from the texts."""
 
@@ -153,16 +159,13 @@ def build_exchange(draft: ExchangeDraft, settings: ExchangeSettings, digest: Cal
     def clean_name(name: str | None) -> str | None:
         return None if name is None else settings.redact(name)[0]
 
-    def clean_call_text(text: str | None) -> str | None:
+    def clean_call_text(text: str) -> str:
         # The source's events count the secrets of calls.
-        return None if text is None else settings.redact(shorten_call_text(text))[0]
+        return settings.redact(shorten_call_text(text))[0]
 
     unwrapped, is_group = settings.unwrap(draft.question)
     kept_calls, omitted_calls = bound_calls(draft.tool_calls)
-    calls = tuple(
-        tool_call(settings.redact(call.name)[0], clean_call_text(call.arguments), clean_call_text(call.result), call.outcome)
-        for call in kept_calls
-    )
+    calls = tuple(clean_call(call, clean_call_text) for call in kept_calls)
     texts = RedactedTexts(
         question=clean_text(unwrapped),
         answer=clean_text(draft.answer),

@@ -38,18 +38,17 @@ from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, decode_e
 
 
 class Arrival(NamedTuple):
-    """An exchange, its encoding, the results of its structural checks, and the attempts in it to sway the judge."""
+    """An exchange, its encoding, and the results of its structural checks."""
 
     exchange: Exchange
     encoded: bytes
     tier1: Tier1Result
-    attempts: tuple[str, ...]
 
     @classmethod
     def of(cls, exchange: Exchange, encoded: bytes, policy: ProjectPolicy) -> Arrival:
         """Check an exchange, and return it with the results."""
         tier1 = check_structure(exchange.user_message, exchange.agent_response, policy.methodology)
-        return cls(exchange, encoded, tier1, tamper_reasons(exchange))
+        return cls(exchange, encoded, tier1)
 
 
 class IntakeState(msgspec.Struct, array_like=True):
@@ -105,11 +104,12 @@ class IntakeStep:
         """Return the task or the score of one exchange."""
         exchange = arrival.exchange
         session_key = session_key_of(exchange)
+        tampering = tamper_reasons(exchange)
         candidate = Candidate.of(
             exchange,
             session=session_key,
             tier1_flags=arrival.tier1.flags,
-            is_tampering=bool(arrival.attempts),
+            is_tampering=bool(tampering),
             record=arrival.encoded,
         )
         sampling, context = policy.settings.sampling, policy.settings.context
@@ -119,7 +119,7 @@ class IntakeStep:
         session.turns = remember(session.turns, exchange, decision.turn, kept=kept, settings=context)
         if decision.sampled:
             return "scoring-tasks", _scoring_task(arrival, policy, decision, session, revision=0)
-        return "scores", _unsampled_score(arrival, policy, decision, revision=0)
+        return "scores", _unsampled_score(arrival, policy, decision, tampering, revision=0)
 
     def _score_again(self, session: IntakeState, request: JudgingRequest, policy: ProjectPolicy) -> tuple[str, Record]:
         """Return the task or the score of an exchange that is scored again, by the first decision."""
@@ -137,7 +137,7 @@ class IntakeStep:
             return "scoring-tasks", msgspec.structs.replace(
                 task, earlier_judgements=request.earlier_judgements, earlier_turns=turns
             )
-        return "scores", _unsampled_score(arrival, policy, decision, revision=revision)
+        return "scores", _unsampled_score(arrival, policy, decision, tamper_reasons(arrival.exchange), revision=revision)
 
     def _close(self, session: IntakeState, policy: ProjectPolicy) -> Iterator[tuple[str, Record]]:
         """Yield tasks for the session's last turns."""
@@ -149,10 +149,12 @@ class IntakeStep:
         session.turns = session.turns[max(0, len(session.turns) - policy.settings.context.turns) :]
 
 
-def _unsampled_score(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
+def _unsampled_score(
+    arrival: Arrival, policy: ProjectPolicy, decision: Decision, tampering: tuple[str, ...], *, revision: int
+) -> Score:
     """Return the score of an unsampled exchange."""
     sampled = Sampled(revision, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
-    return structural_score(sampled, arrival.exchange, policy, NOT_SAMPLED, tampering=arrival.attempts)
+    return structural_score(sampled, arrival.exchange, policy, NOT_SAMPLED, tampering=tampering)
 
 
 def _scoring_task(

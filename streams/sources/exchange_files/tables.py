@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from audit.diagnosis.duplicate_rules import read_digest
-from audit.exchanges.context import OK, UNANSWERED, tool_call
+from audit.exchanges.context import OK, UNANSWERED
 from audit.exchanges.labels import read_labels
 from audit.fingerprints import stable_id
 from schemas.bounds import TOOL_OUTCOMES
@@ -31,6 +31,7 @@ from streams.sources.exchange_builder import (
     ExchangeSettings,
     RedactedTexts,
     build_exchange,
+    clean_call,
     write_text,
 )
 from streams.sources.exchange_files.mapping import (
@@ -205,16 +206,7 @@ def _redact(exchange: Exchange, context: ReadingContext) -> Exchange:
             # The raw text repeats the message, so its secrets are not counted again. Secrets in names are not counted.
             redacted.update(counts if name in _TEXTS[:3] else ())
     labels = context.redactor.redact_json({label.name: label.value for label in exchange.labels})[0]
-    redact = context.redactor.redact_text
-    clean["tool_calls"] = tuple(
-        tool_call(
-            redact(call.name),
-            None if call.arguments is None else redact(call.arguments),
-            None if call.result is None else redact(call.result),
-            call.outcome,
-        )
-        for call in exchange.tool_calls
-    )
+    clean["tool_calls"] = tuple(clean_call(call, context.redactor.redact_text) for call in exchange.tool_calls)
     clean["labels"] = tuple(
         msgspec.structs.replace(label, value=labels.get(label.name, label.value)) for label in exchange.labels
     )

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from audit.diagnosis.events import normalise_event, to_record
+from audit.diagnosis.events import TOOL_EVENTS, normalise_event, to_record
 from audit.fingerprints import canonical_json
 from schemas.records import AgentEvent
 from streams.sources.openclaw.entry import Entry
@@ -42,7 +42,6 @@ WRAPPER = "tool_call"
 Json = dict[str, Any]
 FieldNames = tuple[tuple[str, str], ...]
 """Pairs of a field of the source and the event field that it is copied to."""
-_CALL_EVENTS = frozenset({"tool_call", "tool_output"})
 _SELECTORS = ("id", "name")
 _ARGUMENTS = ("args", "arguments")
 _NO_CALLS: Mapping[str, str] = {}
@@ -247,7 +246,7 @@ class SessionEvents:
         """Return the raw events of tool calls and their outputs, by the id of their exchange."""
         by_exchange = defaultdict[str, list[Json]](list)
         for raw, _ in self._events:
-            if raw["event"] in _CALL_EVENTS and "exchange_id" in raw:
+            if raw["event"] in TOOL_EVENTS and "exchange_id" in raw:
                 by_exchange[raw["exchange_id"]].append(raw)
         return by_exchange
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from audit.diagnosis.events import NormalisedEvent, normalise_event, normalise_payload, to_record
+from audit.diagnosis.events import TOOL_EVENTS, NormalisedEvent, normalise_event, normalise_payload, to_record
 from audit.fingerprints import canonical_json, digest
 from schemas.bounds import is_too_deep
 from schemas.records import AgentEvent, Exchange, Label, Span, TraceAssembly, UnusedSpans
@@ -73,7 +73,6 @@ MAX_UNUSED_GROUPS = 32
 """Maximum number of groups of unused spans that are kept per trace."""
 _TEXT_FACTS = ("question", "answer", "thinking", "calls", "results", "called", "returned")
 _STATE_BY_KIND = {"helper": HELPER, "evaluation": EVALUATION, "retrieval": RETRIEVAL, "other": NOT_A_MODEL_CALL}
-_CALL_EVENT_TYPES = frozenset({"tool_call", "tool_output"})
 _OWNER_FIELDS = frozenset({"event_id", "exchange_id"})
 _MAX_TOOL_NAME = 256
 _CONTEXT_RANK, _CALL_RANK, _OUTPUT_RANK, _USAGE_RANK, _ERROR_RANK = range(5)
@@ -257,7 +256,7 @@ def _group_calls(
     calls = defaultdict[int, list[Mapping[str, Any]]](list)
     for event in events:
         index = indices.get(event.span.span_id)
-        if index is not None and event.payload["event"] in _CALL_EVENT_TYPES:
+        if index is not None and event.payload["event"] in TOOL_EVENTS:
             calls[index].append(event.payload)
             facts = event.span.facts
             if facts.kind == "tool" and facts.returned is None and event.payload["event"] == "tool_call":
@@ -383,7 +382,7 @@ def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: 
     new_ids: set[str] = set()
     for event_type, candidates_of_type in candidates.items():
         superseded_of_type = superseded.get(event_type, [])
-        if event_type in _CALL_EVENT_TYPES:
+        if event_type in TOOL_EVENTS:
             new_events = _find_new_calls(candidates_of_type, superseded_of_type)
         else:
             new_events = _find_new_events(trace, candidates_of_type, superseded_of_type)

@@ -16,7 +16,15 @@ import msgspec
 
 from driftline_trial.simulator.batches import MAX_BATCHES, Batch, Compose, SimulatedBatches
 from driftline_trial.simulator.behaviors import altered, json_bytes, refusal_of
-from driftline_trial.simulator.openai_forms import chat_completion, error_body, read_chat, read_responses, response
+from driftline_trial.simulator.openai_forms import (
+    NO_KEY,
+    chat_completion,
+    error_body,
+    has_key,
+    read_chat,
+    read_responses,
+    response,
+)
 from driftline_trial.simulator.requests import Json, ParsedRequest, Problem, invalid, json_object
 from driftline_trial.simulator.scripts import Plays, Step
 
@@ -60,8 +68,8 @@ class SimulatedOpenAIBatches(SimulatedBatches):
 
     def upload(self, headers: Mapping[str, str], body: bytes) -> Json | Problem:
         """Keep a file."""
-        if not _has_key(headers):
-            return _NO_KEY
+        if not has_key(headers):
+            return NO_KEY
         parts = _read_form(headers.get("content-type", ""), body)
         if parts.get("purpose") != b"batch" or "file" not in parts:
             return invalid("'file' and the purpose 'batch' are required")
@@ -81,7 +89,7 @@ class SimulatedOpenAIBatches(SimulatedBatches):
 
     def create(self, headers: Mapping[str, str], body: bytes, play: Plays) -> Json | Problem:
         """Make a batch of the requests in a file."""
-        request = json_object(body) if _has_key(headers) else _NO_KEY
+        request = json_object(body) if has_key(headers) else NO_KEY
         if isinstance(request, Problem):
             return request
         endpoint, file_id = request.get("endpoint"), request.get("input_file_id")
@@ -194,16 +202,8 @@ class SimulatedOpenAIBatches(SimulatedBatches):
         return "succeeded", {"response": answer}
 
 
-_NO_KEY = Problem(401, "invalid_request_error", "You didn't provide an API key in an Authorization header using Bearer auth")
-
-
 def _errored(problem: Problem) -> tuple[str, Json]:
     return "errored", {"response": {"status_code": problem.status, "body": error_body(problem)}}
-
-
-def _has_key(headers: Mapping[str, str]) -> bool:
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and bool(key.strip())
 
 
 def _new_id(prefix: str) -> str:

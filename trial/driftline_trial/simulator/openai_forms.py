@@ -39,6 +39,9 @@ _ANY_ANSWER = 2**31
 _EFFORTS = (None, "none", "minimal", "low", "medium", "high", "xhigh")
 
 
+NO_KEY = Problem(401, "invalid_request_error", "You didn't provide an API key in an Authorization header using Bearer auth")
+
+
 class _FaultyRequestError(Exception):
     """Carries the complaint about a request."""
 
@@ -58,13 +61,14 @@ def read_responses_countable(headers: Mapping[str, str], body: bytes) -> ParsedR
     return _read(headers, body, _translate_countable)
 
 
-def _read(headers: Mapping[str, str], body: bytes, translate: Callable[[Json], Json]) -> ParsedRequest | Problem:
+def has_key(headers: Mapping[str, str]) -> bool:
+    """Return whether a request has a key."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        return Problem(
-            401, "invalid_request_error", "You didn't provide an API key in an Authorization header using Bearer auth"
-        )
-    request = json_object(body)
+    return scheme.lower() == "bearer" and bool(key.strip())
+
+
+def _read(headers: Mapping[str, str], body: bytes, translate: Callable[[Json], Json]) -> ParsedRequest | Problem:
+    request = json_object(body) if has_key(headers) else NO_KEY
     if isinstance(request, Problem):
         return request
     try:
