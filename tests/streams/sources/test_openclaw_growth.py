@@ -96,12 +96,17 @@ def _lasting(reading: Reading) -> tuple[dict[str, Any], list[Any]]:
 def _assert_handed_out_again(exchanges: dict[str, Any], complete: Reading) -> None:
     """Assert that each exchange of an earlier reading is in the whole reading, unchanged unless it is revisable.
 
-    Tool calls may come late: they are no part of the digest by which an exchange is recognized, so they make no conflict.
+    Tool calls may come late, but none may go: they are no part of the digest by which an exchange is recognized, so they make no conflict.
     """
     all_exchanges, _ = _lasting(complete)
     assert exchanges.keys() <= all_exchanges.keys()
     for key in exchanges.keys() - complete.revisable:
         assert _without_tool_calls(exchanges[key]) == _without_tool_calls(all_exchanges[key])
+        assert _count_tool_calls(exchanges[key]) <= _count_tool_calls(all_exchanges[key])
+
+
+def _count_tool_calls(exchange: Exchange) -> int:
+    return len(exchange.tool_calls) + exchange.omitted_tool_calls
 
 
 def _without_tool_calls(exchange: Exchange) -> Exchange:
