@@ -10,7 +10,7 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
 from audit.drift.change_detector import WINDOW_DAYS, find_change
-from benchmarks.drift import anomalies, bars, causes, compared_rules, flags, lines, runs, scores, segments, slices
+from benchmarks.drift import anomalies, bars, causes, compared_rules, flags, lines, runs, scores, segments, slices, versions
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table
 
@@ -225,6 +225,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         "--lines", action="store_true", help="What the watch says of mixes, batches, sessions and judges alone."
     )
     parser.add_argument("--segments", action="store_true", help="Projects of several agents whose mix changes alone.")
+    parser.add_argument("--versions", action="store_true", help="Versions of an agent side by side alone.")
     options = parser.parse_args(arguments)
     if options.lines:
         print_table(lines.HEADER, lines.measure(options.seed, options.share))
@@ -236,7 +237,9 @@ def main(arguments: Sequence[str] = ()) -> None:
             print_flags(pool, options.seed, options.share)
         if options.segments:
             print_rows("agents and their mix", segments.measure(pool, options.seed, options.share))
-        if options.runs or options.flags or options.segments:
+        if options.versions:
+            print_rows("versions side by side", versions.measure(pool, options.seed, options.share))
+        if options.runs or options.flags or options.segments or options.versions:
             return
         print_bars(pool, options.seed, options.share)
         if not options.bars:

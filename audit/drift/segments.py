@@ -59,6 +59,7 @@ from audit.drift.series import (
     date_of,
     day_number,
     rows_of,
+    select_until,
 )
 from schemas.lazy_numpy import np
 
@@ -387,7 +388,7 @@ def find_segment_notices(strata: Sequence[Cells], as_of: date) -> SegmentNotices
     """Return the strata whose first or last session was in the `TOLD_DAYS` days up to `as_of`, while others had sessions before or after."""
     days = np.unique(np.concatenate([np.zeros(0, np.int64), *(cells.days for cells in strata)]))
     days = days[days <= day_number(as_of)]
-    daily = _sum_by_day([_select_until(cells, as_of) for cells in strata], days)
+    daily = _sum_by_day([select_until(cells, as_of) for cells in strata], days)
     new, vanished = [], []
     oldest = day_number(as_of) - TOLD_DAYS + 1
     for stratum, units in enumerate(daily.units):
@@ -410,12 +411,6 @@ def find_segment_notices(strata: Sequence[Cells], as_of: date) -> SegmentNotices
         if is_away and index.size >= MIN_DAYS_BEFORE and told_since >= oldest:
             vanished.append(notice._replace(day=date_of(last)))
     return SegmentNotices(tuple(new), tuple(vanished))
-
-
-def _select_until(cells: Cells, as_of: date) -> Cells:
-    end = int(np.searchsorted(cells.days, day_number(as_of), side="right"))
-    last, *columns = cells
-    return Cells(last[:end], *(column[:end] for column in columns))
 
 
 def _describe_segment(daily: _DailySums, stratum: int, index: Ints) -> SegmentNotice | None:

@@ -248,6 +248,13 @@ def _select_cells(cells: Cells, first: date, last: date, reference: Reference) -
     return Cells(times[mask], *(column[mask] for column in columns))
 
 
+def select_until(cells: Cells, as_of: date) -> Cells:
+    """Return the cells up to the end of a day."""
+    end = int(np.searchsorted(cells.days, day_number(as_of), side="right"))
+    last, *columns = cells
+    return Cells(last[:end], *(column[:end] for column in columns))
+
+
 def date_of(number: float) -> date:
     """Return the day with a number as in `Cells.days`."""
     return _EPOCH + timedelta(days=int(number))

@@ -16,7 +16,7 @@ import numpy as np
 
 from audit.drift.change_detector import Change, find_change
 from audit.drift.segments import find_mix_change, standardise
-from audit.drift.series import Cells, Floats
+from audit.drift.series import Cells, Floats, select_until
 from benchmarks.drift.bars import FIRST, Row, build_cells, delay_row, share_row
 
 CHANGE = 44
@@ -100,13 +100,6 @@ def draw_strata(mix: Mix, seed: int, run: int) -> list[Cells]:
     return drawn
 
 
-def cut_cells(cells: Cells, day: int) -> Cells:
-    """Return the cells up to the end of a day."""
-    is_seen = cells.last < np.datetime64((FIRST + timedelta(days=day + 1)).isoformat(), "us")
-    last, *columns = cells
-    return Cells(last[is_seen], *(column[is_seen] for column in columns))
-
-
 def date_of(day: int) -> date:
     """Return a day of the simulation."""
     return FIRST + timedelta(days=day)
@@ -114,7 +107,7 @@ def date_of(day: int) -> date:
 
 def find_standardised(strata: list[Cells], day: int) -> Change | None:
     """Return the change of the standardised series at the end of a day."""
-    standardised = standardise([cut_cells(cells, day) for cells in strata])
+    standardised = standardise([select_until(cells, date_of(day)) for cells in strata])
     change = find_change(standardised.cells, date_of(day)) if standardised else None
     return standardised.discount(change) if standardised and change else None
 
@@ -156,7 +149,7 @@ def measure_told(task: tuple[Mix, int, int]) -> MixTold:
     is_changed = mix.before != mix.after
     # A check repeats the looks of a week, so that a check every third day misses no alarm.
     for day in range(CHANGE - 7, mix.days) if is_changed else range(CHANGE, mix.days, 3):
-        change = find_mix_change([cut_cells(cells, day) for cells in strata], date_of(day))
+        change = find_mix_change([select_until(cells, date_of(day)) for cells in strata], date_of(day))
         if change is not None:
             is_false = not is_changed or day < CHANGE
             return MixTold(day + 1 - CHANGE, is_false, abs((change.first_day - date_of(CHANGE)).days))
