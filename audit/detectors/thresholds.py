@@ -130,6 +130,8 @@ class ToolRules(PolicyModel):
     """Tools whose call is an approval, beside events of the type `approval`."""
     external: ToolNames = ()
     """Tools that send their arguments to others, so that these must contain no secret."""
+    definitions: bool = False
+    """On: the descriptions of tools in traces are read, and one that changes within a session is a finding."""
 
 
 NO_RULES = ToolRules()
@@ -172,6 +174,11 @@ class Detectors(AgentDetectors):
             changes |= overrides.changed(name)
             rules |= overrides.changed(TOOLS)
         return Profile.of(name, changes, rules) if changes or rules else DEFAULTS[name]
+
+    @property
+    def reads_definitions(self) -> bool:
+        """True if the descriptions of tools are read for any agent."""
+        return any(detectors.tools.definitions for detectors in (self, *self.agents.values()))
 
     def _overrides_of(self, agent: str) -> Iterator[AgentDetectors]:
         """Yield the overrides whose name matches an agent's, the exact name last."""

@@ -46,7 +46,7 @@ FOLD_COLUMNS = (
 )
 """Columns of a row for `fold_columns`: the session's key (hashable), then the columns of AgentEvent as plain Python values.
 
-The payload is needed only for calls, and only if `SessionEvidence.reads_payloads`; otherwise it is None.
+The payload is needed only for PAYLOAD_EVENTS, and only if `SessionEvidence.reads_payloads`; otherwise it is None.
 """
 (
     _SESSION,
@@ -70,6 +70,8 @@ The payload is needed only for calls, and only if `SessionEvidence.reads_payload
 ) = range(len(FOLD_COLUMNS))
 """Positions of the columns in a row."""
 
+PAYLOAD_EVENTS = frozenset({"tool_call", "tool_definitions"})
+"""Types of events whose payload a fold may read."""
 RETRY_REFERENCES = 3
 """Maximum number of retry events that are evidence of a loop."""
 MAX_SHARES = 12
@@ -178,9 +180,10 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
 
     @property
     def reads_payloads(self) -> bool:
-        """True if the payloads of calls must be folded."""
+        """True if the payloads of calls and definitions must be folded."""
         compares_calls = self.patterns is not None and self.patterns.similarity is not None
-        return compares_calls or (self.tool_use is not None and bool(self.tool_use.external))
+        tool_use = self.tool_use
+        return compares_calls or (tool_use is not None and bool(tool_use.external or tool_use.definitions))
 
     @property
     def is_transcript(self) -> bool:
@@ -262,7 +265,7 @@ def fold_row(session: Hashable, event: NormalisedEvent | AgentEvent, seq: int) -
         event.exchange_id,
         event.prompt_tokens,
         event.cached_tokens,
-        event.payload if event.event == "tool_call" else None,
+        event.payload if event.event in PAYLOAD_EVENTS else None,
     )
 
 
@@ -353,6 +356,11 @@ def _fold_approval(evidence: SessionEvidence, row: Row) -> None:
         evidence.tool_use.add_approval(row[_TOOL], row[_ACTION] or row[_STATUS])
 
 
+def _fold_definitions(evidence: SessionEvidence, row: Row) -> None:
+    if evidence.tool_use is not None:
+        evidence.tool_use.add_definitions((row[_SEQ], row[_EVENT_ID]), row[_PAYLOAD], evidence.reference_limit)
+
+
 def _fold_token_usage(evidence: SessionEvidence, row: Row) -> None:
     tokens = row[_TOKENS]
     if tokens is None:
@@ -441,6 +449,7 @@ def _add_problem(evidence: SessionEvidence, row: Row, event: str | None = None) 
 _FOLDS: dict[str, Callable[[SessionEvidence, Row], None]] = {
     "tool_call": _fold_tool_call,
     "approval": _fold_approval,
+    "tool_definitions": _fold_definitions,
     "token_usage": _fold_token_usage,
     "retry_event": _fold_retry,
     "memory_event": _fold_memory,

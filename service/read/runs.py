@@ -192,7 +192,7 @@ QUERY = "call_payloads"
 def with_payloads(
     cursor: duckdb.DuckDBPyConnection, events: pl.DataFrame, runs: Sequence[Mapping[str, Any]], *, wanted: bool
 ) -> pl.DataFrame:
-    """Return the events of some runs with a column `payload`, filled for calls if `wanted` and otherwise empty, because payloads may be large."""
+    """Return the events of some runs with a column `payload`, filled for calls and descriptions of tools if `wanted` and otherwise empty, because payloads may be large."""
     if not wanted:
         return events.with_columns(pl.lit(None, pl.String).alias("payload"))
     payloads = run_query(cursor, QUERY, {"runs": list(runs)})

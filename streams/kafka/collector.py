@@ -29,7 +29,7 @@ from streams.kafka.producing import Message, Sender, key_of, keyed
 from streams.kafka.reading import Chunk, RawRecord
 from streams.kafka.topics import COLLECTOR, SPANS
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
-from streams.log.span_admission import AdmittedSpan, admit_spans, labels_of
+from streams.log.span_admission import AdmittedSpan, admit_spans, readers_of
 from streams.sources.otlp.conventions import SERVICE
 from streams.sources.otlp.received import ReceivedSpan, RejectedItem
 from streams.sources.otlp.request import SIGNALS
@@ -82,7 +82,7 @@ class CollectorProcessor:
         self._read = SIGNALS[signal].read
         self._groups = GROUPS[signal]
         self._policy = policy
-        self._labels = labels_of(policy)
+        self._readers = readers_of(policy)
         self._redactor = redactor
         self._now = now
         self._producer = producer
@@ -147,7 +147,7 @@ class CollectorProcessor:
         now = self._now()
         observed_spans = self._read(body, now, is_json=is_json)
         return admit_spans(
-            observed_spans, lambda observed: self._owner(source, _service(observed)), self._labels, self._redactor, now
+            observed_spans, lambda observed: self._owner(source, _service(observed)), self._readers, self._redactor, now
         )
 
     def _routing_headers(self, record: RawRecord) -> tuple[tuple[str, str], ...]:

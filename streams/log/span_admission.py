@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
@@ -30,8 +30,8 @@ Parameters = ParamSpec("Parameters")
 log = logging.getLogger(__name__)
 OwnerOf = Callable[[ReceivedSpan], SpanOwner | None]
 """Returns the owner of a span; None to skip the span."""
-LabelsOf = Callable[[str], Mapping[str, Sequence[str]]]
-"""Returns a project's labels, each with the attributes that give its value."""
+ReaderOf = Callable[[str], FactReader]
+"""Returns a new reader of the facts of a project's spans."""
 
 
 class AdmittedSpan(NamedTuple):
@@ -41,16 +41,21 @@ class AdmittedSpan(NamedTuple):
     message: bytes
 
 
-def labels_of(policy: Policy) -> LabelsOf:
-    """Return a function that reads a project's labels from a policy."""
-    return lambda project: policy.for_project(project).settings.traces.labels
+def readers_of(policy: Policy) -> ReaderOf:
+    """Return a function that makes the reader of a project's spans by a policy."""
+
+    def build_reader(project: str) -> FactReader:
+        settings = policy.for_project(project).settings
+        return FactReader(settings.traces.labels, reads_definitions=settings.detectors.reads_definitions)
+
+    return build_reader
 
 
 def admit_spans(
-    items: ReceivedItems, owner_of: OwnerOf, labels: LabelsOf, redactor: Redactor, now: datetime
+    items: ReceivedItems, owner_of: OwnerOf, readers: ReaderOf, redactor: Redactor, now: datetime
 ) -> Iterator[AdmittedSpan | RejectedItem]:
     """Yield the result of each span, in order; skipped spans have none. A span that cannot be stored affects no other."""
-    reader_of = lru_cache(MAX_CACHED_READERS)(lambda project: FactReader(labels(project)))
+    reader_of = lru_cache(MAX_CACHED_READERS)(readers)
     while batch := list(islice(items, SPAN_BATCH_SIZE)):
         drafts: list[SpanDraft | RejectedItem] = []
         for received in batch:

@@ -255,7 +255,7 @@ def _find_closed_ends(batch: StageBatch) -> Iterator[SessionEnd]:
 @functools.cache
 def _call_events_filter() -> pl.Expr:
     """Return the condition for events that the fold needs all of. Approvals are among them: they count only before a call."""
-    return pl.col("event").is_in(["tool_call", "token_usage", "approval"])
+    return pl.col("event").is_in(["tool_call", "token_usage", "approval", "tool_definitions"])
 
 
 @functools.cache

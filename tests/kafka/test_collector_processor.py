@@ -28,7 +28,7 @@ from streams.kafka.collector import CollectorProcessor
 from streams.kafka.producing import Message, key_of
 from streams.kafka.reading import Chunk
 from streams.log.dead_letters import RetryRefusal, plan_retry
-from streams.log.span_admission import AdmittedSpan, admit_spans, labels_of
+from streams.log.span_admission import AdmittedSpan, admit_spans, readers_of
 from streams.sources.otlp.received import ReceivedSpan
 from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.stored_spans import SpanDraft, SpanOwner, build_draft
@@ -111,7 +111,7 @@ def records_over_http(capture: Captured, owner: SpanOwner) -> list[bytes]:
     """Return the records that the HTTP endpoint creates from a request."""
     received_spans = SIGNALS[capture.signal].read(capture.as_protobuf, LATER, is_json=False)
     policy = Policy()
-    admitted = admit_spans(received_spans, lambda _: owner, labels_of(policy), Redactor(policy.redaction), LATER)
+    admitted = admit_spans(received_spans, lambda _: owner, readers_of(policy), Redactor(policy.redaction), LATER)
     return [span.message for span in admitted if isinstance(span, AdmittedSpan)]
 
 

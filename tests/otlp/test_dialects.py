@@ -8,14 +8,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from support.otlp_captures import Json, assembled, dialects, records_of, requests_of
+from support.otlp_captures import NOW, OWNER, REDACTOR, Captured, Json, assembled, dialects, records_of, requests_of
 
 from audit.detectors.thresholds import Profile
 from audit.diagnosis.diagnosis import diagnose
 from audit.diagnosis.evidence import SessionEvidence
+from audit.policy import Policy
 from otlp.capturing.programs import scenario
 from otlp.goldens import golden_of, stored
 from schemas.records import AgentEvent, Exchange
+from streams.log.span_admission import AdmittedSpan, admit_spans, readers_of
+from streams.sources.otlp.request import SIGNALS
 from streams.sources.otlp.trace_records import Assembly
 
 WITHOUT_CONTENT = frozenset(name for name in dialects() if name.endswith("_without_content"))
@@ -38,6 +41,14 @@ WITHOUT_LAST_QUESTION = frozenset({"openinference_openai_agents"})
 WITHOUT_TOKENS = frozenset({"openinference_claude_agent_sdk"})
 """Dialects without tokens per request; the sum of an agent is ignored because it is wrong here."""
 WITHOUT_STOP = frozenset({"langfuse"})
+WITH_DEFINITIONS = frozenset(
+    {
+        "genai_openai", "genai_openai_agents", "langsmith", "logfire", "openinference_anthropic", "openinference_anthropic_genai",
+        "openinference_langchain", "openinference_openai", "openinference_openai_agents", "openllmetry", "pydantic_ai", "vercel_ai",
+        "vercel_ai_6",
+    }
+)  # fmt: skip
+"""Dialects with the descriptions of tools."""
 
 
 @functools.cache
@@ -65,6 +76,36 @@ def test_a_denied_tool_is_a_finding_whoever_sends_the_spans(dialect: str) -> Non
         evidence.add(event, seq)
     findings = [cause for cause in diagnose(evidence, profile.thresholds).causes if cause.type == "forbidden_calls"]
     assert [cause.evidence_count for cause in findings] == [1]
+
+
+@pytest.mark.parametrize("dialect", dialects())
+def test_the_descriptions_of_tools_are_read_if_a_policy_says_so(dialect: str) -> None:
+    """Instrumentors write definitions in different forms; the same descriptions must be no change, and another one must be."""
+    policy = Policy.model_validate({"defaults": {"detectors": {"tools": {"definitions": True}}}})
+    requests = requests_of(dialect)
+    changed = [Captured(signal, json.loads(json.dumps(sent).replace("Book a boat.", "Book two."))) for signal, sent in requests]
+    events = [event for sent in (requests, changed) for event in _read_events(sent, policy)]
+    definitions = payloads(events, "tool_definitions")
+    profile = policy.for_project("ops").settings.detectors.profile("events", None)
+    evidence = SessionEvidence.held_to(profile)
+    for seq, event in enumerate(events):
+        evidence.add(event, seq)
+    findings = [cause for cause in diagnose(evidence, profile.thresholds).causes if cause.type == "changed_tool_descriptions"]
+    assert {tool for payload in definitions for tool in payload["tools"]} == (
+        {"get_weather", "book_boat"} if dialect in WITH_DEFINITIONS else set()
+    )
+    assert [(cause.evidence_count, "book_boat." in cause.description) for cause in findings] == (
+        [(1, True)] if dialect in WITH_DEFINITIONS else []
+    )
+    assert payloads((event for turn in turns(dialect) for event in turn.events), "tool_definitions") == []
+
+
+def _read_events(requests: Iterable[Captured], policy: Policy) -> list[AgentEvent]:
+    """Return the events of a capture that arrives under a policy."""
+    items = [item for one in requests for item in SIGNALS[one.signal].read(one.as_json, NOW, is_json=True) if item is not None]
+    admitted = admit_spans(iter(items), lambda _: OWNER, readers_of(policy), REDACTOR, NOW)
+    records = [span.record for span in admitted if isinstance(span, AdmittedSpan)]
+    return [event for trace in assembled(records) for event in trace.events]
 
 
 @pytest.mark.parametrize("dialect", dialects())

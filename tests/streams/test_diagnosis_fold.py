@@ -22,9 +22,10 @@ KINDS = (
     "skill_event",
     "retry_event",
     "approval",
+    "tool_definitions",
     "decision",
 )
-RULES = {"denied": ("exec",), "approvalRequired": ("read",), "approvals": ("e*",), "external": ("*",)}
+RULES = {"denied": ("exec",), "approvalRequired": ("read",), "approvals": ("e*",), "external": ("*",), "definitions": True}
 
 
 def any_event(chance: random.Random, session: str, number: int) -> AgentEvent:
@@ -32,6 +33,8 @@ def any_event(chance: random.Random, session: str, number: int) -> AgentEvent:
     raw: dict[str, object] = {"event": chance.choice(KINDS)}
     if chance.random() < 0.7:
         raw |= {"tool": chance.choice(["exec", "read"]), "args": {"n": chance.randrange(4)}}
+    if raw["event"] == "tool_definitions":
+        raw["tools"] = {"read": chance.choice(["a", "b"])}
     for field, values in {
         "action": ["miss", "Lost", "recalled", "compaction", "approved", ""],
         "status": ["ignored", "failed", "ok", ""],

@@ -36,6 +36,7 @@ _FIELDS: Mapping[str, Sequence[str | MessageAttribute]] = {
     "tool": conventions.TOOL,
     "arguments": conventions.ARGUMENTS,
     "output of a tool": conventions.RESULT,
+    "descriptions of tools, if the policy says so": (*conventions.TOOL_DEFINITIONS, conventions.TOOL_DEFINITION.format("N")),
     "why it stopped": conventions.STOP_REASON,
     "error": conventions.ERROR,
 }

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -30,7 +30,7 @@ from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.middleware import GZIP, JSON, PROTOBUF, body_kind, header_values
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
-from streams.log.span_admission import admit_spans, labels_of
+from streams.log.span_admission import ReaderOf, admit_spans, readers_of
 from streams.sources.otlp.received import ReceivedItems, ReceivedSpan, RejectedItem
 from streams.sources.otlp.request import SIGNALS, Rejection
 from streams.sources.otlp.stored_spans import SpanOwner
@@ -54,11 +54,11 @@ class Body(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The signal of a request, the owner of its spans, the attributes that hold the project's labels, and the time of intake."""
+    """The signal of a request, the owner of its spans, the maker of their reader, and the time of intake."""
 
     signal: str
     owner: SpanOwner
-    labels: Mapping[str, Sequence[str]]
+    readers: ReaderOf
     now: datetime
 
 
@@ -82,7 +82,7 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
     engine = services.engine
     require_audit(engine, caller)
     owner = SpanOwner(caller.name, caller.project or "", caller.agent)
-    origin = Origin(signal, owner, labels_of(engine.policy)(owner.project), engine.now())
+    origin = Origin(signal, owner, readers_of(engine.policy), engine.now())
     # Mapping 500 spans takes 25 ms, during which other callers would wait.
     spans = await to_thread.run_sync(map_spans, origin, body, engine.redactor)
     with durable_or_refused():
@@ -107,7 +107,7 @@ def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
     content = _decompress(body.content) if body.is_compressed else body.content
     try:
         items = _limit_items(SIGNALS[origin.signal].read(content, origin.now, is_json=body.is_json), spans)
-        for outcome in admit_spans(items, lambda _: origin.owner, lambda _: origin.labels, redactor, origin.now):
+        for outcome in admit_spans(items, lambda _: origin.owner, origin.readers, redactor, origin.now):
             if isinstance(outcome, RejectedItem):
                 spans.refused.append(outcome)
             else:

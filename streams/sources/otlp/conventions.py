@@ -90,6 +90,10 @@ TOOL_CALLS = (
     "lk.response.function_calls",
 )
 """Attributes with tool calls that are not part of the message."""
+TOOL_DEFINITIONS = ("gen_ai.tool.definitions", "ai.prompt.tools")
+"""Attributes with a list of the tools that a model may call."""
+TOOL_DEFINITION = "llm.tools.{}.tool.json_schema"
+"""Attribute with one of these tools, by number from 0."""
 REASONING = ("ai.response.reasoning",)
 """Attributes with reasoning that is not part of the message."""
 SESSION = (

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.bounds import MAX_LABELS
+from audit.fingerprints import digest
+from schemas.bounds import MAX_ID, MAX_LABELS
 from streams.sources.otlp import conventions
 from streams.sources.otlp.attributes import parse_json
 from streams.sources.otlp.kinds import Names, PresentAttributes, find_present_attributes, read_kind
@@ -42,6 +44,8 @@ _ENVELOPES = (
     ("inputs", frozenset({"input_str", "inputs", "tags", "metadata", "kwargs", "run_id", "name"})),
 )
 """The envelopes that frameworks put around the arguments of a tool: the member with the arguments, and all members of the envelope."""
+MAX_DEFINITIONS = 256
+"""Maximum number of tools of a request whose descriptions are read."""
 _TRACEBACK = "Traceback (most recent call last)"
 """Start of a Python stack trace, which some senders append to an error message."""
 _METERED_KINDS = frozenset({"inference", "helper"})
@@ -52,10 +56,12 @@ _THRESHOLD = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:([0-9a-f]{1,14})(?:[;,\s]|$
 class FactReader:
     """Reads the facts of the spans of one OTLP request.
 
-    The facts of a resource are read once for all its spans. `label_attributes` has the attributes that give each label.
+    The facts of a resource are read once for all its spans. `label_attributes` has the attributes that give each label. The descriptions of
+    tools are read if `reads_definitions`.
     """
 
-    def __init__(self, label_attributes: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, label_attributes: Mapping[str, Sequence[str]], *, reads_definitions: bool = False) -> None:
+        self._reads_definitions = reads_definitions
         self._all_label_attributes = label_attributes
         self._label_attributes = label_attributes
         self._label_attribute_names = frozenset(name for names in label_attributes.values() for name in names)
@@ -81,6 +87,8 @@ class FactReader:
             facts |= _read_tool_facts(span)
         else:
             facts |= _read_exchange_facts(span, request, response, answer)
+        if self._reads_definitions and span.kind in _METERED_KINDS | {"agent"}:
+            facts["definitions"] = _read_definitions(span.attributes)
         return SpanFacts(**facts)
 
     def _read_resource(self, received: ReceivedSpan) -> None:
@@ -195,6 +203,27 @@ def _read_tool_facts(span: _Span) -> dict[str, Any]:
         "called": _read_tool_call(span, returned),
         "returned": returned,
     }
+
+
+def _read_definitions(attributes: Attributes) -> dict[str, str]:
+    """Return the digests of the descriptions of the tools that were sent, by name.
+
+    Spaces do not count, because instrumentors of the same program disagree about them. A definition that was cut off is left out.
+    """
+    definitions = next((attributes[name] for name in conventions.TOOL_DEFINITIONS if name in attributes), None)
+    if definitions is None:
+        numbered = (attributes.get(conventions.TOOL_DEFINITION.format(number)) for number in range(MAX_DEFINITIONS))
+        definitions = list(takewhile(lambda definition: definition is not None, numbered))
+    parsed = parse_json(definitions)
+    if parsed.is_cut or not isinstance(parsed.value, list):
+        return {}
+    digests: dict[str, str] = {}
+    for item in map(parse_json, parsed.value[:MAX_DEFINITIONS]):
+        tool = item.value.get("function", item.value) if isinstance(item.value, dict) and not item.is_cut else None
+        name = _read_identifier(tool.get("name")) if isinstance(tool, dict) else None
+        if name is not None and isinstance(tool, dict) and isinstance(tool.get("description"), str):
+            digests[name[:MAX_ID]] = digest(" ".join(tool["description"].split()))
+    return digests
 
 
 def _read_exchange_facts(span: _Span, request: SpanMessages, response: SpanMessages, answer: Message | None) -> dict[str, Any]:

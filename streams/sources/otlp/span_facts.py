@@ -79,6 +79,8 @@ class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     choices: int = 0
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
+    definitions: dict[str, str] = {}
+    """Digests of the descriptions of the tools that were sent, by name; read only if the project's policy says so."""
     called: ToolCall | None = None
     returned: ToolResult | None = None
     model: str | None = None

@@ -91,7 +91,7 @@ def _collect_texts(facts: SpanFacts) -> list[str]:
 
 
 def _collect_named_texts(facts: SpanFacts) -> list[str]:
-    texts = [*facts.labels, *facts.labels.values()]
+    texts = [*facts.labels, *facts.labels.values(), *facts.definitions]
     if facts.calls or facts.called is not None:
         for call in (*facts.calls[:MAX_CALLS], *_as_tuple(facts.called)):
             texts += texts_in(call.arguments)
@@ -157,6 +157,8 @@ def _redact_facts(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
         changes["returned"] = _redact_result(facts.returned, redactor)
     if facts.labels:
         changes["labels"] = {name: text[:MAX_LABEL].strip() for name, text in redactor.redact_labels(facts.labels).items()}
+    if facts.definitions:
+        changes["definitions"] = {redactor.redact_name(tool)[:MAX_ID]: text for tool, text in facts.definitions.items()}
     if facts.ratings:
         changes["ratings"] = tuple(
             msgspec.convert(redactor.redact_json(msgspec.to_builtins(rating))[0], Rating) for rating in facts.ratings

@@ -549,6 +549,7 @@ def events_of(trace: Trace) -> list[TracedEvent]:
         return []
     events = [event for span in trace.spans for event in _build_own_events(trace, span)]
     events += _build_tool_events(trace)
+    events += _build_definition_events(trace)
     return sorted(events, key=lambda event: (event.at, event.rank, event.event_id))
 
 
@@ -621,6 +622,20 @@ def _build_tool_events(trace: Trace) -> Iterator[TracedEvent]:
     for message in messages:
         if message.key not in joined_keys:
             yield from _build_message_events(message, outputs)
+
+
+def _build_definition_events(trace: Trace) -> Iterator[TracedEvent]:
+    """Yield the descriptions of each agent's tools, and again whenever one of them is new or differs."""
+    latest = defaultdict[str | None, dict[str, str]](dict)
+    for span in trace.spans:
+        definitions = span.facts.definitions
+        if not definitions or span.span_id in trace.helper_ids:
+            continue
+        agent = trace.agent_of(span)
+        if not definitions.items() <= latest[agent].items():
+            latest[agent].update(definitions)
+            payload = {"event": "tool_definitions", **_drop_missing(agent=agent), "tools": definitions}
+            yield _build_event(span.started_at, _CONTEXT_RANK, span, "tools", payload)
 
 
 def _wraps_same_tool(trace: Trace, span: StoredSpan) -> bool:

@@ -178,11 +178,33 @@ def test_personal_data_of_a_kind_that_the_policy_names_is_a_finding() -> None:
     assert "(employee_number)" in find_causes([redacted], **RULES)["secrets_sent_out"].description
 
 
+def described(agent: str | None = None, **tools: Any) -> Raw:
+    """Return the descriptions of an agent's tools."""
+    return {"event": "tool_definitions", "agent": agent, "tools": tools}
+
+
+@pytest.mark.parametrize(
+    ("events", "changed"),
+    [
+        ([described(search="a"), described(search="b")], [1]),
+        ([described(search="a"), described(search="a", mail="b"), described(mail="b")], []),
+        ([described(search="a"), described(mail="a"), described(search="b"), described(search="a")], [2, 3]),
+        ([described("x", search="a"), described("y", search="b"), described("y", search="c")], [2]),
+        ([described(search="a"), described(search=None), described(search=7), {"event": "tool_definitions"}], []),
+    ],
+)
+def test_a_description_that_changes_is_a_finding_by_agent_and_tool(events: list[Raw], changed: list[int]) -> None:
+    """A server may describe a tool harmlessly until it is trusted. Agents of a session may have tools of the same name."""
+    assert places(events, "changed_tool_descriptions", definitions=True) == changed
+    assert places(events, "changed_tool_descriptions", definitions=False) == []
+
+
 EVENTS = st.sampled_from(
     [
         *(call(tool) for tool in ("shell", "search", "db_drop", "refund", "refund_all", "ask_person")),
         *(approval(decision, tool) for decision in ("approved", "denied", "allow_always") for tool in (None, "refund")),
         call("http_post", {"password": PASSWORD}),
+        *(described(search=text) for text in "ab"),
     ]
 )
 
@@ -193,7 +215,8 @@ def test_batches_stored_state_and_limits_change_only_references(
     raw_events: list[Raw], cuts: list[int], limit: int | None
 ) -> None:
     """Batch sizes depend on load, so they must not change the evidence; an approval in an earlier batch still counts."""
-    profile = profile_with(**RULES)
+    rules = {**RULES, "definitions": True}
+    profile = profile_with(**rules)
     rows = [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))]
     evidence = SessionEvidence.held_to(profile, limit)
     for start, end in itertools.pairwise(sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})):
@@ -201,7 +224,7 @@ def test_batches_stored_state_and_limits_change_only_references(
         fold_columns({"s": evidence}, rows[start:end])
     assert evidence_of(raw_events, profile, limit) == evidence
     for cause in diagnose(evidence, profile.thresholds).causes:
-        whole = find_causes(raw_events, **RULES).get(cause.type, cause)
+        whole = find_causes(raw_events, **rules).get(cause.type, cause)
         assert (cause.description, cause.evidence_count) == (whole.description, whole.evidence_count)
 
 

@@ -89,7 +89,7 @@ DEFAULTS = {
             "exchangeTokens": 50_000,
             "criticalExchangeTokens": 150_000,
         },
-        "tools": {"allowed": None, "denied": (), "approvalRequired": (), "approvals": (), "external": ()},
+        "tools": {"allowed": None, "denied": (), "approvalRequired": (), "approvals": (), "external": (), "definitions": False},
         "agents": {},
     },
     "methodology": "default",

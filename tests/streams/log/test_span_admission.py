@@ -15,7 +15,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.bounds import MAX_ID
 from schemas.records import Span
-from streams.log.span_admission import AdmittedSpan, admit_spans, labels_of
+from streams.log.span_admission import AdmittedSpan, admit_spans, readers_of
 from streams.sources.otlp.received import Event, ReceivedSpan
 from streams.sources.otlp.stored_spans import MAX_CALLS, SpanOwner, build_span_record
 
@@ -74,7 +74,7 @@ def observed(number: int, attributes: Mapping[str, Any], events: tuple[Event, ..
 
 def records_together(spans: list[ReceivedSpan], owner: SpanOwner, redactor: Redactor) -> list[Span]:
     """Return the records of spans admitted together."""
-    records = admit_spans(iter(spans), lambda _: owner, labels_of(Policy()), redactor, build.START)
+    records = admit_spans(iter(spans), lambda _: owner, readers_of(Policy()), redactor, build.START)
     return [record.record for record in records if isinstance(record, AdmittedSpan)]
 
 

@@ -18,6 +18,7 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from service.http.routes.traces import Body, MappedSpans, Origin, map_spans
 from service.web.errors import ApiError
+from streams.sources.otlp.reading import FactReader
 from streams.sources.otlp.stored_spans import SpanOwner
 
 SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"
@@ -28,7 +29,7 @@ REDACTOR = Redactor(RedactionSettings())
 
 def spans_of(signal: str, body: Body) -> MappedSpans:
     """Return the spans of a request of the connection north."""
-    return map_spans(Origin(signal, SpanOwner("north", "ops"), LABELS, NOW), body, REDACTOR)
+    return map_spans(Origin(signal, SpanOwner("north", "ops"), lambda _: FactReader(LABELS), NOW), body, REDACTOR)
 
 
 @pytest.mark.parametrize("dialect", dialects())
