@@ -1,0 +1,58 @@
+"""False discoveries: which of many series may be called changed, so that few of them are wrong.
+
+A series that is watched alone has a false alarm once in years. Thousands of series have one every day. So a family of series is decided
+together, from the evidence of each, by e-BH (Wang and Ramdas 2022, "False discovery rate control with e-values"): of n series, the k with
+the most evidence are named, with the largest k for which each of them has at least
+
+    threshold x n / k
+
+For e-values and the threshold 1 / a, the expected share of wrong ones among those that are named is at most a, **whatever depends on what**: a
+common shock may raise all series at once. For a family of one it is the threshold, and a family in which all series changed pays nothing.
+
+What is an e-value? The evidence M of `audit.drift.change_detector` is a sum over the last 400 days of terms that are 1 on average without a
+change, so M / 400 is one. The evidence of `audit.drift.versions` is one itself. This holds at each check. Among checks at any time, the
+expected number of wrong names grows with the years that are watched, as `SUSPECTED` says for a series.
+
+- `find_confirmed` decides a family: the tiers of a project, its agents, its versions, its behaviour. The threshold is what a series alone needs.
+- `find_fleet_discoveries` decides all families of all projects together, at `FLEET_RATE`. A series is confirmed if both say so. A lone project of four
+  tiers needs 16 000 for one of them, less than `CONFIRMED`, so it keeps its delays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from audit.drift.change_detector import HISTORY_DAYS
+from audit.drift.series import Flags
+from schemas.lazy_numpy import np
+
+FLEET_RATE = 0.1
+"""The expected share of wrong ones among the confirmed changes of an installation is at most this."""
+_ROUNDING = 1e-9
+
+
+def find_confirmed(log_evidence: Sequence[float], threshold: float) -> Flags:
+    """Return the mask of the series of a family that e-BH names; `threshold` is the evidence that a series needs alone.
+
+    Logarithms are natural; minus infinity is no evidence.
+    """
+    evidence = np.asarray(log_evidence, dtype=np.float64)
+    count = len(evidence)
+    if not count:
+        return np.zeros(0, dtype=bool)
+    ranked = np.sort(evidence)[::-1]
+    needed = math.log(threshold * count) - np.log(np.arange(1, count + 1))
+    named = np.flatnonzero(ranked >= needed - _ROUNDING)
+    mask: Flags = evidence >= (ranked[named[-1]] if named.size else math.inf)
+    return mask
+
+
+def log_e_value(log_evidence: float) -> float:
+    """Return the log e-value of the evidence of a series that is watched for a change at any time."""
+    return log_evidence - math.log(HISTORY_DAYS)
+
+
+def find_fleet_discoveries(log_e_values: Sequence[float], rate: float = FLEET_RATE) -> Flags:
+    """Return the mask of the series of an installation that may be confirmed, by the log e-values of all its series."""
+    return find_confirmed(log_e_values, 1 / rate)
