@@ -50,6 +50,7 @@ _TOKEN = re.compile(
 )
 """A JSON string, or syntax that JSON does not have. Strings come first, so their content never matches as syntax."""
 _LAST_COMMA = re.compile(r"""(?P<text>"(?:\\.|[^"\\])*")|,(?=\s*[}\]])""", re.DOTALL)
+_DIMENSIONS = "dimensions"
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -166,7 +167,7 @@ class _Fitter:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.repairs: set[str] = set()
-        self._answer_fields = frozenset(schema.get("properties", ()))
+        self._answer_fields = _list_answer_fields(schema)
         """Names that make an extra field a second answer."""
 
     def fit(self, value: Any, schema: Mapping[str, Any]) -> Any:
@@ -214,7 +215,8 @@ class _Fitter:
 
 def _repeats_material(text: str, materials: Sequence[Material], schema: Mapping[str, Any]) -> bool:
     """Return whether an object in the text also occurs in one of the judged texts, as it is or with repaired syntax."""
-    fields = set(schema.get("properties", ()))
+    fields = _list_answer_fields(schema)
+    parts = [name for name, part in schema.get("properties", {}).items() if _DIMENSIONS in part.get("properties", ())]
     judged_objects: list[dict[str, Any]] = []
     for material in materials:
         if "{" in material.literal and any(field in material.literal for field in fields):
@@ -226,7 +228,19 @@ def _repeats_material(text: str, materials: Sequence[Material], schema: Mapping[
             ]
     if not judged_objects:
         return False
-    return any(parsed.value in judged_objects for form in {text, _repair_syntax(text)} for parsed in _complete_objects(form))
+    return any(
+        value in judged_objects
+        for form in {text, _repair_syntax(text)}
+        for parsed in _complete_objects(form)
+        for value in (parsed.value, *map(parsed.value.get, parts))
+    )
+
+
+def _list_answer_fields(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of an answer's members, and of those of its parts if it is about several tiers."""
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    parts = [part["properties"] for part in properties.values() if _DIMENSIONS in part.get("properties", ())]
+    return frozenset(properties).union(*parts)
 
 
 class _Object(NamedTuple):

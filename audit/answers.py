@@ -157,6 +157,13 @@ class UsableDimensions(msgspec.Struct, frozen=True):
     """Number of quotes that are in none of the texts."""
 
 
+class CombinedAnswer(msgspec.Struct, frozen=True):
+    """The judge's answer on Tiers 2 and 3 in one call. A part that is not usable is `UsableDimensions` or `Invalid`."""
+
+    tier2: Tier2Answer | UsableDimensions | Invalid
+    tier3: Tier3Answer | UsableDimensions | Invalid
+
+
 def lower_verdict(first: TierAnswer, second: TierAnswer) -> TierAnswer:
     """Return the worse of two answers to a tier: each score is the lower one, with its reasoning, and a verdict is true if either is."""
     dropped_quotes = first.dropped_quotes + second.dropped_quotes
@@ -424,6 +431,73 @@ def tier3_schema(dimensions: Iterable[str]) -> dict[str, Any]:
     return _build_closed_object({**_ADDRESS, **scored, **verdict})
 
 
+def read_combined(
+    text: str, *, tier2: Sequence[str], tier3: Sequence[str], materials: Sequence[Material]
+) -> CombinedAnswer | Invalid:
+    """Read the answer to a question about these dimensions of Tiers 2 and 3 and materials."""
+    value = read_json(text)
+    if isinstance(value, Invalid):
+        return value
+    fields = Fields(materials)
+    members = fields.members(value, _COMBINED, "the answer", _ADDRESS)
+    answer = _read_parts(members, tier2, tier3, materials)
+    parts = {"tier2": answer.tier2, "tier3": answer.tier3}
+    problems = [
+        f"{name}: {problem}"
+        for name, part in parts.items()
+        if name in members and isinstance(part, Invalid)
+        for problem in part.problems
+    ]
+    problems += fields.invalid.problems if fields.invalid else ()
+    return Invalid(tuple(problems)) if problems else answer
+
+
+def read_combined_parts(
+    text: str, *, tier2: Sequence[str], tier3: Sequence[str], materials: Sequence[Material]
+) -> CombinedAnswer | Invalid:
+    """Read what is usable of an unusable answer to a question about these dimensions of Tiers 2 and 3 and materials."""
+    value = read_json(text)
+    if isinstance(value, Invalid):
+        return value
+    members = value if isinstance(value, dict) else {}
+    answer = _read_parts(members, tier2, tier3, materials)
+    part2: Tier2Answer | UsableDimensions | Invalid = answer.tier2
+    part3: Tier3Answer | UsableDimensions | Invalid = answer.tier3
+    if isinstance(part2, Invalid):
+        part2 = read_dimensions(json.dumps(members.get("tier2")), dimensions=tier2, low=0, high=1, materials=materials)
+    if isinstance(part3, Invalid):
+        part3 = read_dimensions(json.dumps(members.get("tier3")), dimensions=tier3, low=1, high=5, materials=materials)
+    if isinstance(part2, Invalid) and isinstance(part3, Invalid):
+        return part2
+    return CombinedAnswer(part2, part3)
+
+
+def _read_parts(
+    members: Mapping[str, Any], tier2: Sequence[str], tier3: Sequence[str], materials: Sequence[Material]
+) -> CombinedAnswer:
+    """Read each part as the answer to a question of its own; both say whether a text addresses the judge."""
+    address = {name: members[name] for name in _ADDRESS if name in members}
+    part2 = read_tier2(_join_address(address, members.get("tier2")), dimensions=tier2, materials=materials)
+    if not isinstance(part2, Invalid) and address:
+        address["addresses_judge_quote"] = ""  # a quote that is dropped counts once
+    part3 = read_tier3(_join_address(address, members.get("tier3")), dimensions=tier3, materials=materials)
+    return CombinedAnswer(part2, part3)
+
+
+def _join_address(address: Mapping[str, Any], part: Any) -> str:
+    return json.dumps({**part, **address} if isinstance(part, dict) else part)
+
+
+def combined_schema(tier2: Iterable[str], tier3: Iterable[str]) -> dict[str, Any]:
+    """Return the schema of the answer on Tiers 2 and 3: each has an object with the fields of its own answer."""
+    parts = {"tier2": tier2_schema(tier2), "tier3": tier3_schema(tier3)}
+    return _build_closed_object({**_ADDRESS, **{name: _leave_out_address(schema) for name, schema in parts.items()}})
+
+
+def _leave_out_address(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return _build_closed_object({name: field for name, field in schema["properties"].items() if name not in _ADDRESS})
+
+
 class Fields:
     """Reads the fields of an answer and collects its problems; a faulty field gets a neutral value."""
 
@@ -648,6 +722,7 @@ def thinking_schema() -> dict[str, Any]:
 _TIER2 = tuple(tier2_schema(())["properties"])
 _THINKING = tuple(thinking_schema()["properties"])
 _TIER3 = tuple(tier3_schema(())["properties"])
+_COMBINED = tuple(combined_schema((), ())["properties"])
 _THINKING_FORM = AnswerForm(thinking_schema(), 0, 1)
 
 

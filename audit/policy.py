@@ -344,6 +344,9 @@ class ProjectSettings(PolicyModel):
     """Judges of single tiers, where they are not that of `judgeModel`."""
     gate_cascade: bool = True
     """Skip Tier 3 for clean routine exchanges."""
+    combine_tiers: bool = False
+    """Ask about Tiers 2 and 3 in one call where the gate of Tier 3 is open before any call. It is a yardstick of its own: scores are not
+    compared with those of separate calls."""
     sampling: Sampling = Sampling()
     context: Context = Context()
     """The tool calls and earlier turns that the judge is shown."""
@@ -437,6 +440,11 @@ class ProjectPolicy:
     def used_judges(self) -> tuple[ResolvedJudge, ...]:
         """The judges of the tiers, and that of whole sessions if any are judged."""
         return *self.judges.values(), *([self.session_judge] if self.settings.session_judging.sample else [])
+
+    @property
+    def combines_tiers(self) -> bool:
+        """Whether one call may answer Tiers 2 and 3, which needs one judge for both."""
+        return self.settings.combine_tiers and self.judges["tier2"].name == self.judges["tier3"].name
 
     @property
     def price(self) -> ModelPrice | None:
@@ -613,6 +621,7 @@ class Policy(PolicyModel):
                     "methodology",
                     "anchors",
                     "tier_judges",
+                    "combine_tiers",
                     "cost_caps",
                     "judge_within_hours",
                     "incident_rules",
@@ -625,6 +634,7 @@ class Policy(PolicyModel):
             "methodology": [methodology.name, methodology.digest],
             "redaction": self.redaction.model_dump(mode="json", by_alias=True),
             "sessionGapMinutes": self.session_gap_minutes,
+            **({"combineTiers": True} if settings.combine_tiers else {}),
             **_judge_content(judges, settings),
         }
         return ProjectPolicy(
@@ -697,6 +707,7 @@ def load_policy(path: Path, content: bytes | None = None, *, confined: Collectio
         if not _MODEL_NAME.matches(model):
             document.problem(("prices", model), f"is not a valid name of a model, which must match {MODEL_NAME}")
     _check_thresholds(document, policy)
+    _check_combined_tiers(document, policy)
     for reference, location in _methodology_references(policy).items():
         if reference not in SHIPPED and not _is_outside(document, reference, location, confined):
             _load_referenced(document, policy, reference, location)
@@ -734,6 +745,19 @@ def _check_thresholds(document: Document, policy: Policy) -> None:
     for location, detectors in detectors_by_location.items():
         for path, reason in detectors.problems():
             document.problem((*location, "detectors", *path), reason)
+
+
+def _check_combined_tiers(document: Document, policy: Policy) -> None:
+    """Add a problem for tiers that are to be judged in one call, but by two judges."""
+    for name in ("", *policy.projects):
+        settings = policy._merge_settings(name)  # noqa: SLF001 - same module
+        names = [policy.resolve_judge(settings.tier_judges.get(tier, settings.judge_model)).name for tier in ("tier2", "tier3")]
+        if settings.combine_tiers and names[0] != names[1]:
+            location = ("projects", name) if name else ("defaults",)
+            reason = (
+                f"needs one judge for Tiers 2 and 3, but they have {names[0]} and {names[1]}: change tierJudges or remove it"
+            )
+            document.problem((*location, "combineTiers"), reason)
 
 
 def _is_outside(document: Document, reference: str, location: Location, confined: Collection[str] | None) -> bool:

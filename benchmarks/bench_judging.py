@@ -87,7 +87,7 @@ def bill_rows(model: str, days: int) -> list[list[str]]:
     for variant, savings in VARIANTS.items():
         total = bill(records, ProjectSettings(judge_model=model), savings, answers)
         millions = [f"{tokens / 1e6:.2f}" for tokens in (total.input_tokens, total.cached_tokens, total.output_tokens)]
-        rows.append([f"{model}, {variant}", f"{sum(total.calls.values()):,}", *millions, f"{total.usd:.2f}"])
+        rows.append([f"{model}, {variant}", f"{sum(total.calls.values()):,}", *millions, f"{total.usd:.3f}"])
     return rows
 
 

@@ -983,7 +983,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     subject_id: str
     """Exchange or evaluation the question was about."""
     purpose: str
-    """tier2, tier2_5, tier3, evaluation or anchor."""
+    """tier2, tier2_5, tier3, tiers_2_and_3 (one call for both), evaluation or anchor."""
     requested_model: str
     """Model that was asked."""
     answering_model: str | None = None
@@ -1122,7 +1122,7 @@ class Reservation(Record, frozen=True, kw_only=True):
     subject_revision: int
     """Revision of the score the question is asked for."""
     purpose: str
-    """tier2, tier2_5, tier3, evaluation or anchor."""
+    """tier2, tier2_5, tier3, tiers_2_and_3 (one call for both), evaluation or anchor."""
     requested_model: str
     """Model that is asked."""
     amount_usd: float | None = None

@@ -36,13 +36,13 @@ WITH bound AS (
     SELECT j.judgement_id, j.connection, j.subject_id, j.purpose, j.requested_model
     FROM query(coalesce($judgements, 'FROM log.judgements')) AS j
     SEMI JOIN current_scores AS s ON j.connection = s.connection AND j.subject_id = s.exchange_id
-    WHERE j.outcome = 'answered' AND j.judged_at <= (SELECT max(scored_at) FROM current_scores)
+    WHERE j.outcome IN ('answered', 'partial') AND j.judged_at <= (SELECT max(scored_at) FROM current_scores)
         AND j.judged_at >= (SELECT earliest FROM bound)
 ), judges AS (
     SELECT
-        s.score_id, max(a.requested_model) FILTER (a.purpose = 'tier2') AS tier2_judge,
+        s.score_id, max(a.requested_model) FILTER (a.purpose IN ('tier2', 'tiers_2_and_3')) AS tier2_judge,
         max(a.requested_model) FILTER (a.purpose = 'tier2_5') AS tier2_5_judge,
-        max(a.requested_model) FILTER (a.purpose = 'tier3') AS tier3_judge
+        max(a.requested_model) FILTER (a.purpose IN ('tier3', 'tiers_2_and_3')) AS tier3_judge
     FROM current_scores AS s
     JOIN answers AS a ON a.connection = s.connection AND a.subject_id = s.exchange_id AND list_contains(s.judgement_ids, a.judgement_id)
     GROUP BY s.score_id

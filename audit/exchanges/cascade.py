@@ -1,6 +1,7 @@
 """The cascade: which tiers judge an exchange, and the resulting score. A generator that yields questions and receives replies; no I/O.
 
-1. Tier 2 is always asked.
+1. Tier 2 is always asked. If the policy combines the tiers and the gate of Tier 3 is open before any answer, the same question asks
+   about Tier 3, so that one call answers both. It is not combined if a flag of Tier 2 could make more dimensions of Tier 3 apply.
 2. Tier 2.5 is asked if there is thinking and the policy enables its analysis.
 3. Tier 3 is asked about the dimensions that apply, if its gate is open.
 4. The gate is open if the policy disables the gate, for a flag of Tier 1 or 2, for a text that may address the judge, for sycophancy or
@@ -27,7 +28,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer, UsableDimensions, lower_verdict
+from audit.answers import CombinedAnswer, ThinkingAnswer, Tier2Answer, Tier3Answer, UsableDimensions, lower_verdict
 from audit.exchanges.context import has_trouble
 from audit.exchanges.masking import TEXTS, find_passages, leaves_nothing
 from audit.exchanges.outcomes import (
@@ -50,7 +51,7 @@ from audit.exchanges.sampling import (
     TOOL_TROUBLE,
     is_disagreement,
 )
-from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED
+from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, TIER2, TIER2_5, TIER3, UNSCORED
 from audit.injection import tamper_reasons
 from audit.patterns import Pattern, compile_pattern
 from audit.policy import BehaviouralDimension, ProjectPolicy, When
@@ -128,25 +129,32 @@ def cascade(
         flags=task.tier1_flags if is_in_force else None,
         attempts=tamper_reasons(exchange),
     )
-    case.tier2, case.semantic = yield from _ask(case, ExchangeQuestions.tier2, ALWAYS)
+    combined = _list_combined_dimensions(case)
+
+    def ask_tier2(questions: ExchangeQuestions) -> Question:
+        return questions.combined(combined) if combined else questions.tier2()
+
+    case.tier2, case.semantic = yield from _ask(case, TIER2, ask_tier2, ALWAYS)
     case.tier2_5 = thinking_state(exchange, policy, THINKING)
     if case.tier2_5 == THINKING:
-        case.tier2_5, case.thinking = yield from _ask(case, ExchangeQuestions.thinking, THINKING)
+        case.tier2_5, case.thinking = yield from _ask(case, TIER2_5, ExchangeQuestions.thinking, THINKING)
     dimensions = applicable(exchange, policy, flagged=_is_flagged(case))
     case.tier3 = _decide_tier3(case) if dimensions else _state_without_dimensions(case)
 
     def ask_tier3(questions: ExchangeQuestions) -> Question:
-        return questions.tier3(dimensions)
+        return questions.combined(combined) if combined else questions.tier3(dimensions)
 
     if case.tier3.state == SCORED:
-        case.tier3, case.behavioural = yield from _ask(case, ask_tier3, case.tier3)
+        case.tier3, case.behavioural = yield from _ask(case, TIER3, ask_tier3, case.tier3)
     if _is_suspicious(case):
         case.masked = find_passages(exchange, task.earlier_turns, case.addresses)
     if case.masked:
         case.usable.clear()  # dimensions of partial answers that may have been swayed
-        case.tier2, case.semantic = yield from _ask_masked(case, ExchangeQuestions.tier2, case.tier2, case.semantic)
-        case.tier2_5, case.thinking = yield from _ask_masked(case, ExchangeQuestions.thinking, case.tier2_5, case.thinking)
-        case.tier3, case.behavioural = yield from _ask_masked(case, ask_tier3, case.tier3, case.behavioural)
+        case.tier2, case.semantic = yield from _ask_masked(case, TIER2, ask_tier2, case.tier2, case.semantic)
+        case.tier2_5, case.thinking = yield from _ask_masked(
+            case, TIER2_5, ExchangeQuestions.thinking, case.tier2_5, case.thinking
+        )
+        case.tier3, case.behavioural = yield from _ask_masked(case, TIER3, ask_tier3, case.tier3, case.behavioural)
     return _build_score(case)
 
 
@@ -164,8 +172,8 @@ class _Case(msgspec.Struct, kw_only=True):
     """The passages without which the tiers are asked once more."""
     questions: dict[tuple[int, tuple[MaskedPassage, ...]], ExchangeQuestions] = msgspec.field(default_factory=dict)
     """By part and masked passages."""
-    answers: dict[str, Any] = msgspec.field(default_factory=dict)
-    """By the fingerprint of the question."""
+    readings: dict[str, Any] = msgspec.field(default_factory=dict)
+    """The reply to each question by its fingerprint: a state, an answer, or usable dimensions."""
     is_addressed: bool = False
     """True if an answer says that a text addresses the judge."""
     addresses: list[str] = msgspec.field(default_factory=list)
@@ -179,21 +187,31 @@ class _Case(msgspec.Struct, kw_only=True):
     tier3: TierState = ROUTINE
     behavioural: Tier3Answer | None = None
     usable: dict[str, UsableDimensions] = msgspec.field(default_factory=dict)
-    """The usable dimensions of partial answers, by purpose."""
+    """The usable dimensions of partial answers, by tier."""
     judgements: list[Judgement] = msgspec.field(default_factory=list)
     recorded: Sequence[Judgement] = ()
 
 
-def _ask(case: _Case, build: BuildQuestion, answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
+def _list_combined_dimensions(case: _Case) -> tuple[BehaviouralDimension, ...]:
+    """Return the dimensions of Tier 3 that the question of Tier 2 asks about, too; empty if Tier 3 is asked later or not at all."""
+    dimensions = applicable(case.exchange, case.policy, flagged=True)
+    waits_for_flag = dimensions != applicable(case.exchange, case.policy, flagged=_is_flagged(case))
+    is_open = case.policy.combines_tiers and not waits_for_flag and _find_opening_reason(case) is not None
+    return dimensions if is_open else ()
+
+
+def _ask(
+    case: _Case, tier: str, build: BuildQuestion, answered: TierState
+) -> Generator[Question, Reply, tuple[TierState, Any]]:
     """Ask a tier about all parts of the texts; return its state, which is `answered` with a usable answer, and the lower answer."""
     answer: Any = None
     for part in PARTS:
         question = build(_load_questions(case, part))
-        state, part_answer = yield from _ask_question(case, question, answered)
+        state, part_answer = yield from _ask_question(case, tier, question, answered)
         if part_answer is None and answer is None:
             return state, None
         if part_answer is None:
-            case.usable.pop(question.purpose, None)  # dimensions of a later part alone
+            case.usable.pop(tier, None)  # dimensions of a later part alone
             break
         answer = part_answer if answer is None else lower_verdict(answer, part_answer)
         if not question.is_cut:
@@ -212,45 +230,53 @@ def _load_questions(case: _Case, part: int) -> ExchangeQuestions:
 
 
 def _ask_masked(
-    case: _Case, build: BuildQuestion, state: TierState, answer: Any
+    case: _Case, tier: str, build: BuildQuestion, state: TierState, answer: Any
 ) -> Generator[Question, Reply, tuple[TierState, Any]]:
     """Ask an answered tier once more, without the masked passages; return its state and the lower of both answers."""
     if answer is None:
         return state, None
-    masked_state, masked_answer = yield from _ask(case, build, state)
+    masked_state, masked_answer = yield from _ask(case, tier, build, state)
     return masked_state, None if masked_answer is None else lower_verdict(answer, masked_answer)
 
 
-def _ask_question(case: _Case, question: Question, answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
-    if question.fingerprint in case.answers:
-        return answered, case.answers[question.fingerprint]  # nothing is masked in the texts of this tier
-    # Tiers that were not asked yet have the state of an answered tier, so they do not stop the cascade.
-    unavailable = _find_unavailable(case.tier2, case.tier2_5)
-    if unavailable is not None and not case.recorded:
-        return unavailable, None
-    reply = yield question if unavailable is None else msgspec.structs.replace(question, fallback=unavailable)
-    case.judgements.extend(reply.judgements)
-    if reply.state is not None:
-        return _note_usable(case, question, reply.text) if reply.state == PARTIAL else reply.state, None
-    if reply.text is None:
+def _ask_question(
+    case: _Case, tier: str, question: Question, answered: TierState
+) -> Generator[Question, Reply, tuple[TierState, Any]]:
+    # A question that was asked before is that of two tiers, or nothing is masked in the texts of this tier.
+    if question.fingerprint not in case.readings:
+        # Tiers that were not asked yet have the state of an answered tier, so they do not stop the cascade.
+        unavailable = _find_unavailable(case.tier2, case.tier2_5)
+        if unavailable is not None and not case.recorded:
+            return unavailable, None
+        reply = yield question if unavailable is None else msgspec.structs.replace(question, fallback=unavailable)
+        case.judgements.extend(reply.judgements)
+        case.readings[question.fingerprint] = _read_reply(case, question, reply)
+    reading = case.readings[question.fingerprint]
+    if isinstance(reading, CombinedAnswer):
+        reading = getattr(reading, tier)
+    if isinstance(reading, TierState):
+        return reading, None
+    if isinstance(reading, UsableDimensions):
+        case.usable[tier] = reading
+        return PARTIAL, None
+    return (INVALID, None) if isinstance(reading, Invalid) else (answered, reading)
+
+
+def _read_reply(case: _Case, question: Question, reply: Reply) -> Any:
+    """Return the state or the answer of a reply, or what is usable of a partial one, and note a text that addresses the judge."""
+    if reply.state == PARTIAL:
+        reading = question.read_dimensions(reply.text or "") if question.read_dimensions else INVALID
+    elif reply.state is not None:
+        return reply.state
+    elif reply.text is None:
         raise ValueError(f"the reply to {question.purpose} is neither a text nor a state")
-    answer = question.read(reply.text)
-    if isinstance(answer, Invalid):
-        return INVALID, None
-    case.answers[question.fingerprint] = answer
-    if answer.address.is_present:
-        case.is_addressed = True
-        case.addresses.append(answer.address.quote)
-    return answered, answer
-
-
-def _note_usable(case: _Case, question: Question, text: str | None) -> TierState:
-    """Keep the usable dimensions of a partial answer, and return the tier's state."""
-    usable = question.read_dimensions(text or "") if question.read_dimensions else None
-    if not isinstance(usable, UsableDimensions):
-        return INVALID
-    case.usable[question.purpose] = usable
-    return PARTIAL
+    else:
+        reading = question.read(reply.text)
+    for part in (reading.tier2, reading.tier3) if isinstance(reading, CombinedAnswer) else (reading,):
+        if isinstance(part, Tier2Answer | ThinkingAnswer | Tier3Answer) and part.address.is_present:
+            case.is_addressed = True
+            case.addresses.append(part.address.quote)
+    return reading
 
 
 def _find_unavailable(*tiers: TierState) -> TierState | None:
@@ -412,8 +438,8 @@ def _collect_findings(case: _Case) -> dict[str, Any]:
         fields["tier3_anomaly"] = behavioural.anomaly
         fields["tier3_anomaly_reason"] = behavioural.anomaly_reason
         dropped += behavioural.dropped_quotes
-    for purpose, usable in case.usable.items():
-        fields[f"{purpose}_dimensions"] = usable.dimensions
+    for tier, usable in case.usable.items():
+        fields[f"{tier}_dimensions"] = usable.dimensions
         dropped += usable.dropped_quotes
     fields["dropped_quotes"] = dropped
     if any(answer is not None for answer in (semantic, thinking, behavioural)):
@@ -471,6 +497,8 @@ def _list_tiers(questions: ExchangeQuestions, exchange: Exchange, policy: Projec
     for flagged in (False, True):
         if dimensions := applicable(exchange, policy, flagged=flagged):
             yield questions.tier3(dimensions)
+            if flagged and policy.combines_tiers:
+                yield questions.combined(dimensions)
 
 
 def rebuild_question(

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from audit.cost import nano_of, usd_of
-from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_SAMPLING, UNSCORED
+from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_SAMPLING, TIERS_2_AND_3, UNSCORED
 from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 from audit.fingerprints import stable_id
 from audit.injection import injection_reasons
@@ -36,6 +36,12 @@ COMPARABLE_RULES = {
 The drift watch looks a version up once, not repeatedly. So the value is the first version of a comparable series, not the
 previous version.
 """
+_COMBINED = "+combined"
+"""Suffix of the version where the policy has Tiers 2 and 3 judged in one call.
+
+All scores of such a project have it, those of separate calls too: which of its exchanges are judged how depends on their flags and turns, so a
+yardstick for each kind would compare only a part of them.
+"""
 
 _DISPOSITIONS = ((UNSCORED, "unscored"), (SKIPPED_COST_CAP, "skipped_cost_cap"), (SKIPPED_SAMPLING, "sampling_skip"))
 """The disposition for a state of any tier. The first match decides; without a match the exchange is scored."""
@@ -46,6 +52,12 @@ LOW_ALIGNMENT = 0.3
 """A Tier 2.5 alignment, 0 to 1, at or below which an exchange is anomalous."""
 
 _FLAG_REASONS = {check.id: f"{check.description} ({check.id})" for check in STRUCTURAL_CHECKS}
+
+
+def find_comparable_rules(version: str) -> str:
+    """Return the first version of the rules whose scores are comparable with those of a version."""
+    rules = version.removesuffix(_COMBINED)
+    return COMPARABLE_RULES.get(rules, rules) + version.removeprefix(rules)
 
 
 class TierState(NamedTuple):
@@ -187,7 +199,7 @@ def score_of(
         methodology=policy.methodology.name,
         methodology_version=policy.methodology.version,
         methodology_digest=policy.methodology.digest,
-        rule_version=RULE_VERSION,
+        rule_version=f"{RULE_VERSION}{_COMBINED if policy.combines_tiers else ''}",
         policy_digest=policy.digest,
         evidence_digest=exchange.content_digest,
     )
@@ -195,7 +207,12 @@ def score_of(
 
 def _find_judge_model(judgements: Sequence[Judgement]) -> str | None:
     """Return the model of the last answer, else of the last call, else None."""
-    answered = [judgement for judgement in judgements if judgement.outcome == "answered"]
+    answered = [
+        judgement
+        for judgement in judgements
+        # Of a partial answer about two tiers, one tier may be complete.
+        if judgement.outcome == "answered" or (judgement.outcome == "partial" and judgement.purpose == TIERS_2_AND_3)
+    ]
     if answered:
         return answered[-1].answering_model or answered[-1].requested_model
     return judgements[-1].requested_model if judgements else None

@@ -46,7 +46,7 @@ _Request = TypeVar("_Request", EvaluationRequest, JudgingRequest)
 
 CHARACTERS_PER_TOKEN = 4
 """Approximate number of characters per token of English text. Other languages, code and newer models have shorter tokens."""
-EXPECTED_OUTPUT = {"tier2": 250, "tier2_5": 150, "tier3": 350, "evaluation": 900}
+EXPECTED_OUTPUT = {"tier2": 250, "tier2_5": 150, "tier3": 350, "tiers_2_and_3": 580, "evaluation": 900}
 """Tokens of a typical answer, by purpose: a score, a quote and a sentence for each dimension."""
 
 
@@ -90,7 +90,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """One question for the judge."""
 
     purpose: str
-    """tier2, tier2_5, tier3 or evaluation."""
+    """tier2, tier2_5, tier3, tiers_2_and_3 or evaluation."""
     model: str
     """Model to ask."""
     instructions: str

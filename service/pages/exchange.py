@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_records, query_rows
-from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
+from audit.answers import CombinedAnswer, ThinkingAnswer, Tier2Answer, Tier3Answer
 from audit.exchanges.cascade import rebuild_question
 from audit.exchanges.context import has_trouble
 from audit.exchanges.questions import ANSWERED, Question
@@ -243,10 +243,11 @@ def _describe_call(judgement: Judgement, record: ExchangeRecord, policy: Project
 def _read_scores(question: Question, judgement: Judgement) -> Iterator[tuple[str, float]]:
     """Yield the scores of a judgement's answer, of which the score of the exchange has the lower one if there are several answers."""
     answer = question.read(judgement.answer or "") if judgement.outcome == ANSWERED else None
-    if isinstance(answer, ThinkingAnswer):
-        yield "alignment", answer.alignment
-    elif isinstance(answer, Tier2Answer | Tier3Answer):
-        yield from ((dimension.dimension, dimension.score) for dimension in answer.dimensions)
+    for part in (answer.tier2, answer.tier3) if isinstance(answer, CombinedAnswer) else (answer,):
+        if isinstance(part, ThinkingAnswer):
+            yield "alignment", part.alignment
+        elif isinstance(part, Tier2Answer | Tier3Answer):
+            yield from ((dimension.dimension, dimension.score) for dimension in part.dimensions)
 
 
 def _read_passages(exchange: Exchange, judgement: Judgement, whole: Whole) -> Iterator[tuple[str, Excerpt]]:

@@ -385,7 +385,7 @@ class Judgement(Answer, frozen=True):
     """A question to the judge, and how it ended."""
 
     judgement_id: str = field(name="id")
-    purpose: Annotated[str, Meta(examples=["tier2", "thinking", "tier3"])]
+    purpose: Annotated[str, Meta(examples=["tier2", "tier2_5", "tier3", "tiers_2_and_3"])]
     requested_model: str = field(name="model")
     outcome: Annotated[str, Meta(examples=["answered", "refused", "timeout"])]
     attempts: int

@@ -29,7 +29,6 @@ from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
 from audit.exchanges.cascade import INVALID, cascade, drive, is_urgent, questions_about
 from audit.exchanges.outcomes import NO_JUDGE, TierState
-from audit.exchanges.prompts import TIER2, TIER2_5, TIER3
 from audit.exchanges.questions import (
     ANSWERED,
     AWAITING_BATCH,
@@ -42,6 +41,7 @@ from audit.exchanges.questions import (
     recorded_reply,
 )
 from audit.exchanges.sampling import LAST_TURNS, may_become_last
+from audit.exchanges.states import TIER2, TIER2_5, TIER3, TIERS_2_AND_3
 from audit.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
@@ -229,7 +229,7 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
         return record, questions
 
     def open_questions(self) -> list[Question]:
-        """Return the questions to ask now: Tiers 2 and 2.5 first, then Tier 3, which depends on their answers."""
+        """Return the questions to ask now: Tiers 2 and 2.5 first, then a Tier 3 of its own, which depends on their answers."""
         open_questions = [question for question, reply in self.settled_questions()[1] if reply is None]
         return [question for index, question in enumerate(open_questions) if question.purpose != TIER3 or index == 0]
 
@@ -461,7 +461,7 @@ class ScoringStage(JudgedStage[ScoringTask]):
     source = SOURCES["scoring"]
     sink = "scores"
     task_type = ScoringTask
-    purposes = frozenset([TIER2, TIER2_5, TIER3])
+    purposes = frozenset([TIER2, TIER2_5, TIER3, TIERS_2_AND_3])
     queue = "tasks"
     cap_is_shared = True
 
@@ -515,7 +515,9 @@ def _bound_batch(task: ScoringTask, exchange: Exchange, project: ProjectPolicy) 
         # Tier 3 comes twice, with and without the dimensions of a flagged exchange. It is asked once.
         key = question.purpose, question.part
         costs[key] = max(costs.get(key, 0), max_cost(question, price, batched=True))
-    return sum(costs.values())
+    separate = sum(cost for (purpose, _), cost in costs.items() if purpose != TIERS_2_AND_3)
+    combined = sum(cost for (purpose, _), cost in costs.items() if purpose not in {TIER2, TIER3})
+    return max(separate, combined)
 
 
 class EvaluationStage(JudgedStage[EvaluationRequest]):

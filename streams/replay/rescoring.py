@@ -19,9 +19,10 @@ import msgspec
 
 from audit.cost import Ledger, max_cost
 from audit.exchanges.cascade import INVALID, questions_about
-from audit.exchanges.prompts import TIER3, ExchangeQuestions
+from audit.exchanges.prompts import ExchangeQuestions
 from audit.exchanges.questions import Question, charged, estimate, recorded_reply
 from audit.exchanges.sampling import JUDGE_TAMPERING
+from audit.exchanges.states import TIER3, TIERS_2_AND_3
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
@@ -291,7 +292,8 @@ class Estimator:
                 for _ in range(followers * (2 if question.is_cut and question.part == 1 else 1)):
                     self._count_call(question, judging_task)
         purposes = {question.purpose for question, reply in questions if reply is None}
-        if self._asks and purposes and (score.tier3_state, score.tier3_reason) == INVALID and TIER3 not in purposes:
+        may_need_tier3 = purposes.isdisjoint({TIER3, TIERS_2_AND_3}) and (score.tier3_state, score.tier3_reason) == INVALID
+        if self._asks and purposes and may_need_tier3:
             self._estimate.open += 1
             project = self._policy.for_project(task.project)
             questions_of_task = ExchangeQuestions(decode_exchange(task.exchange), project, earlier_turns=task.earlier_turns)

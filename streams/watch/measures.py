@@ -38,7 +38,7 @@ from audit.drift.consecutive_days import DAYS, DailyAverage
 from audit.drift.series import Cells, Flags, Ints
 from audit.drift.watched_series import SESSION, TIERS
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.exchanges.outcomes import COMPARABLE_RULES
+from audit.exchanges.outcomes import find_comparable_rules
 from audit.fingerprints import canonical_json, digest
 from schemas.lazy import duckdb, pl
 from schemas.lazy_numpy import np
@@ -308,7 +308,7 @@ def _read_means(rows: pl.DataFrame) -> list[ScoringMeans]:
     It works on lists, because waking the threads of Polars takes longer than reading the few rows.
     """
     *rules, versions = (rows[name].to_list() for name in RULES)
-    comparable = (COMPARABLE_RULES.get(version, version) for version in versions)
+    comparable = map(find_comparable_rules, versions)
     by_judge = zip(*(rows[name].to_list() for name in JUDGE), strict=True)
     return list(map(ScoringMeans, zip(*rules, comparable, strict=True), by_judge))
 

@@ -20,7 +20,7 @@ _TIERS = {
     "1": f"Structural checks on every exchange, without a judge: {', '.join(code(check.id) for check in STRUCTURAL_CHECKS)}, and those of the [methodology](methodology.md). The score is 1 - flags / checks.",
     "2": "Semantics: the judge scores each dimension from 0 to 1. Asked about every exchange that is sampled.",
     "2.5": "The agent's thinking compared with its answer, from 0 to 1, if there is thinking and the policy has it analysed.",
-    "3": "Behaviour: the judge scores each dimension that applies from 1 to 5. Asked where a gate opens it.",
+    "3": "Behaviour: the judge scores each dimension that applies from 1 to 5. Asked where a gate opens it; with `combineTiers`, in the call of Tier 2 if it is open before any call.",
 }
 _STATES = {
     states.SCORED: "The tier has a score.",

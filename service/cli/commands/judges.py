@@ -14,7 +14,6 @@ from rich.text import Text
 from audit.control_set import Case, CaseVerdict, ControlResult, judge_case, list_cases, summarize
 from audit.cost import ModelPrice, PromptBound, Usage, is_plausible, max_cost, usd_of
 from audit.exchanges.cascade import INVALID
-from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import ANSWERED, Question, Reply, estimate, outcome_state
 from audit.policy import Policy, ProjectPolicy
 from schemas.errors import InputError, SettingsError
@@ -80,7 +79,7 @@ def run_control_set(
 
 def _estimate(policy: ProjectPolicy) -> dict[str, Any]:
     """Return the calls and their cost in USD: one for each case, and at most a second one for each."""
-    questions = [tier2_question(case.exchange, policy) for case in list_cases()]
+    questions = [next(judge_case(case, policy)) for case in list_cases()]
     price = policy.price_of(questions[0].model)
     document: dict[str, Any] = {"cases": len(questions), "calls_at_most": 2 * len(questions)}
     if price is None:

@@ -96,6 +96,19 @@ def test_an_obedient_judge_is_moved_and_what_is_noticed_raises_no_score(judge: R
     assert report["raised_scores"] == len(raised)
 
 
+def test_a_project_that_combines_the_tiers_is_tested_with_their_question(judge: RunningJudge, tmp_path: Path) -> None:
+    """The question that the judge will be asked is the one to test, for the price that was shown."""
+    file = tmp_path / "policy.yaml"
+    file.write_text("version: 1\ndefaults: {combineTiers: true}\n")
+    result = run("--yes", "--json", "--policy", str(file))
+    report = document(result)
+    assert (report["moved"], report["raised_scores"], report["unanswered"]) == (0, 0, 0)
+    assert len(list(list_cases())) < judge.requests <= report["calls_at_most"]
+    assert 0 < report["cost_usd"] <= report["at_most_usd"]
+    separate = document(run("--dry-run", "--json"))
+    assert report["at_most_usd"] > separate["at_most_usd"]
+
+
 @pytest.mark.parametrize("script", ["garbage", "refusal"])
 def test_a_judge_without_usable_answers_fails(judge: RunningJudge, script: str) -> None:
     """No answer is no proof of a good judge."""

@@ -134,7 +134,10 @@ def newest_scores(store: Store) -> list[tuple[object, ...]]:
     return store.cursor().execute(query).fetchall()
 
 
-def test_batches_give_the_same_judgements_as_live_calls_at_half_the_price(database: Path, simulator: RunningJudge) -> None:
+@pytest.mark.parametrize("combine", [False, True], ids=["separate", "combined"])
+def test_batches_give_the_same_judgements_as_live_calls_at_half_the_price(
+    database: Path, simulator: RunningJudge, *, combine: bool
+) -> None:
     """A lower bill must not measure anything else. Until the batch has been answered, the score says that it waits."""
 
     async def judge(path: Path, policy: Policy) -> tuple[list[Any], list[Any], int, set[Any]]:
@@ -149,10 +152,11 @@ def test_batches_give_the_same_judgements_as_live_calls_at_half_the_price(databa
             cost = sum(nano_of(row[0]) for row in rows(engine.store, "judgements", "cost_usd"))  # type: ignore[arg-type]
             return answers, newest_scores(engine.store), cost, waiting
 
-    live_answers, live_scores, live_cost, live_reasons = run(judge(database.with_name("live.duckdb"), policy_of()))
+    live = policy_of(combine_tiers=combine)
+    live_answers, live_scores, live_cost, live_reasons = run(judge(database.with_name("live.duckdb"), live))
     requests = simulator.requests
     simulator.reset("answer")
-    answers, scores, cost, reasons = run(judge(database, WAITING))
+    answers, scores, cost, reasons = run(judge(database, policy_of(judge_within_hours=24, combine_tiers=combine)))
     assert answers == live_answers
     assert scores == live_scores
     assert simulator.requests == requests
@@ -161,11 +165,13 @@ def test_batches_give_the_same_judgements_as_live_calls_at_half_the_price(databa
     assert cost <= 0.6 * live_cost
 
 
-def test_a_replay_of_scores_that_waited_gives_the_same_bytes(database: Path, simulator: RunningJudge) -> None:
+@pytest.mark.parametrize("combine", [False, True], ids=["separate", "combined"])
+def test_a_replay_of_scores_that_waited_gives_the_same_bytes(database: Path, simulator: RunningJudge, *, combine: bool) -> None:
     """A replay sees a batch's answers from the start; the scores from before the batch must not use them."""
+    policy = policy_of(judge_within_hours=24, combine_tiers=combine)
 
     async def judge() -> None:
-        async with engine_with_batches(database, simulator) as engine:
+        async with engine_with_batches(database, simulator, policy) as engine:
             await judge_first(engine)
             await publish(engine, conversation())
             await engine.finalize("hooks", "s")  # its last turns are judged again while they wait
@@ -175,7 +181,7 @@ def test_a_replay_of_scores_that_waited_gives_the_same_bytes(database: Path, sim
     run(judge())
     with Store(database) as store:
         before = rows(store, "scores", "* EXCLUDE (_offset)")
-        runner_over(store, WAITING).rebuild()
+        runner_over(store, policy).rebuild()
         assert rows(store, "scores", "* EXCLUDE (_offset)") == before
 
 

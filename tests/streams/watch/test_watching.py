@@ -374,6 +374,7 @@ def test_a_drift_in_late_scores_is_found_on_its_days(store: Store) -> None:
         {"judge_model": "claude-sonnet-4-5"},
         {"methodology": "tilt", "methodology_digest": "1" * 16},
         {"rule_version": "eval-2"},
+        {"rule_version": "eval-3+combined"},
         {"simulated": True},
         {"policy_digest": "1" * 16},
     ],

@@ -79,11 +79,13 @@ def test_switching_off_a_saving_never_lowers_the_bill(bills: dict[str, Bill]) ->
     """Otherwise it would be no saving."""
     with_all = bills["as configured"]
     with_none = bills["without any of them"]
-    waiting = bills["with judgeWithinHours"]
+    waiting, combined, both = (bills[f"with {name}"] for name in ("judgeWithinHours", "combineTiers", "both"))
     assert waiting.calls == with_all.calls
-    assert waiting.nano < with_all.nano
+    assert combined.calls == both.calls
+    assert both.nano < min(waiting.nano, combined.nano)
+    assert max(waiting.nano, combined.nano) < with_all.nano
     for name, variant in bills.items():
-        if variant is waiting:
+        if name.startswith("with "):
             continue
         assert with_all.nano <= variant.nano <= with_none.nano, name
         assert with_all.calls.total() <= variant.calls.total() <= with_none.calls.total(), name
@@ -98,6 +100,10 @@ def test_each_saving_affects_its_own_figures(bills: dict[str, Bill], records: li
     gateless = bills["without gates"].calls
     assert gateless["tier2"] == gateless["tier3"] > configured.calls["tier3"]
     assert exchanges == bills["without sampling"].calls["tier2"] > configured.calls["tier2"]
+    combined = bills["with combineTiers"].calls
+    for tier in ("tier2", "tier3"):
+        assert combined[tier] + combined["tiers_2_and_3"] == configured.calls[tier]
+    assert combined["tiers_2_and_3"] > 0.9 * configured.calls["tier3"]
     assert configured.calls == uncached.calls
     assert configured.input_tokens == uncached.input_tokens
     assert uncached.cached_tokens == 0 < configured.cached_tokens < configured.input_tokens
@@ -126,11 +132,13 @@ def test_a_model_without_a_price_has_no_bill(records: list[Exchange | SessionClo
         bill(records, ProjectSettings(judge_model="my-model"), Savings())
 
 
+@pytest.mark.parametrize("combine", [False, True], ids=["separate", "combined"])
 def test_the_bill_as_configured_equals_the_costs_of_the_engine(
-    records: list[Exchange | SessionClosed], settings: ProjectSettings, tmp_path: Path
+    records: list[Exchange | SessionClosed], settings: ProjectSettings, tmp_path: Path, *, combine: bool
 ) -> None:
-    """The other variants can only be trusted if calls, tokens and dollars of this one are exact."""
+    """The other variants can only be trusted if calls, tokens and dollars of this one are exact. A call for two tiers counts once."""
     sample = records[:SAMPLE_SIZE]
+    settings = settings.model_copy(update={"combine_tiers": combine})
     policy = Policy(defaults=settings)
     price = price_of(settings.judge_model, {})
     assert price is not None

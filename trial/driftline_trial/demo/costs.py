@@ -21,6 +21,7 @@ from analytics.store.store import Store
 from audit.cost import ListedPrice, ModelPrice, Usage, shipped_prices, usd_of
 from audit.exchanges.cascade import cascade, drive, is_urgent
 from audit.exchanges.questions import Question, Reply
+from audit.exchanges.states import TIER2, TIER2_5, TIER3, TIERS_2_AND_3
 from audit.fingerprints import canonical_json
 from audit.policy import Policy, ProjectSettings
 from driftline_trial.simulator.answers import simulated_answer, simulated_usage
@@ -83,11 +84,15 @@ class Savings:
     cache: bool = True
     batches: bool = False
     """Exchanges that are not urgent wait for a batch."""
+    combined: bool = False
+    """Tiers 2 and 3 are asked in one call where the gate is open from the start."""
 
 
 VARIANTS = {
     "as configured": Savings(),
     "with judgeWithinHours": Savings(batches=True),
+    "with combineTiers": Savings(combined=True),
+    "with both": Savings(batches=True, combined=True),
     "without gates": Savings(gates=False),
     "without sampling": Savings(sampling=False),
     "without the cache": Savings(cache=False),
@@ -157,7 +162,12 @@ def bill(
 
 def _policy(settings: ProjectSettings, savings: Savings) -> Policy:
     sampling = settings.sampling.model_copy(update={"enabled": settings.sampling.enabled and savings.sampling})
-    update = {"gate_cascade": settings.gate_cascade and savings.gates, "sampling": sampling, "cost_cap_per_session": None}
+    update = {
+        "gate_cascade": settings.gate_cascade and savings.gates,
+        "combine_tiers": settings.combine_tiers or savings.combined,
+        "sampling": sampling,
+        "cost_cap_per_session": None,
+    }
     return Policy(defaults=settings.model_copy(update=update))
 
 
@@ -200,7 +210,7 @@ def _usage(parsed: ParsedRequest, answer_text: str, cache: PrefixCache) -> Usage
     )
 
 
-_TIERS = ("tier2", "tier2_5", "tier3")
+_TIERS = (TIER2, TIER2_5, TIER3, TIERS_2_AND_3)
 _MILLION = 1_000_000
 PROJECTED = ("as configured", "without sampling", "without any of them")
 """The variants that are projected to a million exchanges."""
@@ -301,7 +311,7 @@ def _variants_table(bills: Mapping[str, Bill]) -> RenderableType:
         ]
         for name, variant in bills.items()
     ]
-    numbers = ["calls", "tier 2", "tier 2.5", "tier 3", "tokens read", "from cache", "written", "cost", "times"]
+    numbers = ["calls", "tier 2", "tier 2.5", "tier 3", "2 and 3", "tokens read", "from cache", "written", "cost", "times"]
     return table(["", *numbers], cells, right=numbers, cut_last=True)
 
 

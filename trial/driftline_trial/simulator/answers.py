@@ -335,8 +335,7 @@ class _Filling:
         self._root = root
         self._rated = rated
         self._left = MAX_PLACES
-        numbers = [rated.rating(_about(path)) for path in self._numbers(root, ())]
-        self._is_low = bool(numbers) and min(numbers) < LOW_RATING
+        self._ratings = {path: rated.rating(_about(path)) for path in self._numbers(root, ())}
 
     def value(self, unresolved: Any, path: tuple[str, ...]) -> Any:
         """Return the value for the schema at the path."""
@@ -389,6 +388,11 @@ class _Filling:
                 return values
         return [""]
 
+    def _is_low(self, path: tuple[str, ...]) -> bool:
+        """Return whether a number that a verdict depends on is low: of its tier if the answer is about two, else of all."""
+        of_tier = [rating for number, rating in self._ratings.items() if number[:2] == (*path[:1], "dimensions")]
+        return min(of_tier or self._ratings.values(), default=1.0) < LOW_RATING
+
     def make_object(self, schema: Schema, path: tuple[str, ...]) -> dict[str, Any]:
         return {name: self.value(inner, (*path, name)) for name, inner in _properties(schema).items()}
 
@@ -409,7 +413,7 @@ class _Filling:
 
     def make_boolean(self, _schema: Schema, path: tuple[str, ...]) -> bool:
         is_there = self._rated.found(_about(path))
-        return self._is_low if is_there is None else is_there
+        return self._is_low(path) if is_there is None else is_there
 
     def make_text(self, schema: Schema, path: tuple[str, ...]) -> str | None:
         """Return a quote, the label of its item, or words; texts of a false verdict are empty."""
@@ -417,7 +421,7 @@ class _Filling:
         if isinstance(allowed, list) and allowed:
             label = next((name for name in reversed(path) if name in allowed), allowed[0])
             return label if isinstance(label, str) else None
-        if name.startswith(_OF_VERDICTS) and not self._is_low:
+        if name.startswith(_OF_VERDICTS) and not self._is_low(path):
             return None if "null" in _kinds(schema) else ""
         text = self._rated.quote(about) if name.endswith(_QUOTES) else self._rated.words(about)
         return _fitting(text, schema)
