@@ -100,13 +100,12 @@ def test_a_project_that_combines_the_tiers_is_tested_with_their_question(judge: 
     """The question that the judge will be asked is the one to test, for the price that was shown."""
     file = tmp_path / "policy.yaml"
     file.write_text("version: 1\ndefaults: {combineTiers: true}\n")
-    result = run("--yes", "--json", "--policy", str(file))
-    report = document(result)
+    separate, planned = (document(run("--dry-run", "--json", *options)) for options in ((), ("--policy", str(file))))
+    report = document(run("--yes", "--json", "--policy", str(file)))
     assert (report["moved"], report["raised_scores"], report["unanswered"]) == (0, 0, 0)
-    assert len(list(list_cases())) < judge.requests <= report["calls_at_most"]
-    assert 0 < report["cost_usd"] <= report["at_most_usd"]
-    separate = document(run("--dry-run", "--json"))
-    assert report["at_most_usd"] > separate["at_most_usd"]
+    assert 0 < report["cost_usd"] <= planned["at_most_usd"]
+    assert planned["at_most_usd"] > separate["at_most_usd"]
+    assert planned["calls_at_most"] == separate["calls_at_most"]
 
 
 @pytest.mark.parametrize("script", ["garbage", "refusal"])
