@@ -36,7 +36,7 @@ WITH bound AS (
     SELECT j.judgement_id, j.connection, j.subject_id, j.purpose, j.requested_model
     FROM query(coalesce($judgements, 'FROM log.judgements')) AS j
     SEMI JOIN current_scores AS s ON j.connection = s.connection AND j.subject_id = s.exchange_id
-    WHERE j.outcome IN ('answered', 'partial') AND j.judged_at <= (SELECT max(scored_at) FROM current_scores)
+    WHERE j.outcome = 'answered' AND j.judged_at <= (SELECT max(scored_at) FROM current_scores)
         AND j.judged_at >= (SELECT earliest FROM bound)
 ), judges AS (
     SELECT

@@ -1,7 +1,8 @@
 """The cascade: which tiers judge an exchange, and the resulting score. A generator that yields questions and receives replies; no I/O.
 
 1. Tier 2 is always asked. If the policy combines the tiers and the gate of Tier 3 is open before any answer, the same question asks
-   about Tier 3, so that one call answers both. It is not combined if a flag of Tier 2 could make more dimensions of Tier 3 apply.
+   about Tier 3, so that one call answers both. It is not combined if a flag of Tier 2 could make more dimensions of Tier 3 apply, or
+   if Tier 2 was answered for an earlier revision.
 2. Tier 2.5 is asked if there is thinking and the policy enables its analysis.
 3. Tier 3 is asked about the dimensions that apply, if its gate is open.
 4. The gate is open if the policy disables the gate, for a flag of Tier 1 or 2, for a text that may address the judge, for sycophancy or
@@ -41,7 +42,7 @@ from audit.exchanges.outcomes import (
     thinking_state,
 )
 from audit.exchanges.prompts import ExchangeQuestions
-from audit.exchanges.questions import PARTIAL, Invalid, Question, Reply
+from audit.exchanges.questions import ANSWERED, PARTIAL, Invalid, Question, Reply
 from audit.exchanges.sampling import (
     DISAGREEMENT_REASON,
     FIRST_TURNS,
@@ -194,10 +195,20 @@ class _Case(msgspec.Struct, kw_only=True):
 
 def _list_combined_dimensions(case: _Case) -> tuple[BehaviouralDimension, ...]:
     """Return the dimensions of Tier 3 that the question of Tier 2 asks about, too; empty if Tier 3 is asked later or not at all."""
+    if not case.policy.combines_tiers or _find_opening_reason(case) is None or _has_earlier_tier2(case):
+        return ()
     dimensions = applicable(case.exchange, case.policy, flagged=True)
     waits_for_flag = dimensions != applicable(case.exchange, case.policy, flagged=_is_flagged(case))
-    is_open = case.policy.combines_tiers and not waits_for_flag and _find_opening_reason(case) is not None
-    return dimensions if is_open else ()
+    return () if waits_for_flag else dimensions
+
+
+def _has_earlier_tier2(case: _Case) -> bool:
+    """Return whether Tier 2 was answered for an earlier revision, such as that of a routine turn that is now one of the last."""
+    earlier = [judgement for judgement in case.recorded if judgement.subject_revision < case.task.revision]
+    if not earlier:
+        return False
+    fingerprint = _load_questions(case, 1).tier2().fingerprint
+    return any(judgement.outcome == ANSWERED and judgement.fingerprint == fingerprint for judgement in earlier)
 
 
 def _ask(

@@ -46,6 +46,7 @@ DEFAULTS = {
     "judgeModel": "claude-haiku-4-5",
     "tierJudges": {},
     "gateCascade": True,
+    "combineTiers": False,
     "sampling": {
         "enabled": True,
         "routineInterval": 3,

@@ -104,6 +104,7 @@ def test_a_project_that_combines_the_tiers_is_tested_with_their_question(judge: 
     report = document(run("--yes", "--json", "--policy", str(file)))
     assert (report["moved"], report["raised_scores"], report["unanswered"]) == (0, 0, 0)
     assert 0 < report["cost_usd"] <= planned["at_most_usd"]
+    assert judge.requests > planned["cases"]
     assert planned["at_most_usd"] > separate["at_most_usd"]
     assert planned["calls_at_most"] == separate["calls_at_most"]
 

@@ -482,9 +482,10 @@ class PausedJudge:
         await self._inner.aclose()
 
 
+@pytest.mark.parametrize("combine", [False, True], ids=["separate", "combined"])
 @pytest.mark.parametrize("closes_early", [True, False])
 def test_a_routine_sample_that_becomes_a_last_turn_is_judged_in_full_without_paying_twice(
-    store: Store, simulator: RunningJudge, closes_early: bool
+    store: Store, simulator: RunningJudge, *, closes_early: bool, combine: bool
 ) -> None:
     """It was a routine sample until the session closed: Tier 2 has its answer, or will have, and Tier 3 is opened by its new reason.
 
@@ -495,7 +496,7 @@ def test_a_routine_sample_that_becomes_a_last_turn_is_judged_in_full_without_pay
         judge = PausedJudge(live_judge(simulator.base_url))
         if not closes_early:
             judge.go_on.set()
-        async with engine_over(store, judge=judge) as engine:
+        async with engine_over(store, policy_of(combine_tiers=combine), judge) as engine:
             for exchange in dialogue("s1", 10):
                 await engine.ingest_exchange(exchange)
             if not closes_early:
@@ -515,6 +516,8 @@ def test_a_routine_sample_that_becomes_a_last_turn_is_judged_in_full_without_pay
     (judgement_count, different) = rows(store, "judgements", "count(*), count(DISTINCT fingerprint)")[0]
     assert judgement_count == different, "an answer was paid for twice"
     assert nano_sum(store, "judgements") == nano_sum(store, "scores")
+    purposes = store.cursor().execute("SELECT purpose FROM log.judgements WHERE subject_id LIKE '%10' ORDER BY 1").fetchall()
+    assert {"tier2", "tier3"} <= {purpose for (purpose,) in purposes} <= {"tier2", "tier2_5", "tier3"}
 
 
 def test_rejudging_a_routine_sample_keeps_it_a_last_turn(store: Store, simulator: RunningJudge) -> None:

@@ -103,7 +103,7 @@ def test_each_saving_affects_its_own_figures(bills: dict[str, Bill], records: li
     combined = bills["with combineTiers"].calls
     for tier in ("tier2", "tier3"):
         assert combined[tier] + combined["tiers_2_and_3"] == configured.calls[tier]
-    assert combined["tiers_2_and_3"] > 0.9 * configured.calls["tier3"]
+    assert combined["tiers_2_and_3"] > 0.7 * configured.calls["tier3"]
     assert configured.calls == uncached.calls
     assert configured.input_tokens == uncached.input_tokens
     assert uncached.cached_tokens == 0 < configured.cached_tokens < configured.input_tokens

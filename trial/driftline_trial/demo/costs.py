@@ -8,7 +8,7 @@ bill agrees to the token.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,7 +20,7 @@ from rich.text import Text
 from analytics.store.store import Store
 from audit.cost import ListedPrice, ModelPrice, Usage, shipped_prices, usd_of
 from audit.exchanges.cascade import cascade, drive, is_urgent
-from audit.exchanges.questions import Question, Reply
+from audit.exchanges.questions import ANSWERED, Question, Reply
 from audit.exchanges.states import TIER2, TIER2_5, TIER3, TIERS_2_AND_3
 from audit.fingerprints import canonical_json
 from audit.policy import Policy, ProjectSettings
@@ -29,7 +29,7 @@ from driftline_trial.simulator.caching import PrefixCache
 from driftline_trial.simulator.requests import ParsedRequest, Problem, read_request
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
-from schemas.records import Exchange, ScoringTask, SessionClosed
+from schemas.records import Exchange, Judgement, ScoringTask, SessionClosed
 from service.cli.terminal import heading, table
 from service.cli.views import SIMULATED
 from streams.stage_batches import OFFSET, StageBatch, decode_exchange
@@ -138,26 +138,55 @@ def bill(
     price = policy.for_project("").price
     if price is None:
         raise ValueError(f"the price of {settings.judge_model} is not known")
-    total, cached, cache, paid = Bill(), {} if answers is None else answers, PrefixCache(), set[str]()
+    total, cached, cache = Bill(), {} if answers is None else answers, PrefixCache()
+    paid: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
     for task in _tasks(records, policy):
         exchange = decode_exchange(task.exchange)
         part = total.by_agent.setdefault(exchange.agent or "", Part())
         strict = strictness(exchange)
         batched = savings.batches and not is_urgent(task, exchange)
+        recorded = paid[exchange.connection, exchange.exchange_id]
 
-        def answer(question: Question, part: Part = part, strict: float = strict, *, batched: bool = batched) -> Reply:
+        def answer(
+            question: Question,
+            task: ScoringTask = task,
+            part: Part = part,
+            strict: float = strict,
+            recorded: list[Judgement] = recorded,
+            *,
+            batched: bool = batched,
+        ) -> Reply:
             parsed, answer_text = _answer(question, price, cached, strict)
-            if question.fingerprint in paid:  # later revisions of a score reuse the answers of earlier ones
+            # Later revisions of a score reuse the answers of earlier ones.
+            if any(judgement.fingerprint == question.fingerprint for judgement in recorded):
                 return Reply(text=answer_text)
-            paid.add(question.fingerprint)
+            recorded.append(_build_judgement(question, task))
             usage = _usage(parsed, answer_text, cache) if savings.cache else simulated_usage(_texts(parsed), answer_text)
             nano = price.cost(usage, batched=batched) or 0
             for target in (part, total):
                 target.add(question.purpose, usage, nano)
             return Reply(text=answer_text)
 
-        drive(cascade(task, exchange, policy.for_project(task.project)), answer)
+        drive(cascade(task, exchange, policy.for_project(task.project), tuple(recorded)), answer)
     return total
+
+
+def _build_judgement(question: Question, task: ScoringTask) -> Judgement:
+    """Return the record that a question of a task was answered."""
+    return Judgement(
+        judgement_id=question.fingerprint,
+        fingerprint=question.fingerprint,
+        connection=task.connection,
+        project=task.project,
+        session_id=task.session_id,
+        subject_id=task.exchange_id,
+        subject_revision=task.revision,
+        purpose=question.purpose,
+        requested_model=question.model,
+        outcome=ANSWERED,
+        attempts=1,
+        judged_at=decode_exchange(task.exchange).ingested_at,
+    )
 
 
 def _policy(settings: ProjectSettings, savings: Savings) -> Policy:
