@@ -20,12 +20,15 @@ from support.watch_histories import put
 from analytics.store.store import Store
 from audit.exchanges.masking import find_passages
 from audit.exchanges.prompts import ExchangeQuestions, thinking_question, tier2_question
-from audit.policy import Policy
+from audit.policy import Policy, ProjectSettings
 from audit.redaction import Redactor
+from driftline_trial.simulator.answers import simulated_answer
 from schemas.records import DimensionScore, EarlierTurn, Exchange, Judgement, Score, ToolCall
+from service.pages.exchange import ExchangeRecord, calls_of
 from service.pages.rendering import MAX_SHOWN
 from service.setup.access import AccessStore, Holder
 from service.text.links import Links
+from service.text.words import TERMS
 from streams.engine.engine import Engine
 from streams.steps.intake import IntakeStep
 
@@ -217,6 +220,31 @@ def test_a_text_within_the_limit_is_not_truncated(call: Call, tokens: Tokens, st
     assert "Cut after" not in open_page(
         call, tokens, store_exchange(store, exchange=builders.exchange("s", 1, "x" * MAX_SHOWN))
     )
+
+
+def test_a_call_about_two_tiers_is_shown_once_with_the_scores_of_both() -> None:
+    """Two entries would look like two calls and twice the money; one without the scores of a tier would hide what it rests on."""
+    policy = Policy(defaults=ProjectSettings(combine_tiers=True)).for_project("ops")
+    exchange = builders.exchange("s", 1, "It is done.", user_message="Please do it.")
+    question = ExchangeQuestions(exchange, policy).combined(policy.methodology.tier3)
+    answer = simulated_answer(question.schema, {"user_message": "Please do it.", "agent_response": "It is done."})
+    judgement = builders.judgement("s", 1, question.purpose, fingerprint=question.fingerprint, answer=json.dumps(answer))
+    record = ExchangeRecord(
+        revisions=[builders.score("s", 1, judgement_ids=(judgement.judgement_id,))],
+        exchange=exchange,
+        judgements=[judgement],
+        people=[],
+        earlier_turns={},
+        before=None,
+        after=None,
+        run=None,
+    )
+    (shown,) = calls_of(record, policy, lambda name: name)
+    dimensions = [dimension.id for dimension in (*policy.methodology.tier2, *policy.methodology.tier3)]
+    assert [name for name, _ in shown.scores] == dimensions
+    assert shown.counts
+    assert shown.prompt is not None
+    assert question.purpose in TERMS
 
 
 @pytest.mark.parametrize("name", ["nothing", "answer:nothing", "prompt:nothing", "agent_thinking", "content_digest"])
