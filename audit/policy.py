@@ -750,6 +750,8 @@ def _check_thresholds(document: Document, policy: Policy) -> None:
 def _check_combined_tiers(document: Document, policy: Policy) -> None:
     """Add a problem for tiers that are to be judged in one call, but by two judges."""
     for name in ("", *policy.projects):
+        if not (policy.defaults.combine_tiers or (name and policy.projects[name].combine_tiers)):
+            continue
         settings = policy._merge_settings(name)  # noqa: SLF001 - same module
         names = [policy.resolve_judge(settings.tier_judges.get(tier, settings.judge_model)).name for tier in ("tier2", "tier3")]
         if settings.combine_tiers and names[0] != names[1]:
