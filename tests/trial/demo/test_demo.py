@@ -325,9 +325,9 @@ def test_the_bill_is_that_of_the_ledger_and_each_saving_saves(shown: Shown) -> N
     agreed = f"{again} of them were made again." if again else "the bill as configured agrees with it, to the token."
     assert rows[-1].strip().endswith(agreed)
     assert calls["as configured"] == calls["without the cache"] < calls["without gates"] < calls["without any of them"]
-    configured, waiting, *others = [float(re.findall(r"\$([0-9.]+)", line)[0]) for line in rows[1:-1]]
+    configured, waiting, combined, both, *others = [float(re.findall(r"\$([0-9.]+)", line)[0]) for line in rows[1:-1]]
     assert waiting < 0.6 * configured, "batches cost half, but for urgent turns"
-    assert configured < min(others)
+    assert both < waiting < combined < configured < min(others)
     assert len(set(others)) == 4
 
 
