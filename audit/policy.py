@@ -225,6 +225,7 @@ UsdCap = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio", "runs", "sessions"]
 """The rules that find drift of scores, of runs and of judged sessions, and anomaly spikes."""
 
+MAX_WATCHED_LABELS = 8
 LabelName = Annotated[str, StringConstraints(pattern=f"^{LABEL_NAME}$")]
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
@@ -377,6 +378,16 @@ class ProjectSettings(PolicyModel):
     fourth rule finds changes of an agent's finished runs beyond chance: trust, unsafe runs, types of failure; the fifth those of
     sessions that are judged as a whole. If empty, no
     incidents are opened.
+    """
+    watched_labels: Annotated[tuple[LabelName, ...], Field(max_length=MAX_WATCHED_LABELS)] = (
+        "agent_version",
+        "prompt_version",
+        "tool_version",
+        "task",
+        "language",
+    )
+    """The labels of exchanges, beside agent and model, by which the watch compares. They should have few values: a label with a value per
+    customer or per request makes sums as many as exchanges. A change applies to new scores, and to old ones when they are replayed.
     """
     alert_on_suspected: bool = False
     """On: alerts are also sent for suspected incidents. Off: only for confirmed ones."""
@@ -625,6 +636,7 @@ class Policy(PolicyModel):
                     "cost_caps",
                     "judge_within_hours",
                     "incident_rules",
+                    "watched_labels",
                     "alert_on_suspected",
                     "detectors",
                     "session_judging",

@@ -12,7 +12,8 @@ WITH wanted AS (
     GROUP BY project, score_id
 ), current AS (
     SELECT
-        project, connection, session_id, exchange_at, anomaly, methodology, methodology_version, methodology_digest, rule_version,
+        project, connection, session_id, exchange_at, anomaly, coalesce(agent, '') AS agent,
+        CASE WHEN len(labels) > 0 THEN to_json(map_from_entries(labels))::VARCHAR ELSE '' END AS labels, methodology, methodology_version, methodology_digest, rule_version,
         judge_model, simulated, policy_digest,
         round(1e6 / coalesce(sampling_probability, 1))::BIGINT AS weight, round(tier1_score * 1e9)::BIGINT AS tier1,
         CASE WHEN tier2_state = 'scored' THEN round(tier2_score * 1e9)::BIGINT END AS tier2,
@@ -25,7 +26,7 @@ WITH wanted AS (
         AND (l.version IS NULL OR (s.revision, s._offset) = l.version)
 ), sessions AS (
     SELECT
-        project, connection, session_id, exchange_at::DATE AS day, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated,
+        project, connection, session_id, exchange_at::DATE AS day, agent, labels, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated,
         policy_digest, max(exchange_at) AS last_at, count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies,
         count(tier1) AS tier1_count, coalesce(sum(tier1), 0) AS tier1_sum, coalesce(sum(tier1::HUGEINT * tier1), 0) AS tier1_squares,
         nullif(count(tier1) * 1000000, 0)::HUGEINT AS tier1_weight, round(sum(1000000::HUGEINT * tier1) / 1e6)::HUGEINT AS tier1_total,
@@ -44,7 +45,7 @@ WITH wanted AS (
     FROM sessions
 )
 SELECT
-    project, day, hour, later, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated, policy_digest,
+    project, day, hour, later, agent, labels, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated, policy_digest,
     max(last_at) AS last_at, sum(exchanges)::BIGINT AS exchanges, sum(anomalies)::BIGINT AS anomalies,
     sum(tier1_count)::BIGINT AS tier1_count, sum(tier1_sum) / 1e9 AS tier1_sum, sum(tier1_squares) / 1e18 AS tier1_squares,
     count(tier1_weight) AS tier1_units, coalesce(sum(tier1_weight), 0) / 1e6 AS tier1_weight, coalesce(sum(tier1_total), 0) / 1e9 AS tier1_total,

@@ -743,7 +743,7 @@ class Heartbeat(Record, frozen=True, kw_only=True):
 
 
 class HourlyScores(Record, frozen=True, kw_only=True):
-    """Sums of the current scores of one project by the hour; the scores of a session on a UTC day are one unit. They are made from the scores, and made again for each day whose scores change. The watch reads them; they outlive their scores."""
+    """Sums of the current scores of one project by the hour and agent; the scores that a session has for one agent on a UTC day are one unit. They are made from the scores, and made again for each day whose scores change. The watch reads them; they outlive their scores."""
 
     project: str
     """Project of the exchanges."""
@@ -857,6 +857,10 @@ class HourlyScores(Record, frozen=True, kw_only=True):
     """The least mean of a unit; null without units."""
     tier3_high: float | None = None
     """The greatest mean of a unit; null without units."""
+    agent: str = ""
+    """Name of the agent; empty where the source does not tell it, and in sums of earlier versions."""
+    labels: str = ""
+    """Labels of the scores as JSON, an object of names and values; empty without labels."""
 
 
 class ImportProgress(Record, frozen=True, kw_only=True):
@@ -1279,6 +1283,8 @@ class Score(Record, frozen=True, kw_only=True):
     """Quotes of the judge that are in none of the texts: its words are kept without them."""
     judge_saw_all: bool | None = None
     """False if a text was too long to show the judge all of it; null without an answer, and in older records."""
+    labels: tuple[Label, ...] = ()
+    """Labels of the exchange by which the watch compares, sorted by name: those that the policy names, the model, and whether it arrived more than a day late."""
 
 
 class ScoringTask(Record, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 -- purpose: the hourly sums of the current scores that the watch reads, with the origin of the scores. Baselines,
 --     daily averages and the units of `audit.drift.change_detector` are sums of these
 -- grain: one row per project, UTC hour of the sessions' last exchange of the day (six-hour blocks before
---     $coarse_until), whether the hour is at or after that of $until, and origin of the scores. A unit is one session
---     on one day: units, weight, total, and sums of their squares and products over the units; weights are 1 /
+--     $coarse_until), whether the hour is at or after that of $until, agent (empty: not given), labels (JSON, empty without
+--     labels), and origin of the scores. A unit is one session on one day with one agent and the same labels: units, weight, total, and sums of their squares and products over the units; weights are 1 /
 --     sampling_probability; tier1 covers all exchanges, other tiers those that have it; low, high: smallest and
 --     largest mean of a unit
 -- parameters: $projects (list), $since (inclusive) and $until (exclusive) in event time, $coarse_until (earlier days
@@ -11,7 +11,7 @@ SELECT
     project, day::DATE AS day,
     CASE WHEN day < $coarse_until::DATE THEN time_bucket(INTERVAL 6 HOUR, hours.hour) ELSE hours.hour END AS hour,
     hour(hours.hour) >= hour($until::TIMESTAMP) AS later,
-    methodology, methodology_version, methodology_digest, rule_version, nullif(judge_model, '') AS judge_model, simulated, policy_digest,
+    agent, labels, methodology, methodology_version, methodology_digest, rule_version, nullif(judge_model, '') AS judge_model, simulated, policy_digest,
     max(last_at) AS last_at, sum(exchanges)::BIGINT AS exchanges, sum(anomalies)::BIGINT AS anomalies,
     sum(tier1_count)::BIGINT AS tier1_count, sum(tier1_sum) / 1e9 AS tier1_sum, sum(tier1_squares) / 1e18 AS tier1_squares,
     sum(tier1_units)::BIGINT AS tier1_units, sum(tier1_weight) / 1e6 AS tier1_weight, sum(tier1_total) / 1e9 AS tier1_total,

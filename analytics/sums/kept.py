@@ -30,7 +30,7 @@ MAX_ROWS = 200_000
 _SELECTED_DAYS = "SELECT unnest($projects::VARCHAR[]), unnest($days::TIMESTAMP[])"
 _NO_POSITION = "'' AS _topic, 0 AS _partition, 0 AS _offset"
 
-SCORE_SUMS = "scores by day, hour and stratum"
+SCORE_SUMS = "scores by day, hour, agent and stratum"
 """Consumer of the score sums. Rename it when the sums change, so that all days are recomputed."""
 COST_SUMS = "judgements by session and hour"
 """Consumer of the judgement sums."""
@@ -48,6 +48,8 @@ PROJECT_MATCHES = "(in_project IS NULL OR project = in_project)"
 KEY = "project, day, agent, sampling_reason, disposition, simulated, weight"
 """The key columns of the daily sums."""
 _UNIT_DIMENSIONS = (
+    "agent",
+    "labels",
     "methodology",
     "methodology_version",
     "methodology_digest",
@@ -99,6 +101,7 @@ _CURRENT_COLUMNS = (
     "policy_digest",
     f"round(1e6 / greatest(coalesce(sampling_probability, 1), {_MIN_PROBABILITY}))::BIGINT AS micro_weight",
     f"{_STRATUM} AS rated",
+    "CASE WHEN len(labels) > 0 THEN to_json(map_from_entries(labels))::VARCHAR ELSE '' END AS labels",
 )
 """The columns of `current_scores_sql`."""
 # The time of an exchange never changes. Partitioning by this number first cuts the sorting time by a third.
@@ -387,7 +390,7 @@ def daily_sums_sql(current: str) -> str:
 def hourly_sums_sql(current: str) -> str:
     """Return the statement that sums rows of `current_scores_sql` by hour; `current` is a FROM clause.
 
-    The scores of a session on one day with the same methodology, rules, judge and policy form one unit, which counts in the hour of
+    The scores of a session on one day with the same agent, labels, methodology, rules, judge and policy form one unit, which counts in the hour of
     its last exchange.
     """
     units = f"SELECT {_UNIT_KEY}, {', '.join(_UNIT_COLUMNS)} FROM {current} GROUP BY {_UNIT_KEY}"

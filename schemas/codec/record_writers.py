@@ -1063,10 +1063,10 @@ def record_94c1779d67616eb2_0(record: Any) -> bytes:
     )
 
 
-def record_a05dc807fe8acc3e_0(record: Any) -> bytes:
+def record_4a970858db16491c_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\xa0]\xc8\x07\xfe\x8a\xcc>",
+            b"\xc3\x01J\x97\x08X\xdb\x16I\x1c",
             WORDS[record.project],
             written_time(record.hour),
             WORDS[record.methodology],
@@ -1211,6 +1211,8 @@ def record_a05dc807fe8acc3e_0(record: Any) -> bytes:
                 if (_given := record.tier3_high) is None
                 else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
             ),
+            WORDS[record.agent],
+            NUMBERS[len(_data := record.labels.encode())] + _data,
         )
     )
 
@@ -1618,7 +1620,7 @@ def record_e9f94bff3c2dd72f_0(record: Any) -> bytes:
     )
 
 
-def record_c18bed4635a13498_1(record: Any) -> bytes:
+def record_1dbd57908134beec_1(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -1629,10 +1631,20 @@ def record_c18bed4635a13498_1(record: Any) -> bytes:
     )
 
 
-def record_c18bed4635a13498_0(record: Any) -> bytes:
+def record_1dbd57908134beec_2(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\xc1\x8b\xedF5\xa14\x98",
+            b"",
+            NUMBERS[len(_data := record.name.encode())] + _data,
+            NUMBERS[len(_data := record.value.encode())] + _data,
+        )
+    )
+
+
+def record_1dbd57908134beec_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\x1d\xbdW\x90\x814\xbe\xec",
             NUMBERS[len(_data := record.score_id.encode())] + _data,
             (
                 NUMBERS[_value]
@@ -1675,7 +1687,7 @@ def record_c18bed4635a13498_0(record: Any) -> bytes:
             ),
             (
                 NUMBERS[len(record.tier2_dimensions)]
-                + b"".join([record_c18bed4635a13498_1(item) for item in record.tier2_dimensions])
+                + b"".join([record_1dbd57908134beec_1(item) for item in record.tier2_dimensions])
                 + b"\0"
                 if len(record.tier2_dimensions)
                 else b"\0"
@@ -1701,7 +1713,7 @@ def record_c18bed4635a13498_0(record: Any) -> bytes:
             ),
             (
                 NUMBERS[len(record.tier3_dimensions)]
-                + b"".join([record_c18bed4635a13498_1(item) for item in record.tier3_dimensions])
+                + b"".join([record_1dbd57908134beec_1(item) for item in record.tier3_dimensions])
                 + b"\0"
                 if len(record.tier3_dimensions)
                 else b"\0"
@@ -1746,6 +1758,11 @@ def record_c18bed4635a13498_0(record: Any) -> bytes:
                 else unfit(_value)
             ),
             (b"\0" if (_given := record.judge_saw_all) is None else b"\2" + TRUTH[_given]),
+            (
+                NUMBERS[len(record.labels)] + b"".join([record_1dbd57908134beec_2(item) for item in record.labels]) + b"\0"
+                if len(record.labels)
+                else b"\0"
+            ),
         )
     )
 
@@ -2112,7 +2129,7 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01QRa\xa6\xa1\xfep$": record_515261a6a1fe7024_0,  # EvaluationRequest
     b"\xc3\x01\xf4\xeb(_[\tE\xa0": record_f4eb285f5b0945a0_0,  # Exchange
     b"\xc3\x01\x94\xc1w\x9dgan\xb2": record_94c1779d67616eb2_0,  # Heartbeat
-    b"\xc3\x01\xa0]\xc8\x07\xfe\x8a\xcc>": record_a05dc807fe8acc3e_0,  # HourlyScores
+    b"\xc3\x01J\x97\x08X\xdb\x16I\x1c": record_4a970858db16491c_0,  # HourlyScores
     b"\xc3\x01yf\xa0\x07\x8a\x177\xec": record_7966a0078a1737ec_0,  # ImportProgress
     b"\xc3\x01\x0f\x08!\xee\xb7\x9b\xe6\xd7": record_0f0821eeb79be6d7_0,  # Incident
     b"\xc3\x01n\xfcJ\xef\xd0Jj\xd2": record_6efc4aefd04a6ad2_0,  # IncidentOutline
@@ -2122,7 +2139,7 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01=+m\ra\xb0\x90V": record_3d2b6d0d61b09056_0,  # Reservation
     b"\xc3\x01\x00\x16nYA\x04\x7fl": record_00166e5941047f6c_0,  # Review
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": record_e9f94bff3c2dd72f_0,  # RunNumber
-    b"\xc3\x01\xc1\x8b\xedF5\xa14\x98": record_c18bed4635a13498_0,  # Score
+    b"\xc3\x01\x1d\xbdW\x90\x814\xbe\xec": record_1dbd57908134beec_0,  # Score
     b"\xc3\x01[]\xcfJ\xdcz\x9d1": record_5b5dcf4adc7a9d31_0,  # ScoringTask
     b"\xc3\x01\xd0o\xdfmN\xd6@:": record_d06fdf6d4ed6403a_0,  # SessionClosed
     b"\xc3\x01\xef\xechB\xe0\x0fR\xd3": record_efec6842e00f52d3_0,  # SessionCosts
@@ -4598,6 +4615,160 @@ def fields_94c1779d67616eb2_0(record: Any) -> bytes:
     )
 
 
+def fields_4a970858db16491c_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01J\x97\x08X\xdb\x16I\x1c",
+            WORDS[record["project"]],
+            written_time(record["hour"]),
+            WORDS[record["methodology"]],
+            WORDS[record["methodology_version"]],
+            WORDS[record["methodology_digest"]],
+            WORDS[record["rule_version"]],
+            WORDS[record["judge_model"]],
+            TRUTH[record["simulated"]],
+            WORDS[record["policy_digest"]],
+            written_time(record["last_at"]),
+            (
+                NUMBERS[_value]
+                if type(_value := record["exchanges"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["anomalies"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier1_count"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier1_sum"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["tier1_squares"]) else unfit(_value)),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier1_units"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["tier1_weight"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier1_total"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier1_unit_squares"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier1_unit_mixed"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier1_unit_totals"]) else unfit(_value)),
+            (
+                b"\0"
+                if (_given := record["tier1_low"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["tier1_high"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier2_count"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier2_sum"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_squares"]) else unfit(_value)),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier2_units"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_weight"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_total"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_unit_squares"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_unit_mixed"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_unit_totals"]) else unfit(_value)),
+            (
+                b"\0"
+                if (_given := record["tier2_low"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["tier2_high"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier2_5_count"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier2_5_sum"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_5_squares"]) else unfit(_value)),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier2_5_units"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_5_weight"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_5_total"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_5_unit_squares"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_5_unit_mixed"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier2_5_unit_totals"]) else unfit(_value)),
+            (
+                b"\0"
+                if (_given := record["tier2_5_low"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["tier2_5_high"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier3_count"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier3_sum"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["tier3_squares"]) else unfit(_value)),
+            (
+                NUMBERS[_value]
+                if type(_value := record["tier3_units"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["tier3_weight"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier3_total"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier3_unit_squares"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier3_unit_mixed"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["tier3_unit_totals"]) else unfit(_value)),
+            (
+                b"\0"
+                if (_given := record["tier3_low"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["tier3_high"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            WORDS[record["agent"]],
+            NUMBERS[len(_data := record["labels"].encode())] + _data,
+        )
+    )
+
+
 def fields_a05dc807fe8acc3e_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -5701,6 +5872,163 @@ def fields_e9f94bff3c2dd72f_0(record: Any) -> bytes:
                 NUMBERS[_value]
                 if type(_value := record["number"]) is int and -9223372036854775808 <= _value < 9223372036854775808
                 else unfit(_value)
+            ),
+        )
+    )
+
+
+def fields_1dbd57908134beec_1(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            WORDS[record["dimension"]],
+            (double_bytes(_value) if math.isfinite(_value := record["score"]) else unfit(_value)),
+            (b"\0" if (_given := record["reasoning"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+        )
+    )
+
+
+def fields_1dbd57908134beec_2(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            NUMBERS[len(_data := record["name"].encode())] + _data,
+            NUMBERS[len(_data := record["value"].encode())] + _data,
+        )
+    )
+
+
+def fields_1dbd57908134beec_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\x1d\xbdW\x90\x814\xbe\xec",
+            NUMBERS[len(_data := record["score_id"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["revision"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            NUMBERS[len(_data := record["exchange_id"].encode())] + _data,
+            WORDS[record["connection"]],
+            WORDS[record["project"]],
+            WORDS_OR_NULL[record["agent"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["turn_number"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            written_time(record["exchange_at"]),
+            written_time(record["scored_at"]),
+            WORDS[record["disposition"]],
+            WORDS[record["sampling_reason"]],
+            (
+                b"\0"
+                if (_given := record["sampling_probability"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["tier1_score"]) else unfit(_value)),
+            (
+                NUMBERS[len(record["tier1_flags"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["tier1_flags"]])
+                + b"\0"
+                if len(record["tier1_flags"])
+                else b"\0"
+            ),
+            WORDS[record["tier2_state"]],
+            WORDS_OR_NULL[record["tier2_reason"]],
+            (
+                b"\0"
+                if (_given := record["tier2_score"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                NUMBERS[len(record["tier2_dimensions"])]
+                + b"".join([fields_1dbd57908134beec_1(item) for item in record["tier2_dimensions"]])
+                + b"\0"
+                if len(record["tier2_dimensions"])
+                else b"\0"
+            ),
+            (b"\0" if (_given := record["tier2_flagged"]) is None else b"\2" + TRUTH[_given]),
+            (
+                b"\0"
+                if (_given := record["tier2_flag_reason"]) is None
+                else b"\2" + NUMBERS[len(_data := _given.encode())] + _data
+            ),
+            WORDS[record["tier2_5_state"]],
+            WORDS_OR_NULL[record["tier2_5_reason"]],
+            (
+                b"\0"
+                if (_given := record["tier2_5_alignment"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (b"\0" if (_given := record["tier2_5_sycophancy"]) is None else b"\2" + TRUTH[_given]),
+            (b"\0" if (_given := record["tier2_5_advocacy_suppression"]) is None else b"\2" + TRUTH[_given]),
+            (
+                b"\0"
+                if (_given := record["tier2_5_reasoning"]) is None
+                else b"\2" + NUMBERS[len(_data := _given.encode())] + _data
+            ),
+            WORDS[record["tier3_state"]],
+            WORDS_OR_NULL[record["tier3_reason"]],
+            (
+                b"\0"
+                if (_given := record["tier3_score"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                NUMBERS[len(record["tier3_dimensions"])]
+                + b"".join([fields_1dbd57908134beec_1(item) for item in record["tier3_dimensions"]])
+                + b"\0"
+                if len(record["tier3_dimensions"])
+                else b"\0"
+            ),
+            TRUTH[record["anomaly"]],
+            (
+                NUMBERS[len(record["anomaly_reasons"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["anomaly_reasons"]])
+                + b"\0"
+                if len(record["anomaly_reasons"])
+                else b"\0"
+            ),
+            WORDS_OR_NULL[record["judge_model"]],
+            TRUTH[record["simulated"]],
+            (
+                NUMBERS[len(record["judgement_ids"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["judgement_ids"]])
+                + b"\0"
+                if len(record["judgement_ids"])
+                else b"\0"
+            ),
+            (
+                b"\0"
+                if (_given := record["cost_usd"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            WORDS[record["methodology"]],
+            WORDS[record["methodology_version"]],
+            WORDS[record["methodology_digest"]],
+            WORDS[record["rule_version"]],
+            WORDS[record["policy_digest"]],
+            NUMBERS[len(_data := record["evidence_digest"].encode())] + _data,
+            (b"\0" if (_given := record["tier3_anomaly"]) is None else b"\2" + TRUTH[_given]),
+            (
+                b"\0"
+                if (_given := record["tier3_anomaly_reason"]) is None
+                else b"\2" + NUMBERS[len(_data := _given.encode())] + _data
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["dropped_quotes"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (b"\0" if (_given := record["judge_saw_all"]) is None else b"\2" + TRUTH[_given]),
+            (
+                NUMBERS[len(record["labels"])]
+                + b"".join([fields_1dbd57908134beec_2(item) for item in record["labels"]])
+                + b"\0"
+                if len(record["labels"])
+                else b"\0"
             ),
         )
     )
@@ -6849,6 +7177,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\xf3\xf9\x18\xebh\x81%\x84": fields_f3f918eb68812584_0,  # Exchange
     b"\xc3\x01\xf4\xeb(_[\tE\xa0": fields_f4eb285f5b0945a0_0,  # Exchange
     b"\xc3\x01\x94\xc1w\x9dgan\xb2": fields_94c1779d67616eb2_0,  # Heartbeat
+    b"\xc3\x01J\x97\x08X\xdb\x16I\x1c": fields_4a970858db16491c_0,  # HourlyScores
     b"\xc3\x01\xa0]\xc8\x07\xfe\x8a\xcc>": fields_a05dc807fe8acc3e_0,  # HourlyScores
     b"\xc3\x01yf\xa0\x07\x8a\x177\xec": fields_7966a0078a1737ec_0,  # ImportProgress
     b"\xc3\x01\x0f\x08!\xee\xb7\x9b\xe6\xd7": fields_0f0821eeb79be6d7_0,  # Incident
@@ -6870,6 +7199,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\x00\x16nYA\x04\x7fl": fields_00166e5941047f6c_0,  # Review
     b"\xc3\x01X>\xc5S\xb7Lt\xd5": fields_583ec553b74c74d5_0,  # Review
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": fields_e9f94bff3c2dd72f_0,  # RunNumber
+    b"\xc3\x01\x1d\xbdW\x90\x814\xbe\xec": fields_1dbd57908134beec_0,  # Score
     b"\xc3\x01<\xb54\x82\xe3\x96\x1eM": fields_3cb53482e3961e4d_0,  # Score
     b"\xc3\x01A%o\x91\xa4\xf0t\x9b": fields_41256f91a4f0749b_0,  # Score
     b"\xc3\x01\xc1\x8b\xedF5\xa14\x98": fields_c18bed4635a13498_0,  # Score

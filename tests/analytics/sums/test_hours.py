@@ -57,8 +57,8 @@ def aggregate_hours(hours: pl.DataFrame, values: Mapping[str, Any]) -> list[Row]
         pl.when(pl.col("hour") < naive["coarse_until"]).then(pl.col("hour").dt.truncate("6h")).otherwise("hour").alias("hour"),
         pl.col("judge_model").replace("", None),
     )  # fmt: skip
-    key = ["project", "day", "hour", "later", *(name for name in rows.columns[2:9])]
-    sums = rows.columns[10:-2]
+    key = ["project", "day", "hour", "later", "agent", "labels", *rows.columns[2:9]]
+    sums = [name for name in rows.columns[10:-2] if name not in key]
     extremes = {"low": pl.Expr.min, "high": pl.Expr.max}
     added = [extremes.get(name.rsplit("_", 1)[-1], pl.Expr.sum)(pl.col(name)) for name in sums]
     return rows.group_by(key).agg(pl.col("last_at").max(), *added).sort(key, nulls_last=True).to_dicts()
