@@ -2,7 +2,7 @@
 -- grain: one row per dimension, by name. judged_*: exchanges with a score of the dimension; sessions_*: their
 --     sessions; mean_*: mean weighted by 1 / sampling_probability; error_*: its standard error, clustered by session,
 --     NULL for fewer than two sessions
--- parameters: $project, $tier (tier2 or tier3), $before_since, $before_until, $after_since, $after_until (event
+-- parameters: $project, $agent ('' for exchanges without an agent; NULL: any), $tier (tier2 or tier3), $before_since, $before_until, $after_since, $after_until (event
 --     times; since inclusive, until exclusive)
 WITH judged AS (
     SELECT
@@ -11,7 +11,8 @@ WITH judged AS (
     FROM log.scores_around(
         $project, $before_since::TIMESTAMP, $before_until::TIMESTAMP, $after_since::TIMESTAMP, $after_until::TIMESTAMP
     )
-    WHERE CASE $tier WHEN 'tier2' THEN tier2_state WHEN 'tier3' THEN tier3_state END = 'scored'
+    WHERE ($agent::VARCHAR IS NULL OR coalesce(agent, '') = $agent::VARCHAR)
+        AND CASE $tier WHEN 'tier2' THEN tier2_state WHEN 'tier3' THEN tier3_state END = 'scored'
 ), sessions AS (
     -- In integer millionths, so that sums do not depend on the order of rows.
     SELECT

@@ -4,7 +4,7 @@
 --     exchanges with the reason; all_before, all_after: exchanges that could have it. Kinds: flagged (any Tier 1
 --     check, of all exchanges), judge_flag (Tier 2, of those judged), sycophancy and advocacy_suppression (Tier 2.5,
 --     of those judged), anomalous (of all), anomaly (of all; reason: the reason in words, without scores)
--- parameters: $project, $before_since, $before_until, $after_since, $after_until (event times; since inclusive, until
+-- parameters: $project, $agent ('' for exchanges without an agent; NULL: any), $before_since, $before_until, $after_since, $after_until (event times; since inclusive, until
 --     exclusive)
 WITH current AS (
     SELECT
@@ -13,6 +13,7 @@ WITH current AS (
     FROM log.scores_around(
         $project, $before_since::TIMESTAMP, $before_until::TIMESTAMP, $after_since::TIMESTAMP, $after_until::TIMESTAMP
     )
+    WHERE ($agent::VARCHAR IS NULL OR coalesce(agent, '') = $agent::VARCHAR)
 ), sides AS (
     SELECT
         is_after, count(*) AS exchanges, count(*) FILTER (is_flagged) AS flagged, count(*) FILTER (is_judged) AS judged,

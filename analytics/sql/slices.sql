@@ -7,7 +7,7 @@
 --     sampling_probability) in the slice; t: weight times score; ww, wt, tt: sums of squares and products; w_all,
 --     wt_all, tw_all, t_all: products with the weight and total of the whole session. Sums are in integer millionths,
 --     so they do not depend on the order of rows
--- parameters: $project, $tier (tier1, tier2, tier2_5 or tier3; NULL: anomalies), $before_since, $before_until,
+-- parameters: $project, $agent ('' for exchanges without an agent; NULL: any), $tier (tier1, tier2, tier2_5 or tier3; NULL: anomalies), $before_since, $before_until,
 --     $after_since, $after_until (since inclusive, until exclusive)
 WITH scored AS (
     SELECT
@@ -19,6 +19,7 @@ WITH scored AS (
     FROM log.scores_around(
         $project, $before_since::TIMESTAMP, $before_until::TIMESTAMP, $after_since::TIMESTAMP, $after_until::TIMESTAMP
     ) AS s
+    WHERE ($agent::VARCHAR IS NULL OR coalesce(s.agent, '') = $agent::VARCHAR)
 ), measured AS (
     SELECT * EXCLUDE (weight, score), round(weight * 1e6)::BIGINT AS w, round(weight * score * 1e6)::BIGINT AS t
     FROM scored

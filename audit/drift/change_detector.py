@@ -182,23 +182,25 @@ def check_series(
     reference: Reference = NO_DECISION,
     is_share: bool = False,
     bounds: Bounds | None = None,
+    log_penalty: float = 0.0,
 ) -> SeriesState:
     """Return the state at the end of the day `as_of`: the change found by the looks of the last week, and how near an alarm is.
 
     `units` are those of one series over the last `WINDOW_DAYS` days, in any order or summed by hour; units of other days are ignored.
     `reference` selects the days that count; no change is found before there are `reference.days` of them. For a share (`is_share`), the
     weight of a unit is its number of runs and its total is the number of runs that have the property. `bounds` are the ends of the scale.
+    `log_penalty` is added to the log evidence that an alarm and its confirmation need, for one of many series (`audit.drift.discoveries`).
     """
     cells = units if isinstance(units, Cells) else cells_of(units)
     series = Series(cells, as_of - timedelta(days=WINDOW_DAYS - 1), as_of, reference, is_share=is_share)
-    alarm = math.log(SUSPECTED)
+    alarm = math.log(SUSPECTED) + log_penalty
     looks = take_looks(series, range(max(0, series.length - CHECKED_DAYS), series.length), alarm)
     if not looks.cells.size:
         return SeriesState(None, 0.0)
     chance = float(looks.log_chance[-1])
     level = max(0.0, (float(looks.log_evidence[-1]) - chance) / (alarm - chance))
     alarms = np.flatnonzero(looks.log_evidence >= alarm)
-    return SeriesState(_describe_change(series, looks, alarms, bounds) if alarms.size else None, level)
+    return SeriesState(_describe_change(series, looks, alarms, bounds, log_penalty) if alarms.size else None, level)
 
 
 def find_change(
@@ -208,9 +210,12 @@ def find_change(
     reference: Reference = NO_DECISION,
     is_share: bool = False,
     bounds: Bounds | None = None,
+    log_penalty: float = 0.0,
 ) -> Change | None:
     """Return the change found at the end of the day `as_of`; see `check_series` for the parameters."""
-    return check_series(units, as_of, reference=reference, is_share=is_share, bounds=bounds).change
+    return check_series(
+        units, as_of, reference=reference, is_share=is_share, bounds=bounds, log_penalty=log_penalty
+    ).change
 
 
 def take_looks(series: Series, days: Iterable[int], min_evidence: float = -math.inf) -> Looks:
@@ -444,7 +449,7 @@ def _count_rare_units(series: Series, first: Ints, end: Ints, usual: Floats) -> 
     return Counts(units.min_count, units.units), day_sums
 
 
-def _describe_change(series: Series, looks: Looks, alarms: Ints, bounds: Bounds | None) -> Change:
+def _describe_change(series: Series, looks: Looks, alarms: Ints, bounds: Bounds | None, log_penalty: float) -> Change:
     """Describe the change at the last look that raised an alarm; `alarms` are the indices of all looks that did."""
     last_alarm = alarms[-1]
     cell = int(looks.cells[last_alarm])
@@ -457,7 +462,7 @@ def _describe_change(series: Series, looks: Looks, alarms: Ints, bounds: Bounds 
     sigma = math.sqrt(float(contrast.unit_variance[best]))
     same_direction = alarms[_last_reversal(looks.size[alarms] > 0, is_up=size > 0) :]
     times = series.cells.last[looks.cells[same_direction]]
-    confirming = np.flatnonzero(is_confirmed(times, looks.log_evidence[same_direction]))
+    confirming = np.flatnonzero(is_confirmed(times, looks.log_evidence[same_direction] - log_penalty))
     sums = series.sums.sum(axis=1)
     before = sums[:, first_cell] - sums[:, series.starts[first_history_day(series.day[cell])]]
     after = sums[:, cell + 1] - sums[:, first_cell]

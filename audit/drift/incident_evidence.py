@@ -93,6 +93,10 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     ratio: float | msgspec.UnsetType | None = msgspec.UNSET
     """None if the rate was zero before."""
     agent: str | None = None
+    agents: int | None = None
+    """The number of agents whose series of the tier were compared; None for one."""
+    agents_changed: int | None = None
+    """The number of those that raised an alarm."""
     runs_before: int | None = None
     runs_after: int | None = None
     having_before: int | None = None

@@ -116,6 +116,12 @@ class Standardised:
     units: Floats
     """The sessions of each connected stratum and day."""
 
+    @property
+    def shifts(self) -> tuple[float, ...]:
+        """The amount that was added to the scores of each of `levels`."""
+        reference = math.fsum(level.reference_share * level.level for level in self.levels)
+        return tuple(reference - level.level for level in self.levels)
+
     def inflation(self, first_day: date) -> float:
         """Return the factor by which the variance of a change that begins on a day is larger, because the mix changed; at least 1."""
         is_after = self.days >= day_number(first_day)

@@ -65,7 +65,7 @@ from schemas.lazy import duckdb
 from schemas.lazy_numpy import np
 from schemas.records import Baseline
 from streams.upkeep.annotations import VERSIONS, deployments
-from streams.watch.findings import Finding, RuleInput
+from streams.watch.findings import UNNAMED_AGENT, Finding, RuleInput
 from streams.watch.lifecycle import Z_95_ONE_SIDED
 from streams.watch.measures import ProjectScores, midnight
 
@@ -213,10 +213,11 @@ def _signed_size(change: IncidentChange | None) -> float:
 
 MIN_SESSIONS_BEFORE = 10
 """Sessions before the change that are needed to know the normal level."""
-FindCompanions = Callable[[date, bool, Collection[str]], Sequence[Finding]]
+FindCompanions = Callable[[str | None, date, bool, Collection[str]], Sequence[Finding]]
 """Returns findings about the other tiers that changed along.
 
-It takes the first day of the change, whether it is for the worse, and the tiers that raised an alarm.
+It takes the agent (None for the whole project), the first day of the change, whether it is for the worse, and the tiers that raised an
+alarm.
 """
 
 
@@ -238,28 +239,30 @@ class _SessionSums(NamedTuple):
 def companion_finder(data: RuleInput) -> FindCompanions:
     """Return the function that finds the tiers of a project that changed along."""
 
-    def find_companions(first_day: date, is_worse: bool, alarmed_tiers: Collection[str]) -> Sequence[Finding]:
-        direction = DOWN if is_worse else UP
-        companions = (_find_companion(data, tier, first_day, direction) for tier in TIERS if tier not in alarmed_tiers)
+    def find_companions(
+        agent: str | None, first_day: date, is_worse: bool, alarmed_tiers: Collection[str]
+    ) -> Sequence[Finding]:
+        keys = [Key(DRIFT, tier, DOWN if is_worse else UP, agent) for tier in TIERS if tier not in alarmed_tiers]
+        companions = (_find_companion(data, key, first_day) for key in keys)
         return [companion for companion in companions if companion is not None]
 
     return find_companions
 
 
-def _find_companion(data: RuleInput, tier: str, first_day: date, direction: str) -> Finding | None:
-    cells = data.measured.cells(tier)
+def _find_companion(data: RuleInput, key: Key, first_day: date) -> Finding | None:
+    cells = data.measured.cells(key.tier or "", key.agent)
     is_after = cells.last >= np.datetime64(first_day)
-    is_reference = data.reference(tier).mask(cells.days)
+    is_reference = data.reference(key._replace(direction=None).series).mask(cells.days)
     before = _sum_sessions(cells, is_reference & ~is_after)
     after = _sum_sessions(cells, is_after)
     if before is None or after is None or before.sessions < MIN_SESSIONS_BEFORE:
         return None
-    change = before.mean - after.mean if direction == DOWN else after.mean - before.mean
+    change = before.mean - after.mean if key.direction == DOWN else after.mean - before.mean
     standard_error = before.sigma * math.sqrt(1 / before.sessions + 1 / after.sessions)
     if change <= max(Z_95_ONE_SIDED * standard_error, 1e-9):
         return None
     last_day = cells.last[-1].astype(datetime).date()
-    return _build_companion(data, Key(DRIFT, tier, direction), (first_day, last_day), before, after)
+    return _build_companion(data, key, (first_day, last_day), before, after)
 
 
 def _sum_sessions(cells: Cells, selected: Flags) -> _SessionSums | None:
@@ -274,7 +277,7 @@ def _sum_sessions(cells: Cells, selected: Flags) -> _SessionSums | None:
 
 def _build_companion(data: RuleInput, key: Key, days: tuple[date, date], before: _SessionSums, after: _SessionSums) -> Finding:
     first_day, last_day = days
-    name = TIERS[key.tier or ""]
+    name = TIERS[key.tier or ""] if key.agent is None else f"{TIERS[key.tier or '']} of {key.agent or UNNAMED_AGENT}"
     verb = VERBS[key.direction or DOWN]
     return Finding(
         key=key,
@@ -350,8 +353,11 @@ def gather_evidence(
         "after_since": start,
         "after_until": end,
     }
+    agent = finding.key.agent
+    agent_periods = {**periods, "agent": agent}
     exchange_query = {
         "project": project,
+        "agent": agent,
         "tier": tier,
         "since": start,
         "until": end,
@@ -359,16 +365,16 @@ def gather_evidence(
         "direction": finding.key.direction if finding.kind != SPREAD else None,
         "limit": MAX_EXCHANGES,
     }
-    tier_periods = {**periods, "tier": tier}
+    tier_periods = {**agent_periods, "tier": tier}
     policies = {
         "before": measured.policies(before[0].date(), before[1].date()),
         "after": measured.policies(start.date(), end.date()),
     }
     policy_changed = bool(policies["before"]) and policies["before"] != policies["after"]
     exchanges = query_rows(cursor, "incident_exchanges", exchange_query)
-    failures, failure_query = _count_failures(cursor, periods, finding, None)
+    failures, failure_query = _count_failures(cursor, periods, finding, agent)
     dimensions = _compare_dimensions(cursor, tier_periods) if tier in _DIMENSIONS else []
-    agent = exchanges[0]["agent"] if exchanges else None
+    changed_agent = exchanges[0]["agent"] if exchanges else None
     return Evidence(
         rule=finding.rule,
         note=POLICY_CHANGED if policy_changed else None,
@@ -379,8 +385,8 @@ def gather_evidence(
         slices=explain_by_slices(cursor, tier_periods),
         deployments=find_deployments(cursor, project, finding),
         exchanges=[_build_exchange(row, finding) for row in exchanges],
-        usual=[_build_exchange(row, finding) for row in _find_usual_exchanges(cursor, project, finding, agent)],
-        reasons=_count_reasons(cursor, periods),
+        usual=[_build_exchange(row, finding) for row in _find_usual_exchanges(cursor, project, finding, changed_agent)],
+        reasons=_count_reasons(cursor, agent_periods),
         failures=failures,
         dimensions=dimensions,
         flags=_count_flags(cursor, project, finding),
@@ -390,7 +396,7 @@ def gather_evidence(
             _named_query("incident_exchanges", exchange_query),
             _named_query("sampling_change", periods),
             _named_query("slices", tier_periods),
-            _named_query("reason_change", periods),
+            _named_query("reason_change", agent_periods),
             *([_named_query("failure_change", failure_query)] if failures else []),
             *([_named_query("dimension_change", tier_periods)] if tier in _DIMENSIONS else []),
         ],
@@ -521,6 +527,7 @@ def _count_flags(cursor: duckdb.DuckDBPyConnection, project: str, finding: Findi
     """Count the exchanges that each check flagged before and after a change, the largest difference first."""
     values = {
         "project": project,
+        "agent": finding.key.agent if finding.key.tier in TIERS else None,
         "before_since": finding.before[0],
         "before_until": finding.before[1],
         "after_since": finding.after[0],
@@ -542,6 +549,7 @@ def _find_usual_exchanges(
         return []
     values = {
         "project": project,
+        "agent": finding.key.agent,
         "tier": finding.key.tier,
         "since": max(start, end - USUAL_DAYS),
         "until": end,

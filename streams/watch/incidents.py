@@ -35,6 +35,7 @@ The reference of each series (`derive_references`, `find_open_changes`) follows 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -363,8 +364,9 @@ def _plan_update(group: Group, explain: ExplainFinding, find_companions: FindCom
     if finding.key.type != DRIFT or (previous is not None and not is_live(previous)):
         return update
     is_worse = next(changed.is_worse for changed in changed_series if changed.series == lead_series)
-    alarmed_tiers = {alarm.key.tier or "" for alarm in update.alarms}
-    companions = find_companions(update.first_day, is_worse, alarmed_tiers)
+    agent = lead_series.key.agent
+    alarmed_tiers = {alarm.key.tier or "" for alarm in update.alarms if alarm.key.agent == agent}
+    companions = find_companions(agent, update.first_day, is_worse, alarmed_tiers)
     return replace(update, changed_series=tuple(merge_findings(changed_series, companions)))
 
 
@@ -395,24 +397,26 @@ def _choose_finding(findings: Sequence[Finding], series: Series, previous: Incid
     return candidates[0]
 
 
-def _rank(series: Series, changed_series: Sequence[ChangedSeries]) -> tuple[bool, int, bool, float]:
+def _rank(series: Series, changed_series: Sequence[ChangedSeries]) -> tuple[bool, bool, int, bool, float]:
     """Return the sort key that decides which series leads.
 
-    Confirmed series come first, then the more severe ones, then those that changed for the whole project by at least a standard
-    deviation. The last criterion is the size of the change in standard deviations.
+    Confirmed series come first, then those of an agent if at most half of the agents changed, then the more severe ones, then those that
+    changed for the whole project by at least a standard deviation. The last criterion is the size of the change in standard deviations.
     """
     changed = next(entry for entry in changed_series if entry.series == series)
     level = changed.level
     low, high = bounds_of(series.key.tier)
     min_sigma = _MIN_SIGMA_SHARE * (high - low)
     deviations = 0.0 if level is None else abs(level.after - level.before) / max(level.sigma, min_sigma)
+    numbers = changed.observation
+    is_of_few_agents = 2 * (numbers.agents_changed or math.inf) <= (numbers.agents or 0) and series.key.agent is not None
     is_project_wide = series.key.agent is None and deviations >= 1
-    return changed.confirmed, SEVERITIES.index(changed.severity), is_project_wide, deviations
+    return changed.confirmed, is_of_few_agents, SEVERITIES.index(changed.severity), is_project_wide, deviations
 
 
 def _outranks(series: Series, lead_series: Series, changed_series: Sequence[ChangedSeries]) -> bool:
-    """Return whether a series is confirmed or more severe than the leading one. Sizes do not count, because they change every hour."""
-    return _rank(series, changed_series)[:2] > _rank(lead_series, changed_series)[:2]
+    """Return whether a series ranks above the leading one, before sizes: they do not count, because they change every hour."""
+    return _rank(series, changed_series)[:3] > _rank(lead_series, changed_series)[:3]
 
 
 def _explain_findings(findings: Sequence[Finding], explain: ExplainFinding) -> Explanation:

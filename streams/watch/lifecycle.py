@@ -207,7 +207,7 @@ def levels_of(measured: ProjectScores | None, runs: ProjectRuns | None, sessions
             return None
         if changed.key.type == SPIKE:
             return _read_anomaly_levels(measured)
-        return None if tier is None else _read_tier_levels(measured, tier)
+        return None if tier is None else _read_tier_levels(measured, tier, changed.key.agent)
 
     return read_levels
 
@@ -227,8 +227,8 @@ def _read_session_levels(sessions: ProjectSessions, changed: ChangedSeries, seri
     return [DayLevel(day, mean, count) for day, (mean, count) in sessions.days(series).items()]
 
 
-def _read_tier_levels(measured: ProjectScores, tier: str) -> list[DayLevel]:
-    cells = measured.cells(tier)
+def _read_tier_levels(measured: ProjectScores, tier: str, agent: str | None) -> list[DayLevel]:
+    cells = measured.cells(tier, agent)
     days = cells.last.astype("datetime64[D]")
     starts = np.flatnonzero(days != np.concatenate(([np.datetime64(0, "D")], days[:-1])))
     if not starts.size:

@@ -2,10 +2,14 @@
 
 Scores (`ProjectScores`):
 
-1. Scores of different judges, methodologies or rules are not comparable. Only scores that were made by the same means as most of those of
-   the last seven days are compared. History that was judged again counts with its new scores. Versions of the rules that only differ in
-   what they sample are comparable, because weights correct for the sampling.
-2. Days are UTC days of the exchanges, independent of when they arrived and when they were scored.
+1. Scores of different judges, methodologies or rules are not comparable, and neither are those of different agents, or imported ones with
+   live ones. The scores of one agent that were made by the same means and arrived in the same way are a stratum. History that was judged
+   again counts with its new scores. Versions of the rules that only differ in what they sample are comparable, because weights correct
+   for the sampling.
+2. The strata of an agent, and those of the whole project, are standardised to one mix (`audit.drift.segments`): a change of the mix changes
+   no level. Strata that never share days cannot be compared, so only those that are connected with most scores of the last days count.
+3. Days are UTC days of the exchanges, independent of when they arrived and when they were scored.
+4. The baseline and its statistics are plain ones, of the means that made most scores of the last seven days.
 
 Runs (`ProjectRuns`) are measured by trust, the share of unsafe runs, and the share of each type of failure:
 
@@ -35,10 +39,11 @@ from analytics.sums.daily import read_hours
 from audit.drift.anomaly_rate import Day
 from audit.drift.change_detector import Unit
 from audit.drift.consecutive_days import DAYS, DailyAverage
-from audit.drift.series import Cells, Flags, Ints
+from audit.drift.segments import Standardised, standardise
+from audit.drift.series import NO_CELLS, Cells, Flags, Floats, Ints
 from audit.drift.watched_series import SESSION, TIERS
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.exchanges.outcomes import find_comparable_rules
+from audit.exchanges.outcomes import ARRIVAL, LATER, find_comparable_rules
 from audit.fingerprints import canonical_json, digest
 from schemas.lazy import duckdb, pl
 from schemas.lazy_numpy import np
@@ -53,6 +58,8 @@ _COARSE_INTERVAL_HOURS = 6
 """Recent days have hourly sums; days before the last `FINE_DAYS` have sums over six hours, which is enough to date a change."""
 MAX_SCORE_DELAY = timedelta(days=1)
 """The longest time for which an unscored exchange holds back later scores, so that one that is never scored does not block them forever."""
+_LATER = f'"{ARRIVAL}":"{LATER}"'
+"""The label of imported scores, as in the column `labels`."""
 _SUMS = ("units", "count", "weight", "total", "unit_squares", "unit_mixed", "unit_totals")
 RULES = ("methodology", "methodology_version", "methodology_digest", "rule_version")
 JUDGE = ("judge_model", "simulated")
@@ -71,6 +78,38 @@ class ScoringMeans(NamedTuple):
     def is_judged(self) -> bool:
         """True if the scores come from a judge."""
         return bool(self.judge[0])
+
+
+class Stratum(NamedTuple):
+    """The origin of comparable scores: one agent, one way of arriving, and the means that made the scores."""
+
+    agent: str
+    """Empty if the source does not tell it."""
+    arrival: str
+    """`LATER` for exchanges that arrived more than a day late, such as imported history; else empty."""
+    rules: tuple[Any, ...]
+    """Values of the columns `RULES`."""
+    judge: tuple[Any, ...]
+    """Values of the columns `JUDGE`; empty for Tier 1, which asks no judge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The comparable scores of a tier: those of one agent, or those of the whole project at one mix."""
+
+    agent: str | None
+    """None for the whole project."""
+    standardised: Standardised
+    days: Mapping[DailyAverage, int]
+    """The daily averages at the reference mix with their numbers of scores, oldest first."""
+    strata: tuple[Stratum, ...]
+    left_out: tuple[Stratum, ...]
+    """The strata that share too few days with the others to be compared."""
+
+    @property
+    def cells(self) -> Cells:
+        """The hourly sums at the reference mix, oldest first."""
+        return self.standardised.cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +163,12 @@ class ProjectScores:
         self._all_rows = rows
         self._row_means = row_means
         self._rows = rows if is_comparable.all() else rows.filter(is_comparable)
-        self._cells: dict[str, Cells] = {}
+        self._agents: list[str] = rows["agent"].to_list()
+        self._arrivals = [LATER if _LATER in labels else "" for labels in rows["labels"].to_list()]
+        self._recent = np.arange(len(rows)) >= first_recent
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._strata_of_tier: dict[str, Mapping[Stratum, Ints]] = {}
+        self._segments: dict[tuple[str, str | None], Segment | None] = {}
         self.judge_key = judge
         """The judge whose scores are compared, as values of the columns `JUDGE`; empty without one."""
 
@@ -187,34 +231,90 @@ class ProjectScores:
         first = self.as_of.date() - timedelta(days=days)
         return _sum_statistics(self._rows.filter((pl.col("day") > first) | ((pl.col("day") == first) & pl.col("later"))))
 
-    def days(self, tier: str) -> dict[DailyAverage, int]:
-        """Return the daily averages of a tier with their numbers of scores, oldest first. Days without scores are missing."""
-        sums = self._by_day(f"{tier}_sum", f"{tier}_count")
-        return {DailyAverage(day, total / count): round(count) for day, total, count in sums if count}
+    def segment(self, tier: str, agent: str | None = None) -> Segment | None:
+        """Return the comparable scores of a tier, of one agent or of the whole project; None without scores of the last days."""
+        if (tier, agent) not in self._segments:
+            self._segments[tier, agent] = self._build_segment(tier, agent)
+        return self._segments[tier, agent]
+
+    def agents(self, tier: str) -> list[str]:
+        """Return the agents with scores of a tier within the last seven days, sorted; a name is empty if the source does not tell it."""
+        return sorted({stratum.agent for stratum, rows in self._strata(tier).items() if self._recent[rows].any()})
 
     def anomalies(self) -> list[Day]:
         """Return the numbers of anomalies and exchanges of each day, oldest first."""
         return [Day(*row) for row in self._by_day("anomalies", "exchanges")]
 
-    def cells(self, tier: str) -> Cells:
-        """Return the hourly sums of the sessions with scores of a tier, oldest first; times are UTC and naive.
+    def cells(self, tier: str, agent: str | None = None) -> Cells:
+        """Return the hourly sums of a segment's units, oldest first; times are UTC and naive.
 
         They end before the first hour in which an exchange still waits for its score, because late scores may be worse than the others.
         """
-        if tier not in self._cells:
-            self._cells[tier] = self._sum_cells(tier)
-        return self._cells[tier]
+        segment = self.segment(tier, agent)
+        return NO_CELLS if segment is None else segment.cells
 
-    def _sum_cells(self, tier: str) -> Cells:
-        is_scored = (self._rows[f"{tier}_units"].to_numpy() > 0) & self._is_settled()
-        hour, last, low, high, *sums = (
-            self._rows[name].to_numpy()[is_scored]
-            for name in ("hour", "last_at", *(f"{tier}_{name}" for name in ("low", "high", *_SUMS)))
+    def _strata(self, tier: str) -> Mapping[Stratum, Ints]:
+        """Return the rows of each stratum of a tier, in order of time."""
+        if tier not in self._strata_of_tier:
+            is_scored = (self._all_rows[f"{tier}_units"].to_numpy() > 0) & self._is_settled()
+            is_judged = tier != "tier1"
+            names: dict[Stratum, int] = {}
+            numbers = [
+                names.setdefault(Stratum(agent, arrival, means.rules, means.judge if is_judged else ()), len(names))
+                for agent, arrival, means in zip(self._agents, self._arrivals, self._row_means, strict=True)
+            ]
+            rows_of = np.where(is_scored, np.array(numbers, dtype=np.int64), -1)
+            order = np.argsort(rows_of, kind="stable")
+            bounds = np.searchsorted(rows_of[order], np.arange(len(names) + 1))
+            by_stratum = {stratum: order[bounds[number] : bounds[number + 1]] for stratum, number in names.items()}
+            self._strata_of_tier[tier] = {stratum: rows for stratum, rows in by_stratum.items() if len(rows)}
+        return self._strata_of_tier[tier]
+
+    def _build_segment(self, tier: str, agent: str | None) -> Segment | None:
+        strata = {stratum: rows for stratum, rows in self._strata(tier).items() if agent in (None, stratum.agent)}
+        standardised = standardise([self._sum_cells(tier, rows) for rows in strata.values()])
+        if standardised is None:
+            return None
+        names = list(strata)
+        kept = [names[level.stratum] for level in standardised.levels]
+        rows = np.concatenate([strata[stratum] for stratum in kept])
+        shift = np.concatenate(
+            [np.full(len(strata[stratum]), shift) for stratum, shift in zip(kept, standardised.shifts, strict=True)]
         )
+        order = np.argsort(rows)
+        return Segment(
+            agent=agent,
+            standardised=standardised,
+            days=self._average_days(tier, rows[order], shift[order]),
+            strata=tuple(kept),
+            left_out=tuple(names[index] for index in standardised.outside),
+        )
+
+    def _sum_cells(self, tier: str, rows: Ints) -> Cells:
+        """Sum rows by hour."""
+        hour, last = (self._column(name)[rows] for name in ("hour", "last_at"))
+        low, high, *sums = (self._column(f"{tier}_{name}")[rows] for name in ("low", "high", *_SUMS))
         starts = _find_run_starts(hour)
         columns = [np.add.reduceat(column.astype(np.float64), starts) for column in sums]
         columns += [np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)]
         return Cells(np.maximum.reduceat(last, starts), *columns)
+
+    def _average_days(self, tier: str, rows: Ints, shift: Floats) -> dict[DailyAverage, int]:
+        """Return the daily averages of rows with their numbers of scores, oldest first. Days without scores are missing."""
+        days = self._column("day")[rows]
+        counts = self._column(f"{tier}_count")[rows]
+        starts = _find_run_starts(days)
+        total = np.add.reduceat(self._column(f"{tier}_sum")[rows] + shift * counts, starts)
+        count = np.add.reduceat(counts, starts)
+        return {
+            DailyAverage(day, mean): scores
+            for day, mean, scores in zip(days[starts].tolist(), (total / count).tolist(), count.tolist(), strict=True)
+        }
+
+    def _column(self, name: str) -> NDArray[Any]:
+        if name not in self._columns:
+            self._columns[name] = self._all_rows[name].to_numpy()
+        return self._columns[name]
 
     def _by_day(self, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield each day with the sums of columns, oldest first."""
@@ -225,7 +325,7 @@ class ProjectScores:
 
     def _is_settled(self) -> Flags:
         """Return for each row whether all exchanges up to the end of its hour have scores."""
-        hour = self._rows["hour"].to_numpy()
+        hour = self._column("hour")
         if self.waits_since is None:
             return np.ones(len(hour), dtype=bool)
         first = self.waits_since.astimezone(UTC).replace(minute=0, second=0, microsecond=0, tzinfo=None)

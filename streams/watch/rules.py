@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
 from audit.drift import consecutive_days
 from audit.drift.anomaly_rate import Day as AnomalyDay
 from audit.drift.anomaly_rate import Spike, anomaly_spike
-from audit.drift.change_detector import Change, find_change
+from audit.drift.change_detector import SUSPECTED, Change, find_change
+from audit.drift.discoveries import family_penalty
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.series import Cells, Reference, merge_spans
 from audit.drift.spread import SpreadChange, find_spread
@@ -23,8 +24,8 @@ from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SPIKE, SPREAD
 from schemas.lazy_numpy import np
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
-from streams.watch.findings import Comparison, Finding, Rule, RuleInput, Wording, build_finding, list_days
-from streams.watch.measures import midnight
+from streams.watch.findings import UNNAMED_AGENT, Comparison, Finding, OpenChange, Rule, RuleInput, Wording, build_finding, list_days
+from streams.watch.measures import Segment, midnight
 
 CONSECUTIVE = "consecutive_days"
 SEQUENTIAL = "sequential"
@@ -43,18 +44,33 @@ def find_consecutive_days(data: RuleInput) -> Iterator[Finding]:
         reference = data.reference(tier)
         if reference.cuts_into(data.baseline.window_start.date(), data.baseline.window_end.date()):
             continue  # the baseline includes days of a change that is over
-        counts = {day: count for day, count in data.measured.days(tier).items() if not reference.cuts(day.day)}
+        segment = data.measured.segment(tier)
+        if segment is None:
+            continue
+        counts = {day: count for day, count in segment.days.items() if not reference.cuts(day.day)}
         as_of = data.measured.as_of.date()
-        streaks = consecutive_days.consecutive_days(list(counts), statistics.mean, statistics.stddev, as_of)
+        mean = _mean_at_same_mix(data.baseline, statistics.mean, segment)
+        streaks = consecutive_days.consecutive_days(list(counts), mean, statistics.stddev, as_of)
         latest_by_direction = {streak.direction: streak for streak in streaks}
         for streak in latest_by_direction.values():
-            yield _build_streak_finding(data, data.baseline, (tier, name), streak, counts)
+            yield _build_streak_finding(data, data.baseline, (tier, name), mean, streak, counts)
+
+
+def _mean_at_same_mix(baseline: Baseline, mean: float, segment: Segment) -> float:
+    """Return the mean of the baseline's days at the mix of the segment, so that a change of the mix is no drift from the baseline."""
+    if len(segment.strata) == 1:
+        return mean
+    first, last = baseline.window_start.date(), baseline.window_end.date()
+    days = [(day.average, count) for day, count in segment.days.items() if first <= day.day <= last and day.average is not None]
+    scores = sum(count for _, count in days)
+    return math.fsum(average * count for average, count in days) / scores if scores else mean
 
 
 def _build_streak_finding(
     data: RuleInput,
     baseline: Baseline,
     tier: tuple[str, str],
+    mean: float,
     streak: consecutive_days.Drift,
     counts: Mapping[consecutive_days.DailyAverage, int],
 ) -> Finding:
@@ -65,7 +81,6 @@ def _build_streak_finding(
     averages = [day.average for day in streak.days if day.average is not None]
     farthest = min(averages) if streak.direction == DOWN else max(averages)
     length = len(streak.days)
-    mean = statistics.mean or 0.0
     stddev = statistics.stddev or 0.0
     side = "below" if streak.direction == DOWN else "above"
     return Finding(
@@ -97,37 +112,124 @@ def _build_streak_finding(
 
 
 def find_changes(data: RuleInput) -> Iterator[Finding]:
-    """Yield the significant changes of each tier's mean, or else of its spread, by the weighted scores of sessions.
+    """Yield the significant changes of the mean of each tier, or else of its spread: of the whole project, and of each of its agents.
 
-    It needs no baseline. While the incident of a change is open, its days are the reference for a further change. The first change then
-    ends where the further one begins, so that its level is not an average of both.
+    It needs no baseline. A project has few series, and each is decided by itself. It may have many agents, so their series are decided
+    together (`audit.drift.discoveries`).
     """
-    as_of = data.measured.as_of.date()
-    for tier, name in TIERS.items():
-        cells = data.measured.cells(tier)
-        if not len(cells.last):
-            continue
-        reference = data.reference(tier)
-        opened = data.open_changes.get(tier)
-        first_reference = reference
-        if opened is not None and opened.further_since is not None:
-            first_reference = _exclude_days_from(reference, opened.further_since, as_of)
-        change = find_change(cells, as_of, reference=first_reference, bounds=bounds_of(tier))
+    agent_changes = _find_agent_changes(data)
+    for tier in TIERS:
+        agents = data.measured.agents(tier)
+        changed = {agent: change for (of_tier, agent), change in agent_changes.items() if of_tier == tier}
+        project = _Series(data, tier, None, len(agents), len(changed))
+        yield from _find_segment_changes(project, project.find_change(), finds_spread=not changed)
+        for agent in agents if len(agents) > 1 else ():
+            series = _Series(data, tier, agent, len(agents), len(changed))
+            yield from _find_segment_changes(series, changed.get(agent), finds_spread=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The series of a tier: of one agent, or of the whole project."""
+
+    data: RuleInput
+    tier: str
+    agent: str | None
+    agents: int
+    """The number of agents with scores of the tier."""
+    changed_agents: int
+
+    @property
+    def key(self) -> Key:
+        return Key(DRIFT, self.tier, None, self.agent)
+
+    @property
+    def name(self) -> str:
+        """The name of the series in a sentence."""
+        return TIERS[self.tier] if self.agent is None else f"{TIERS[self.tier]} of {self.agent or UNNAMED_AGENT}"
+
+    @property
+    def cells(self) -> Cells:
+        return self.data.measured.cells(self.tier, self.agent)
+
+    @property
+    def days(self) -> Mapping[consecutive_days.DailyAverage, int]:
+        segment = self.data.measured.segment(self.tier, self.agent)
+        return {} if segment is None else segment.days
+
+    @property
+    def reference(self) -> Reference:
+        return self.data.reference(self.key.series)
+
+    @property
+    def opened(self) -> OpenChange | None:
+        """The change of the series whose incident is open."""
+        return self.data.open_changes.get(self.key.series)
+
+    @property
+    def first_reference(self) -> Reference:
+        """The reference for the first change: without the days of a further one, so that its level is not an average of both."""
+        if self.opened is None or self.opened.further_since is None:
+            return self.reference
+        return _exclude_days_from(self.reference, self.opened.further_since, self.as_of)
+
+    @property
+    def as_of(self) -> date:
+        return self.data.measured.as_of.date()
+
+    def find_change(self, reference: Reference | None = None, log_penalty: float = 0.0) -> Change | None:
+        """Return the change of the mean, by default the first one."""
+        segment = self.data.measured.segment(self.tier, self.agent)
+        if segment is None:
+            return None
+        change = find_change(
+            segment.cells,
+            self.as_of,
+            reference=self.first_reference if reference is None else reference,
+            bounds=bounds_of(self.tier),
+            log_penalty=log_penalty,
+        )
+        return None if change is None else segment.standardised.discount(change)
+
+
+def _find_agent_changes(data: RuleInput) -> dict[tuple[str, str], Change]:
+    """Return the changes of the agents' means by tier and agent, as many as can be believed together."""
+    agents_of = {tier: data.measured.agents(tier) for tier in TIERS}
+    family = {
+        (tier, agent): _Series(data, tier, agent, len(agents), 0)
+        for tier, agents in agents_of.items()
+        if len(agents) > 1
+        for agent in agents
+    }
+    changes = {key: change for key, series in family.items() if (change := series.find_change()) is not None}
+    penalty = family_penalty([change.log_evidence - math.log(SUSPECTED) for change in changes.values()], len(family))
+    believed = {key: family[key].find_change(log_penalty=penalty) for key in changes}
+    return {key: change for key, change in believed.items() if change is not None}
+
+
+def _find_segment_changes(series: _Series, change: Change | None, *, finds_spread: bool) -> Iterator[Finding]:
+    """Yield the change of a series' mean and a further one, or else that of its spread.
+
+    While the incident of a change is open, its days are the reference for a further change. The first change then ends where the further
+    one begins.
+    """
+    cells = series.cells
+    if not len(cells.last):
+        return
+    opened = series.opened
+    if change is not None:
         first_day = cells.last[0].astype(datetime).date()
-        if change is not None:
-            yield _build_change_finding(data, (tier, name), change, _ComparedDays(first_reference, first_day))
-        if opened is not None:
-            further_start = max(opened.since, reference.since or opened.since)
-            further_reference = Reference(further_start, reference.cut, FURTHER_DAYS)
-            further = find_change(cells, as_of, reference=further_reference, bounds=bounds_of(tier))
-            if further is not None and further.direction == opened.direction:
-                yield _build_change_finding(
-                    data, (tier, name), further, _ComparedDays(further_reference, opened.since), FURTHER
-                )
-        elif change is None:
-            spread = find_spread(cells, as_of, reference=reference)
-            if spread is not None:
-                yield _build_spread_finding(data, tier, spread, cells)
+        yield _build_change_finding(series, change, _ComparedDays(series.first_reference, first_day))
+    if opened is not None:
+        further_start = max(opened.since, series.reference.since or opened.since)
+        further_reference = Reference(further_start, series.reference.cut, FURTHER_DAYS)
+        further = series.find_change(further_reference)
+        if further is not None and further.direction == opened.direction:
+            yield _build_change_finding(series, further, _ComparedDays(further_reference, opened.since), FURTHER)
+    elif change is None and finds_spread:
+        spread = find_spread(cells, series.as_of, reference=series.reference)
+        if spread is not None:
+            yield _build_spread_finding(series, spread)
 
 
 class _ComparedDays(NamedTuple):
@@ -142,25 +244,38 @@ def _exclude_days_from(reference: Reference, day: date, as_of: date) -> Referenc
     return replace(reference, cut=merge_spans((*reference.cut, (day, max(day, as_of)))))
 
 
-def _build_change_finding(
-    data: RuleInput, tier: tuple[str, str], change: Change, days_compared: _ComparedDays, kind: str = MEAN
-) -> Finding:
-    column, name = tier
+def _build_change_finding(series: _Series, change: Change, days_compared: _ComparedDays, kind: str = MEAN) -> Finding:
+    data = series.data
     verb = VERBS[change.direction] + (" further" if kind == FURTHER else "")
-    days = data.measured.days(column)
+    title = f"{series.name} {verb} to {change.mean_after:.2f} from {change.mean_before:.2f} on {change.first_day}"
     wording = Wording(
-        title=f"{name} {verb} to {change.mean_after:.2f} from {change.mean_before:.2f} on {change.first_day}",
-        description=_describe_change(name, change),
-        days=list_days({day: count for day, count in days.items() if change.earliest_day <= day.day <= change.seen_at.date()}),
+        title=title + _describe_other_agents(series),
+        description=_describe_change(series.name, change),
+        days=list_days(
+            {day: count for day, count in series.days.items() if change.earliest_day <= day.day <= change.seen_at.date()}
+        ),
         numbers=Numbers(
             scores_before=change.scores_before,
             scores_after=change.scores_after,
             sessions_before=change.units_before,
             sessions_after=change.units_after,
+            agent=series.agent,
+            agents=series.agents if series.agents > 1 else None,
+            agents_changed=series.changed_agents if series.agents > 1 else None,
         ),
     )
     compared = Comparison(SEQUENTIAL, data.source, days_compared.reference, days_compared.first_day, data.measured.as_of)
-    return replace(build_finding(Key(DRIFT, column, change.direction), change, compared, wording), kind=kind)
+    finding = build_finding(series.key._replace(direction=change.direction), change, compared, wording)
+    is_worth_waking = data.min_alerted.is_reached(change.size, change.sigma, bounds_of(series.tier))
+    return replace(finding, kind=kind, confirmed=finding.confirmed and is_worth_waking)
+
+
+def _describe_other_agents(series: _Series) -> str:
+    """Return that the other agents did not change, for the end of a title; empty if another one changed as well."""
+    others = series.agents - 1
+    if series.agent is None or series.changed_agents != 1 or others < 1:
+        return ""
+    return "; the other agent as before" if others == 1 else f"; the other {others} agents as before"
 
 
 def _describe_change(name: str, change: Change) -> str:
@@ -174,14 +289,14 @@ def _describe_change(name: str, change: Change) -> str:
     )
 
 
-def _build_spread_finding(data: RuleInput, tier: str, change: SpreadChange, cells: Cells) -> Finding:
-    name = TIERS[tier]
+def _build_spread_finding(series: _Series, change: SpreadChange) -> Finding:
+    data, cells, name = series.data, series.cells, series.name
     verb = "grew" if change.direction == UP else "shrank"
     amount = "more" if change.direction == UP else "less"
-    counts = {day: count for day, count in data.measured.days(tier).items() if change.first_day <= day.day <= change.until}
+    counts = {day: count for day, count in series.days.items() if change.first_day <= day.day <= change.until}
     before = cells.last < np.datetime64(change.first_day)
     return Finding(
-        key=Key(DRIFT, tier, change.direction),
+        key=series.key._replace(direction=change.direction),
         kind=SPREAD,
         rule=SEQUENTIAL,
         severity=change.severity,
@@ -211,7 +326,7 @@ def _build_spread_finding(data: RuleInput, tier: str, change: SpreadChange, cell
         source=data.source,
         interval=(change.earliest_day, change.latest_day),
         confirmed=change.is_confirmed,
-        known_level=data.reference(tier).since is not None,
+        known_level=series.reference.since is not None,
     )
 
 
