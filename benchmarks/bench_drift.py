@@ -224,11 +224,12 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument(
         "--lines", action="store_true", help="What the watch says of mixes, batches, sessions and judges alone."
     )
+    parser.add_argument("--part", default="", help="Only the lines whose name contains this text.")
     parser.add_argument("--segments", action="store_true", help="Projects of several agents whose mix changes alone.")
     parser.add_argument("--versions", action="store_true", help="Versions of an agent side by side alone.")
     options = parser.parse_args(arguments)
     if options.lines:
-        print_table(lines.HEADER, lines.measure(options.seed, options.share))
+        print_table(lines.HEADER, lines.measure(options.seed, options.share, options.part))
         return
     with multiprocessing.Pool() as pool:
         if options.runs:
