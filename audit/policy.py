@@ -334,6 +334,23 @@ class Traces(PolicyModel):
     """The scale of evaluations in traces (`gen_ai.evaluation.result`), which count as scores from 1 to 5 by a rater of their name."""
 
 
+class MinAlertedChange(PolicyModel):
+    """The smallest change of a mean that is worth waking somebody. A change alerts if it reaches one of the first two, or the third."""
+
+    sigmas: Annotated[float, Field(ge=0, le=100)] = 0.5
+    """In standard deviations of one session's mean."""
+    share: Annotated[float, Field(ge=0, le=1)] = 0.02
+    """As a share of the scale, so 0.08 points of Tier 3, which goes from 1 to 5."""
+    points: Mapping[Literal["tier1", "tier2", "tier2_5", "tier3"], Annotated[float, Field(ge=0, le=4)]] = {}
+    """In points, by tier; replaces the other two for this tier."""
+
+    def is_reached(self, tier: str, size: float, sigma: float, bounds: tuple[float, float]) -> bool:
+        """Return whether a change of a tier's mean on a scale is large enough."""
+        low, high = bounds
+        smallest = self.points.get(tier, min(self.sigmas * sigma, self.share * (high - low)))  # type: ignore[call-overload]
+        return bool(abs(size) >= smallest)
+
+
 class ProjectSettings(PolicyModel):
     """The settings of one project's audit."""
 
@@ -389,6 +406,8 @@ class ProjectSettings(PolicyModel):
     """The labels of exchanges, beside agent and model, by which the watch compares. They should have few values: a label with a value per
     customer or per request makes sums as many as exchanges. A change applies to new scores, and to old ones when they are replayed.
     """
+    min_alerted_change: MinAlertedChange = MinAlertedChange()
+    """The smallest change of a tier's mean that alerts; smaller ones are listed as suspected, however certain they are."""
     alert_on_suspected: bool = False
     """On: alerts are also sent for suspected incidents. Off: only for confirmed ones."""
     retention_days: Days | None = 90
@@ -637,6 +656,7 @@ class Policy(PolicyModel):
                     "judge_within_hours",
                     "incident_rules",
                     "watched_labels",
+                    "min_alerted_change",
                     "alert_on_suspected",
                     "detectors",
                     "session_judging",

@@ -42,7 +42,7 @@ PAGE: Mapping[str, Any] = {
 WATCHED = {"since": AS_OF - timedelta(days=90), "until": AS_OF, "coarse_until": AS_OF - timedelta(days=14)}
 PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "baseline": WINDOW,
-    "daily_averages": WINDOW,
+    "daily_averages": WINDOW | {"agent": None},
     "trends": WINDOW,
     "drift_runs": WINDOW | {"days": 7},
     "anomaly_spikes": {"as_of": AS_OF},
@@ -65,6 +65,7 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "watched_hours": {"projects": ["project-0"]} | WATCHED,
     "watched_hours, fifty projects": {"projects": [f"project-{number}" for number in range(50)]} | WATCHED,
     "incident_exchanges": {
+        "agent": None,
         "tier": "tier2", "since": AS_OF - timedelta(days=7), "until": AS_OF, "expected": 0.9, "direction": "down", "limit": 10,
     },
     "sampling_change": {

@@ -3,11 +3,11 @@
 -- grain: one row per project, tier (tier1, tier2, tier2_5, tier3) and UTC day with scores, oldest first.
 --     weighted_mean: a judged exchange counts 1 / sampling_probability times; half: half the width of the 95 %
 --     confidence interval of the mean (Student's t with the effective sample size), NULL for fewer than two scores
--- parameters: $project (NULL: all except anchor projects), $as_of (exclusive end), $days (number of UTC days; the
+-- parameters: $project (NULL: all except anchor projects), $agent ('' for exchanges without an agent; NULL: any), $as_of (exclusive end), $days (number of UTC days; the
 --     last may be incomplete)
 WITH days AS (
     FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, $days), $as_of::TIMESTAMP)
-    WHERE log.matches_project(project, $project)
+    WHERE log.matches_project(project, $project) AND ($agent::VARCHAR IS NULL OR agent = $agent::VARCHAR)
 ), tiers AS (
     SELECT project, day, 'tier1' AS tier, 1 AS weight, tier1_count AS n, tier1_sum AS total, tier1_squares AS squares FROM days
     UNION ALL

@@ -213,9 +213,7 @@ def find_change(
     log_penalty: float = 0.0,
 ) -> Change | None:
     """Return the change found at the end of the day `as_of`; see `check_series` for the parameters."""
-    return check_series(
-        units, as_of, reference=reference, is_share=is_share, bounds=bounds, log_penalty=log_penalty
-    ).change
+    return check_series(units, as_of, reference=reference, is_share=is_share, bounds=bounds, log_penalty=log_penalty).change
 
 
 def take_looks(series: Series, days: Iterable[int], min_evidence: float = -math.inf) -> Looks:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import msgspec
 
 from audit.drift.slices import NOT_GIVEN, OTHER, VALUE
-from audit.drift.watched_series import DOWN, DRIFT, MEAN, SEVERITIES, SPIKE, SPREAD, UP, Key, Series
+from audit.drift.watched_series import DOWN, DRIFT, SEVERITIES, SPIKE, SPREAD, UP, Key, Series
 from audit.fingerprints import canonical_json
 from schemas.records import Incident
 
@@ -146,12 +146,14 @@ class ChangedSeries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     """True if the series raised no alarm of its own."""
     leads: bool
     rules: dict[str, Observation] = {}
+    slice: str | None = None
+    """The slice of the scores that the series is about; None for all of them."""
     """The observations of each rule."""
 
     @property
     def key(self) -> Key:
         """The name of the series, and the direction of its change."""
-        return _key(self.tier, self.direction, self.agent)
+        return _key(self.tier, self.direction, self.agent)._replace(slice=self.slice)
 
     @property
     def series(self) -> Series:
@@ -191,6 +193,7 @@ def build_changed_series(
         series_name=series.key.series,
         tier=series.key.tier,
         agent=series.key.agent,
+        slice=series.key.slice,
         direction=series.key.direction,
         kind=series.kind,
         name=series.name,
@@ -591,8 +594,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def lead_series(self, incident: Incident) -> Series:
         """Return the leading series of the incident."""
-        kind = next((entry.kind for entry in self.moved if entry.leads), MEAN)
-        return Series(_key(incident.tier, incident.direction, incident.agent), kind)
+        key = _key(incident.tier, incident.direction, incident.agent)
+        lead = next((entry for entry in self.moved if entry.leads), None)
+        return Series(key) if lead is None else Series(key._replace(slice=lead.slice), lead.kind)
 
     def observation_of(self, rule: str) -> Observation | None:
         """Return the observation of a rule; if it has none, that of the first rule; None without any."""

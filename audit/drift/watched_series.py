@@ -14,8 +14,9 @@ SESSION = "session:"
 """Prefix of the series of judged sessions, before `overall` or a dimension."""
 RISING_IS_BAD = ("unsafe", _FAILURE)
 """Prefixes of the names of series for which a rise is bad."""
-MEAN, SPREAD, FURTHER = "mean", "spread", "further"
-"""Kinds of change: of the mean, of the spread, or of the mean again in the same direction while the first change's incident is open."""
+MEAN, SPREAD, FURTHER, VERSION = "mean", "spread", "further", "version"
+"""Kinds of change: of the mean, of the spread, of the mean again in the same direction while the first change's incident is open, or the
+difference of a version from the other versions of its agent."""
 WARNING, CRITICAL = "warning", "critical"
 SEVERITIES = (WARNING, CRITICAL)
 """In ascending order."""
@@ -36,13 +37,16 @@ class Key(NamedTuple):
     None for the rate of anomalies."""
     direction: str | None
     agent: str | None = None
-    """The agent of the runs; None for a series of the whole project."""
+    """The agent of the scores or runs, empty if the source tells none; None for a series of the whole project."""
+    slice: str | None = None
+    """The slice of the scores, such as `agent_version 7`; None for all of them."""
 
     @property
     def series(self) -> str:
         """The name of the series in references and decisions."""
         name = self.tier or self.type
-        return name if self.agent is None else f"{name} of {self.agent}"
+        name = name if self.agent is None else f"{name} of {self.agent}"
+        return name if self.slice is None else f"{name} with {self.slice}"
 
     @property
     def is_worse(self) -> bool:
@@ -70,7 +74,8 @@ class Series(NamedTuple):
             name = f"Spread of {name}"
         elif self.kind == FURTHER:
             name = f"{name}, further"
-        return name if self.key.agent is None else f"{name} ({self.key.agent})"
+        owner = ", ".join(filter(None, (self.key.agent, self.key.slice)))
+        return f"{name} ({owner})" if owner else name
 
 
 def _series_name(series: str) -> str:

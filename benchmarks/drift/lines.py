@@ -190,7 +190,9 @@ def measure(seed: int, share: float = 1.0, part: str = "") -> list[list[str]]:
             present = [project for project in projects if day < project.line.days and _has_traffic(project.line, day)]
             _append(store, [record for project in present for record in _records_of(project, day)])
             _check(store, [project for project in present if day >= project.line.checked_from], day)
-    return [_row(line, [project.history for project in projects if project.line is line]) for line in LINES if part in line.name]
+    return [
+        _row(line, [project.history for project in projects if project.line is line]) for line in LINES if part in line.name
+    ]
 
 
 HEADER = ("what happens", "to be said", "said", "days", "first day right", "false", "said instead or besides")

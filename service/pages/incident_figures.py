@@ -457,7 +457,7 @@ def _is_share(incident: Incident) -> bool:
 
 def _read_averages(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, DayValue]:
     column = "weighted_mean" if incident.rule in _WEIGHTED_RULES else "mean"
-    rows = query_days(cursor, "daily_averages", params)
+    rows = query_days(cursor, "daily_averages", {**params, "agent": incident.agent})
     return {row["day"]: DayValue(row[column], row["count"], row["half"]) for row in rows if row["tier"] == incident.tier}
 
 

@@ -309,7 +309,7 @@ _MEANS_SQL = """SELECT
     day, count({tier}) AS scores, avg({tier}) AS average,
     {weighted} AS weighted_average
 FROM turns
-WHERE project = $project AND {tier} IS NOT NULL
+WHERE project = $project{of_agent} AND {tier} IS NOT NULL
     AND day >= $first::DATE AND exchange_at < $as_of::TIMESTAMP
 GROUP BY day
 ORDER BY day"""
@@ -325,7 +325,7 @@ _EXCHANGES_SQL = """SELECT
     exchange_at, agent, session_id, turn_number, exchange_id, score_id, {score} AS score, {counts},
     round({weight} * ({distance}), 6) AS moved, sampling_reason
 FROM turns
-WHERE project = $project
+WHERE project = $project{of_agent}
     AND exchange_at >= $since::TIMESTAMP AND exchange_at < $until::TIMESTAMP
     AND {distance} > 0
 ORDER BY moved DESC, exchange_at DESC, score_id
@@ -389,8 +389,18 @@ def _build_statements(incident: Incident, evidence: Evidence, query: NamedQuery)
 def _build_means_statement(tier: str, values: Values) -> tuple[str, dict[str, str]]:
     until = datetime.fromisoformat(values["as_of"]) - timedelta(microseconds=1)
     first = until.date() - timedelta(days=int(values["days"]) - 1)
-    params = {"project": values["project"], "first": f"{first}", "as_of": values["as_of"]}
-    return _MEANS_SQL.format(tier=tier, weighted=_WEIGHTED_MEANS[tier]), params
+    params = {"project": values["project"], "first": f"{first}", "as_of": values["as_of"], **_agent_parameter(values)}
+    return _MEANS_SQL.format(tier=tier, weighted=_WEIGHTED_MEANS[tier], of_agent=_filter_agent(values)), params
+
+
+def _agent_parameter(values: Values) -> dict[str, str]:
+    """Return the agent of a query as a parameter; nothing for a query about the whole project."""
+    agent = values.get("agent")
+    return {} if agent is None else {"agent": agent}
+
+
+def _filter_agent(values: Values) -> str:
+    return "" if values.get("agent") is None else " AND coalesce(agent, '') = $agent"
 
 
 def _build_exchanges_statement(values: Values) -> tuple[str, dict[str, str]]:
@@ -401,7 +411,13 @@ def _build_exchanges_statement(values: Values) -> tuple[str, dict[str, str]]:
     up = f"{score} - $expected::DOUBLE"
     down = f"$expected::DOUBLE - {score}"
     distance = {"up": up, "down": down}.get(values["direction"], f"abs({up})")
-    params = {name: str(values[name]) for name in ("project", "since", "until", "expected")}
-    return _EXCHANGES_SQL.format(
-        score=score, weight=weight, counts=counts, distance=distance, limit=int(values["limit"])
-    ), params
+    params = {name: str(values[name]) for name in ("project", "since", "until", "expected")} | _agent_parameter(values)
+    statement = _EXCHANGES_SQL.format(
+        score=score,
+        weight=weight,
+        counts=counts,
+        distance=distance,
+        limit=int(values["limit"]),
+        of_agent=_filter_agent(values),
+    )
+    return statement, params

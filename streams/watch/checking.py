@@ -183,7 +183,16 @@ class Checker:
             data = ProjectData(
                 project,
                 as_of,
-                None if scores is None else RuleInput(scores, baseline, references, parameters, open_changes),
+                None
+                if scores is None
+                else RuleInput(
+                    scores,
+                    baseline,
+                    references,
+                    parameters,
+                    open_changes,
+                    self.policy.for_project(project).settings.min_alerted_change,
+                ),
                 None if project_runs is None else RunRuleInput(project_runs, references, run_parameters),
                 None if judged_sessions is None else SessionRuleInput(judged_sessions, references, session_parameters),
                 baseline,

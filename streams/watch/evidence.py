@@ -663,11 +663,12 @@ def _describe_extreme(dimensions: Sequence[Row], direction: str | None) -> str:
 
 
 def _daily_averages(finding: Finding, measured: ProjectScores) -> list[parts.Query]:
-    """Return the query of a tier's daily averages around a change; none for runs."""
-    if finding.key.tier is None or finding.key.agent is not None:
+    """Return the query of a tier's daily averages around a change; none for a spike."""
+    if finding.key.tier is None:
         return []
     days = (measured.as_of.date() - finding.before[0].date()).days + 1
-    return [_named_query("daily_averages", {"project": measured.project, "as_of": measured.as_of, "days": days})]
+    parameters = {"project": measured.project, "agent": finding.key.agent, "as_of": measured.as_of, "days": days}
+    return [_named_query("daily_averages", parameters)]
 
 
 def _named_query(name: str, parameters: Mapping[str, Any]) -> parts.Query:

@@ -14,9 +14,9 @@ from audit.drift.consecutive_days import DailyAverage
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.series import NO_DECISION, Reference, Span
 from audit.drift.watched_series import MEAN, Key, Series
+from audit.policy import MinAlertedChange
 from schemas.records import Baseline
 from streams.watch.measures import SCORES_QUERY, ProjectScores, midnight
-
 
 UNNAMED_AGENT = "exchanges without an agent"
 """The name of the segment of a project's exchanges whose source tells no agent, beside agents with a name."""
@@ -93,20 +93,6 @@ class OpenChange(NamedTuple):
     """The first day of a further change in the same direction, if that has an open incident of its own."""
 
 
-class MinAlertedChange(NamedTuple):
-    """The smallest change of a mean that alerts: either of the two suffices. Smaller ones are listed as suspected."""
-
-    sigmas: float = 0.5
-    """In standard deviations of one session's mean."""
-    share: float = 0.02
-    """As a share of the scale."""
-
-    def is_reached(self, size: float, sigma: float, bounds: tuple[float, float]) -> bool:
-        """Return whether a change of a mean on a scale is large enough."""
-        low, high = bounds
-        return abs(size) >= min(self.sigmas * sigma, self.share * (high - low))
-
-
 @dataclass(frozen=True, slots=True)
 class RuleInput:
     """The scores of a project, for the rules about scores."""
@@ -119,7 +105,7 @@ class RuleInput:
     """The parameters of the query that read the scores."""
     open_changes: Mapping[str, OpenChange] = field(default_factory=dict)
     """The changes whose incidents are open, by series."""
-    min_alerted: MinAlertedChange = MinAlertedChange()
+    min_alerted: MinAlertedChange = field(default_factory=MinAlertedChange)
     """The smallest change of a mean that is confirmed, and so alerted."""
 
     @property

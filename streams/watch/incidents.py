@@ -479,10 +479,9 @@ def _build_first_revision(
     finding = update.finding
     # A change that is explained by imported history did not happen on that day, so it raises no alert.
     is_confirmed = update.is_confirmed and explanation.cause != HISTORY
-    incident_type, tier, direction, agent = finding.key
+    incident_type, tier, direction, agent, slice_name = finding.key
     identity = [project, incident_type, tier or "", direction or ""]
-    if agent:
-        identity.append(agent)
+    identity += [part for part in (agent, slice_name) if part]
     if finding.kind != MEAN:
         identity.append(finding.kind)
     return Incident(

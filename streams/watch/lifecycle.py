@@ -41,7 +41,8 @@ from datetime import UTC, date, datetime, time, timedelta
 import msgspec
 
 from audit.drift.incident_evidence import ChangedSeries, Level, evidence_of
-from audit.drift.watched_series import SESSION, SPIKE, TIERS
+from audit.drift.series import NO_CELLS
+from audit.drift.watched_series import SESSION, SPIKE, TIERS, Key
 from schemas.lazy_numpy import np
 from schemas.records import Incident
 from streams.watch.measures import ProjectRuns, ProjectScores, ProjectSessions, midnight
@@ -207,7 +208,7 @@ def levels_of(measured: ProjectScores | None, runs: ProjectRuns | None, sessions
             return None
         if changed.key.type == SPIKE:
             return _read_anomaly_levels(measured)
-        return None if tier is None else _read_tier_levels(measured, tier, changed.key.agent)
+        return None if tier is None else _read_tier_levels(measured, changed.key)
 
     return read_levels
 
@@ -227,8 +228,10 @@ def _read_session_levels(sessions: ProjectSessions, changed: ChangedSeries, seri
     return [DayLevel(day, mean, count) for day, (mean, count) in sessions.days(series).items()]
 
 
-def _read_tier_levels(measured: ProjectScores, tier: str, agent: str | None) -> list[DayLevel]:
-    cells = measured.cells(tier, agent)
+def _read_tier_levels(measured: ProjectScores, key: Key) -> list[DayLevel]:
+    tier = key.tier or ""
+    segment = measured.segment(tier, key.agent) if key.slice is None else measured.slices(tier, key.agent).get(key.slice)
+    cells = NO_CELLS if segment is None else segment.cells
     days = cells.last.astype("datetime64[D]")
     starts = np.flatnonzero(days != np.concatenate(([np.datetime64(0, "D")], days[:-1])))
     if not starts.size:

@@ -25,12 +25,13 @@ the last seven days are compared.
 
 from __future__ import annotations
 
+import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +42,7 @@ from audit.drift.change_detector import Unit
 from audit.drift.consecutive_days import DAYS, DailyAverage
 from audit.drift.segments import Standardised, standardise
 from audit.drift.series import NO_CELLS, Cells, Flags, Floats, Ints
+from audit.drift.slices import MAX_VALUES
 from audit.drift.watched_series import SESSION, TIERS
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.exchanges.outcomes import ARRIVAL, LATER, find_comparable_rules
@@ -58,8 +60,6 @@ _COARSE_INTERVAL_HOURS = 6
 """Recent days have hourly sums; days before the last `FINE_DAYS` have sums over six hours, which is enough to date a change."""
 MAX_SCORE_DELAY = timedelta(days=1)
 """The longest time for which an unscored exchange holds back later scores, so that one that is never scored does not block them forever."""
-_LATER = f'"{ARRIVAL}":"{LATER}"'
-"""The label of imported scores, as in the column `labels`."""
 _SUMS = ("units", "count", "weight", "total", "unit_squares", "unit_mixed", "unit_totals")
 RULES = ("methodology", "methodology_version", "methodology_digest", "rule_version")
 JUDGE = ("judge_model", "simulated")
@@ -164,7 +164,9 @@ class ProjectScores:
         self._row_means = row_means
         self._rows = rows if is_comparable.all() else rows.filter(is_comparable)
         self._agents: list[str] = rows["agent"].to_list()
-        self._arrivals = [LATER if _LATER in labels else "" for labels in rows["labels"].to_list()]
+        labels: list[str] = rows["labels"].to_list()
+        self._labels = [_parse_labels(text) for text in labels]
+        self._arrivals = [LATER if (ARRIVAL, LATER) in row_labels else "" for row_labels in self._labels]
         self._recent = np.arange(len(rows)) >= first_recent
         self._columns: dict[str, NDArray[Any]] = {}
         self._strata_of_tier: dict[str, Mapping[Stratum, Ints]] = {}
@@ -270,8 +272,32 @@ class ProjectScores:
             self._strata_of_tier[tier] = {stratum: rows for stratum, rows in by_stratum.items() if len(rows)}
         return self._strata_of_tier[tier]
 
-    def _build_segment(self, tier: str, agent: str | None) -> Segment | None:
-        strata = {stratum: rows for stratum, rows in self._strata(tier).items() if agent in (None, stratum.agent)}
+    def slices(self, tier: str, agent: str | None) -> dict[str, Segment]:
+        """Return the comparable scores of an agent (None: of the project) by slice, such as `agent_version 7`.
+
+        Slices without scores of the last days, and labels with more than `MAX_VALUES` values, are left out.
+        """
+        rows_of: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for row in np.sort(np.concatenate([np.zeros(0, np.int64), *self._rows_of(tier, agent).values()])).tolist():
+            for label in self._labels[row]:
+                rows_of[label].append(row)
+        values = Counter(name for name, _ in rows_of)
+        segments: dict[str, Segment] = {}
+        for (name, value), rows in sorted(rows_of.items()):
+            if name != ARRIVAL and 1 < values[name] <= MAX_VALUES and self._recent[rows].any():
+                segment = self._build_segment(tier, agent, np.array(rows))
+                if segment is not None:
+                    segments[f"{name} {value}"] = segment
+        return segments
+
+    def _rows_of(self, tier: str, agent: str | None) -> dict[Stratum, Ints]:
+        return {stratum: rows for stratum, rows in self._strata(tier).items() if agent in (None, stratum.agent)}
+
+    def _build_segment(self, tier: str, agent: str | None, only: Ints | None = None) -> Segment | None:
+        strata = self._rows_of(tier, agent)
+        if only is not None:
+            strata = {stratum: rows[np.isin(rows, only)] for stratum, rows in strata.items()}
+            strata = {stratum: rows for stratum, rows in strata.items() if len(rows)}
         standardised = standardise([self._sum_cells(tier, rows) for rows in strata.values()])
         if standardised is None:
             return None
@@ -395,6 +421,12 @@ def find_most_common(rows: Iterable[tuple[tuple[Any, ...], int, datetime]]) -> t
         totals[key] = total + count, max(newest, time_of_row)
     largest = max(totals.values(), default=None)
     return min((key for key, total_and_time in totals.items() if total_and_time == largest), default=())
+
+
+@lru_cache(maxsize=10_000)
+def _parse_labels(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the labels of a row, from the column `labels`."""
+    return tuple(json.loads(text).items()) if text else ()
 
 
 def _find_run_starts(keys: NDArray[Any]) -> Ints:

@@ -18,13 +18,23 @@ from audit.drift.anomaly_rate import Spike, anomaly_spike
 from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.discoveries import family_penalty
 from audit.drift.incident_evidence import Day, Numbers
-from audit.drift.series import Cells, Reference, merge_spans
+from audit.drift.series import Reference, merge_spans
 from audit.drift.spread import SpreadChange, find_spread
 from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SPIKE, SPREAD, TIERS, UP, VERBS, Key, bounds_of
 from schemas.lazy_numpy import np
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
-from streams.watch.findings import UNNAMED_AGENT, Comparison, Finding, OpenChange, Rule, RuleInput, Wording, build_finding, list_days
+from streams.watch.findings import (
+    UNNAMED_AGENT,
+    Comparison,
+    Finding,
+    OpenChange,
+    Rule,
+    RuleInput,
+    Wording,
+    build_finding,
+    list_days,
+)
 from streams.watch.measures import Segment, midnight
 
 CONSECUTIVE = "consecutive_days"
@@ -53,7 +63,7 @@ def find_consecutive_days(data: RuleInput) -> Iterator[Finding]:
         streaks = consecutive_days.consecutive_days(list(counts), mean, statistics.stddev, as_of)
         latest_by_direction = {streak.direction: streak for streak in streaks}
         for streak in latest_by_direction.values():
-            yield _build_streak_finding(data, data.baseline, (tier, name), mean, streak, counts)
+            yield _build_streak_finding(data, data.baseline, _NormalTier(tier, name, mean, statistics), streak, counts)
 
 
 def _mean_at_same_mix(baseline: Baseline, mean: float, segment: Segment) -> float:
@@ -66,16 +76,24 @@ def _mean_at_same_mix(baseline: Baseline, mean: float, segment: Segment) -> floa
     return math.fsum(average * count for average, count in days) / scores if scores else mean
 
 
+class _NormalTier(NamedTuple):
+    """A tier and its normal level."""
+
+    column: str
+    name: str
+    mean: float
+    """The mean of the baseline, at the mix of the days that are compared with it."""
+    statistics: TierStatistics
+
+
 def _build_streak_finding(
     data: RuleInput,
     baseline: Baseline,
-    tier: tuple[str, str],
-    mean: float,
+    tier: _NormalTier,
     streak: consecutive_days.Drift,
     counts: Mapping[consecutive_days.DailyAverage, int],
 ) -> Finding:
-    column, name = tier
-    statistics: TierStatistics = getattr(baseline, column)
+    column, name, mean, statistics = tier
     first = streak.days[0].day
     last = streak.days[-1].day
     averages = [day.average for day in streak.days if day.average is not None]
@@ -112,50 +130,63 @@ def _build_streak_finding(
 
 
 def find_changes(data: RuleInput) -> Iterator[Finding]:
-    """Yield the significant changes of the mean of each tier, or else of its spread: of the whole project, and of each of its agents.
+    """Yield the significant changes of each tier's mean, or else of its spread: of the project, its agents, and slices of these.
 
-    It needs no baseline. A project has few series, and each is decided by itself. It may have many agents, so their series are decided
-    together (`audit.drift.discoveries`).
+    It needs no baseline. A project has few series, and each is decided by itself. Agents and slices may be many, so their series are decided
+    together (`audit.drift.discoveries`). A slice is only named if the agent or project to which it belongs has not changed as a whole;
+    otherwise the evidence of that change tells which slices did.
     """
-    agent_changes = _find_agent_changes(data)
-    for tier in TIERS:
-        agents = data.measured.agents(tier)
-        changed = {agent: change for (of_tier, agent), change in agent_changes.items() if of_tier == tier}
-        project = _Series(data, tier, None, len(agents), len(changed))
-        yield from _find_segment_changes(project, project.find_change(), finds_spread=not changed)
-        for agent in agents if len(agents) > 1 else ():
-            series = _Series(data, tier, agent, len(agents), len(changed))
-            yield from _find_segment_changes(series, changed.get(agent), finds_spread=False)
+    projects = {tier: series for tier in TIERS if (series := _Series.of(data, Key(DRIFT, tier, None))) is not None}
+    agents = {
+        series.key: series
+        for tier in projects
+        if len(names := data.measured.agents(tier)) > 1
+        for name in names
+        if (series := _Series.of(data, Key(DRIFT, tier, None, name))) is not None
+    }
+    owners = [*agents.values(), *(series for tier, series in projects.items() if len(data.measured.agents(tier)) == 1)]
+    slices = {series.key: series for owner in owners for series in owner.slices()}
+    project_changes = {series.key: series.find_change() for series in projects.values()}
+    changes = _find_family_changes(agents | slices)
+    for tier, project in projects.items():
+        changed = [key for key in agents if key.tier == tier and key in changes]
+        compared = _ComparedAgents(sum(key.tier == tier for key in agents), len(changed))
+        yield from _find_series_changes(project, project_changes[project.key], compared, finds_spread=not changed)
+        for series in agents.values():
+            if series.key.tier == tier:
+                yield from _find_series_changes(series, changes.get(series.key), compared)
+    for series in slices.values():
+        owner_key = series.key._replace(slice=None)
+        if owner_key not in changes and project_changes.get(owner_key) is None:
+            yield from _find_series_changes(series, changes.get(series.key))
 
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """The series of a tier: of one agent, or of the whole project."""
+    """The series of a tier: of the whole project, of one agent, or of a slice of these."""
 
     data: RuleInput
-    tier: str
-    agent: str | None
-    agents: int
-    """The number of agents with scores of the tier."""
-    changed_agents: int
+    key: Key
+    """Without a direction."""
+    segment: Segment
 
-    @property
-    def key(self) -> Key:
-        return Key(DRIFT, self.tier, None, self.agent)
+    @classmethod
+    def of(cls, data: RuleInput, key: Key) -> _Series | None:
+        """Return the series of a project or an agent; None without scores."""
+        segment = data.measured.segment(key.tier or "", key.agent)
+        return None if segment is None else cls(data, key, segment)
+
+    def slices(self) -> Iterator[_Series]:
+        """Yield the series of the slices."""
+        for name, segment in self.data.measured.slices(self.key.tier or "", self.key.agent).items():
+            yield _Series(self.data, self.key._replace(slice=name), segment)
 
     @property
     def name(self) -> str:
         """The name of the series in a sentence."""
-        return TIERS[self.tier] if self.agent is None else f"{TIERS[self.tier]} of {self.agent or UNNAMED_AGENT}"
-
-    @property
-    def cells(self) -> Cells:
-        return self.data.measured.cells(self.tier, self.agent)
-
-    @property
-    def days(self) -> Mapping[consecutive_days.DailyAverage, int]:
-        segment = self.data.measured.segment(self.tier, self.agent)
-        return {} if segment is None else segment.days
+        name = TIERS[self.key.tier or ""]
+        name = name if self.key.agent is None else f"{name} of {self.key.agent or UNNAMED_AGENT}"
+        return name if self.key.slice is None else f"{name} with {self.key.slice}"
 
     @property
     def reference(self) -> Reference:
@@ -179,53 +210,53 @@ class _Series:
 
     def find_change(self, reference: Reference | None = None, log_penalty: float = 0.0) -> Change | None:
         """Return the change of the mean, by default the first one."""
-        segment = self.data.measured.segment(self.tier, self.agent)
-        if segment is None:
-            return None
         change = find_change(
-            segment.cells,
+            self.segment.cells,
             self.as_of,
             reference=self.first_reference if reference is None else reference,
-            bounds=bounds_of(self.tier),
+            bounds=bounds_of(self.key.tier),
             log_penalty=log_penalty,
         )
-        return None if change is None else segment.standardised.discount(change)
+        return None if change is None else self.segment.standardised.discount(change)
 
 
-def _find_agent_changes(data: RuleInput) -> dict[tuple[str, str], Change]:
-    """Return the changes of the agents' means by tier and agent, as many as can be believed together."""
-    agents_of = {tier: data.measured.agents(tier) for tier in TIERS}
-    family = {
-        (tier, agent): _Series(data, tier, agent, len(agents), 0)
-        for tier, agents in agents_of.items()
-        if len(agents) > 1
-        for agent in agents
-    }
-    changes = {key: change for key, series in family.items() if (change := series.find_change()) is not None}
-    penalty = family_penalty([change.log_evidence - math.log(SUSPECTED) for change in changes.values()], len(family))
-    believed = {key: family[key].find_change(log_penalty=penalty) for key in changes}
+class _ComparedAgents(NamedTuple):
+    """The number of agents that were compared, 0 for a single one, and the number of those that changed."""
+
+    all: int
+    changed: int
+
+
+_ONE_AGENT = _ComparedAgents(0, 0)
+
+
+def _find_family_changes(family: Mapping[Key, _Series]) -> dict[Key, Change]:
+    """Return the changes of the means of many series, as many as can be believed together."""
+    found = {key: change for key, series in family.items() if (change := series.find_change()) is not None}
+    penalty = family_penalty([change.log_evidence - math.log(SUSPECTED) for change in found.values()], len(family))
+    believed = {key: family[key].find_change(log_penalty=penalty) for key in found}
     return {key: change for key, change in believed.items() if change is not None}
 
 
-def _find_segment_changes(series: _Series, change: Change | None, *, finds_spread: bool) -> Iterator[Finding]:
+def _find_series_changes(
+    series: _Series, change: Change | None, compared: _ComparedAgents = _ONE_AGENT, *, finds_spread: bool = False
+) -> Iterator[Finding]:
     """Yield the change of a series' mean and a further one, or else that of its spread.
 
     While the incident of a change is open, its days are the reference for a further change. The first change then ends where the further
     one begins.
     """
-    cells = series.cells
-    if not len(cells.last):
-        return
+    cells = series.segment.cells
     opened = series.opened
     if change is not None:
         first_day = cells.last[0].astype(datetime).date()
-        yield _build_change_finding(series, change, _ComparedDays(series.first_reference, first_day))
+        yield _build_change_finding(series, change, _ComparedDays(series.first_reference, first_day), compared)
     if opened is not None:
         further_start = max(opened.since, series.reference.since or opened.since)
         further_reference = Reference(further_start, series.reference.cut, FURTHER_DAYS)
         further = series.find_change(further_reference)
         if further is not None and further.direction == opened.direction:
-            yield _build_change_finding(series, further, _ComparedDays(further_reference, opened.since), FURTHER)
+            yield _build_change_finding(series, further, _ComparedDays(further_reference, opened.since), compared, FURTHER)
     elif change is None and finds_spread:
         spread = find_spread(cells, series.as_of, reference=series.reference)
         if spread is not None:
@@ -244,36 +275,42 @@ def _exclude_days_from(reference: Reference, day: date, as_of: date) -> Referenc
     return replace(reference, cut=merge_spans((*reference.cut, (day, max(day, as_of)))))
 
 
-def _build_change_finding(series: _Series, change: Change, days_compared: _ComparedDays, kind: str = MEAN) -> Finding:
+def _build_change_finding(
+    series: _Series, change: Change, days_compared: _ComparedDays, agents: _ComparedAgents, kind: str = MEAN
+) -> Finding:
     data = series.data
     verb = VERBS[change.direction] + (" further" if kind == FURTHER else "")
     title = f"{series.name} {verb} to {change.mean_after:.2f} from {change.mean_before:.2f} on {change.first_day}"
     wording = Wording(
-        title=title + _describe_other_agents(series),
+        title=title + ("" if series.key.agent is None else _describe_other_agents(agents)),
         description=_describe_change(series.name, change),
         days=list_days(
-            {day: count for day, count in series.days.items() if change.earliest_day <= day.day <= change.seen_at.date()}
+            {
+                day: count
+                for day, count in series.segment.days.items()
+                if change.earliest_day <= day.day <= change.seen_at.date()
+            }
         ),
         numbers=Numbers(
             scores_before=change.scores_before,
             scores_after=change.scores_after,
             sessions_before=change.units_before,
             sessions_after=change.units_after,
-            agent=series.agent,
-            agents=series.agents if series.agents > 1 else None,
-            agents_changed=series.changed_agents if series.agents > 1 else None,
+            agent=series.key.agent,
+            agents=agents.all or None,
+            agents_changed=agents.changed or None,
         ),
     )
     compared = Comparison(SEQUENTIAL, data.source, days_compared.reference, days_compared.first_day, data.measured.as_of)
     finding = build_finding(series.key._replace(direction=change.direction), change, compared, wording)
-    is_worth_waking = data.min_alerted.is_reached(change.size, change.sigma, bounds_of(series.tier))
+    is_worth_waking = data.min_alerted.is_reached(series.key.tier or "", change.size, change.sigma, bounds_of(series.key.tier))
     return replace(finding, kind=kind, confirmed=finding.confirmed and is_worth_waking)
 
 
-def _describe_other_agents(series: _Series) -> str:
+def _describe_other_agents(agents: _ComparedAgents) -> str:
     """Return that the other agents did not change, for the end of a title; empty if another one changed as well."""
-    others = series.agents - 1
-    if series.agent is None or series.changed_agents != 1 or others < 1:
+    others = agents.all - 1
+    if agents.changed != 1 or others < 1:
         return ""
     return "; the other agent as before" if others == 1 else f"; the other {others} agents as before"
 
@@ -290,10 +327,10 @@ def _describe_change(name: str, change: Change) -> str:
 
 
 def _build_spread_finding(series: _Series, change: SpreadChange) -> Finding:
-    data, cells, name = series.data, series.cells, series.name
+    data, cells, name = series.data, series.segment.cells, series.name
     verb = "grew" if change.direction == UP else "shrank"
     amount = "more" if change.direction == UP else "less"
-    counts = {day: count for day, count in series.days.items() if change.first_day <= day.day <= change.until}
+    counts = {day: count for day, count in series.segment.days.items() if change.first_day <= day.day <= change.until}
     before = cells.last < np.datetime64(change.first_day)
     return Finding(
         key=series.key._replace(direction=change.direction),

@@ -64,7 +64,8 @@ def test_stored_sums_give_the_same_answer(store: Store, stored_macros: list[set[
         baseline_parameters = {"project": parameters["project"], "as_of": NOON + HOUR * chance.randrange(-100, 120), "days": 3}
         for name, values in (
             *((one, parameters) for one in ("points_by_day", "project_sampling", "period_counts")),
-            *((one, baseline_parameters) for one in ("daily_averages", "trends")),
+            ("daily_averages", {**baseline_parameters, "agent": None}),
+            ("trends", baseline_parameters),
             ("project_summary", {"project": parameters["project"]}),
         ):
             cursor = store.cursor()
@@ -81,8 +82,8 @@ def test_stored_sums_give_the_same_answer(store: Store, stored_macros: list[set[
         ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON}, set()),
         ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON + timedelta(microseconds=1)}, {"score_days"}),
         ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON + DAY}, {"score_days"}),
-        ("daily_averages", {"as_of": NOON + HOUR, "days": 2}, {"score_days"}),
-        ("daily_averages", {"as_of": NOON, "days": 2}, set()),
+        ("daily_averages", {"agent": None, "as_of": NOON + HOUR, "days": 2}, {"score_days"}),
+        ("daily_averages", {"agent": None, "as_of": NOON, "days": 2}, set()),
         ("window_costs", {"by": "hour", "from": NOON - DAY, "to": NOON + HOUR}, {"cost_hours"}),
         ("window_costs", {"by": "hour", "from": NOON - DAY, "to": NOON + HOUR / 2}, set()),
         ("project_summary", {}, ALL),
@@ -127,5 +128,5 @@ def test_the_day_of_a_moment_needs_hourly_sums(store: Store, stored_macros: list
     refresh_daily(store)
     with store.transaction() as transaction:
         transaction.connection.execute("DELETE FROM log.hourly_scores")
-    query_days(store.cursor(), "daily_averages", {"project": "ops", "as_of": NOON + HOUR, "days": 2})
+    query_days(store.cursor(), "daily_averages", {"project": "ops", "agent": None, "as_of": NOON + HOUR, "days": 2})
     assert stored_macros == [set()]

@@ -17,7 +17,7 @@ SINCE = 5
 BEFORE = (END - timedelta(days=20), END - timedelta(days=SINCE))
 AFTER = (END - timedelta(days=SINCE), END)
 PARAMETERS = {
-    "project": "ops", "tier": "tier2", "before_since": BEFORE[0], "before_until": BEFORE[1], "after_since": AFTER[0], "after_until": AFTER[1],
+    "project": "ops", "agent": None, "tier": "tier2", "before_since": BEFORE[0], "before_until": BEFORE[1], "after_since": AFTER[0], "after_until": AFTER[1],
 }  # fmt: skip
 
 
