@@ -1089,6 +1089,25 @@ class BlindSpot(Record, frozen=True, kw_only=True):
     """What the count is a part of: days that are needed, judged scores of the last days, or all agents."""
 
 
+class Notice(Record, frozen=True, kw_only=True):
+    """Something that changed in a project's traffic, which says nothing of its quality."""
+
+    reason: str
+    """mix_changed (an agent's share of the sessions changed) or new_agent (an agent that had no exchanges before)."""
+    subject: str
+    """The agent; empty for exchanges without an agent."""
+    since: datetime
+    """Midnight of the first day, UTC; the most probable one if it is estimated."""
+    before: float | None = None
+    """The share before the change; of a new agent, the mean score of the others on the same days."""
+    after: float | None = None
+    """The share since the change; of a new agent, its mean score."""
+    tier: str = ""
+    """The tier of the scores; empty for shares."""
+    count: int
+    """Agents whose level changed as well, in any tier; of a new agent, its sessions."""
+
+
 class ProjectCheck(Record, frozen=True, kw_only=True):
     """The newest check of a project for drift and anomaly spikes that had scores to look at."""
 
@@ -1106,6 +1125,8 @@ class ProjectCheck(Record, frozen=True, kw_only=True):
     """Number of findings of the rules, whether or not an incident came of them."""
     blind_spots: tuple[BlindSpot, ...] = ()
     """What the rules could not compare, the reasons that concern most first."""
+    notices: tuple[Notice, ...] = ()
+    """What changed in the traffic, the largest change first."""
 
 
 class Reservation(Record, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -22,7 +23,7 @@ from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.policy import Policy
 from schemas.codec.single_object import encode
-from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Exchange, Incident, Record, Score
+from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Exchange, Incident, Label, Record, Score
 from service.read.project import read_projects
 from streams.log.sink import StorePublisher
 from streams.watch.watching import Watch
@@ -36,7 +37,8 @@ LEVEL, SIGMA = 0.7, 0.1
 """Mean and standard deviation of a score before the change."""
 SHARED = 0.5
 """The part of a score's variance that the scores of its session share."""
-FELL, FURTHER, MIX, HISTORY = "Tier 2 fell", "Tier 2 fell further", "The mix changed", "History was added"
+FELL, VERSION, HISTORY = "Tier 2 fell", "Tier 2 of a with agent_version 7 is lower", "History was added"
+MIX, NEW_AGENT = "mix_changed", "new_agent"
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS, UNSCORED = "new_judge", "other_judges", "few_days", "unscored"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
 Profile = Callable[[int], float]
@@ -88,6 +90,10 @@ class Traffic(NamedTuple):
     unsafe: Profile | None = None
     """The share of runs that are unsafe; None: it is of scores."""
     is_of_all_tiers: bool = False
+    version: str | None = None
+    """The value of the label agent_version."""
+    wandering_share: float = 0.0
+    """The standard deviation by which the logarithm of the traffic differs from day to day."""
 
 
 class Line(NamedTuple):
@@ -123,6 +129,14 @@ def _runs(agents: int) -> tuple[Traffic, ...]:
     return (*steady, Traffic(always(2), agent=f"agent{agents - 1:02}", unsafe=step(0.02, 0.9)))
 
 
+def _fell(*agents: str) -> tuple[str, ...]:
+    return tuple(f"Tier 2 of {agent} fell" for agent in agents)
+
+
+def _rose(*agents: str) -> tuple[str, ...]:
+    return tuple(f"Tier 2 of {agent} rose" for agent in agents)
+
+
 LINES = (
     Line("one sigma, from a Monday on, no traffic at weekends", (Traffic(weekdays(50), step(0, -1)),), (FELL,), first_day=CHANGE),
     Line("one sigma, from one weekly batch of 300 on", (Traffic(every(7, 300), step(0, -1, 70)),), (FELL,), change=70, first_day=70, days=99, checked_from=63),
@@ -130,15 +144,22 @@ LINES = (
     Line("a monthly batch of 200 that varies by half a sigma", (Traffic(every(30, 200), wander=0.5),), notice=FEW_DAYS, change=0, days=300, checked_from=14),
     Line("sessions get longer, one score to five", (Traffic(length=step(1, 5)),)),
     Line("sessions get shorter, five scores to one", (Traffic(length=step(5, 1)),)),
-    Line("share of a weaker agent goes from 20 to 70 %", _mixed(step(0.2, 0.7)), (MIX,), phrase="weak"),
-    Line("the same over 30 days", _mixed(ramp(0.2, 0.7, 30)), (MIX,), phrase="weak", days=CHANGE + 42),
-    Line("both agents improve by half a sigma, the weaker one's share grows", _mixed(step(0.2, 0.7), 0.5), (MIX,), phrase="every part rose"),
-    Line("a new agent joins two sigma lower with half of the traffic", (Traffic(step(50, 25), agent="old"), Traffic(step(0, 25), always(-2), "new")), (MIX,), phrase="New: new"),
+    Line("share of a weaker agent goes from 20 to 70 %", _mixed(step(0.2, 0.7)), notice=MIX),
+    Line("the same over 30 days", _mixed(ramp(0.2, 0.7, 30)), notice=MIX, days=CHANGE + 42),
+    Line("both agents improve by half a sigma, the weaker one's share grows", _mixed(step(0.2, 0.7), 0.5), _rose("strong", "weak"), notice=MIX),
+    Line("both agents fall by 0.8 sigma, the weaker one's share shrinks", _mixed(step(0.7, 0.2), -0.8), _fell("strong", "weak"), notice=MIX),
+    Line("one agent falls by 3 sigma, another rises by as much", (Traffic(always(25), step(0, -3), "a"), Traffic(always(25), step(0, 3), "b")), (*_fell("a"), *_rose("b"))),
+    Line("one agent falls by 2 sigma, another rises to the same level", (Traffic(always(25), step(1, -1), "a"), Traffic(always(25), step(-3, -1), "b")), (*_fell("a"), *_rose("b"))),
+    Line("eight agents of constant quality, their shares wander", tuple(Traffic(always(6), always(number - 3.5), f"agent{number}", wandering_share=0.6) for number in range(8)), days=102, checked_from=14, change=0),
+    Line("a new agent joins two sigma lower with half of the traffic", (Traffic(step(50, 25), agent="old"), Traffic(step(0, 25), always(-2), "new")), notice=NEW_AGENT),
+    Line("an agent with 4 % of the traffic falls by 3 sigma", (Traffic(always(48), agent="large"), Traffic(always(2), step(0, -3), "small")), _fell("small")),
+    Line("a canary version with 5 % is 2.5 sigma worse from its first exchange", (Traffic(lambda day: 50 if day < CHANGE else 47.5, agent="a", version="6"), Traffic(step(0, 2.5), always(-2.5), "a", version="7")), (VERSION,)),
     Line("another judge; the agent falls by 2 sigma the same day", (Traffic(step(50, 0), judge="first"), Traffic(step(0, 50), always(-2), judge="second")), notice=NEW_JUDGE),
     Line("another judge; the agent falls by 2 sigma five days later", (Traffic(step(50, 0), judge="first"), Traffic(step(0, 50), step(0, -2, CHANGE + 5), judge="second")), notice=NEW_JUDGE),
-    Line("two judges side by side, 60/40; the agent of the 40 % falls by 3 sigma", (Traffic(always(30), agent="a", judge="first"), Traffic(always(20), step(0, -3), "b", "second")), notice=OTHER_JUDGES, change=0, checked_from=14),
+    Line("two judges side by side, 60/40; the agent of the 40 % falls by 3 sigma", (Traffic(always(30), agent="a", judge="first"), Traffic(always(20), step(0, -3), "b", "second")), _fell("b")),
+    Line("an agent's two judges side by side, 60/40; it falls by 2 sigma", (Traffic(always(30), step(0, -2), judge="first"), Traffic(always(20), step(1, -1), judge="second")), (FELL,)),
     *(
-        Line(f"an agent falls by 3 sigma {days} days after another, whose incident is open", (Traffic(always(25), step(0, -3, CHANGE - days), "a"), Traffic(always(25), step(0, -3), "b")), (FELL, FURTHER), first_day=CHANGE, checked_from=CHANGE - days)
+        Line(f"an agent falls by 3 sigma {days} days after another, whose incident is open", (Traffic(always(25), step(0, -3, CHANGE - days), "a"), Traffic(always(25), step(0, -3), "b")), _fell("a", "b"), first_day=CHANGE, checked_from=CHANGE - days)
         for days in (10, 20)
     ),
     Line("runs of 25 agents, the 25th goes from 2 to 90 % unsafe", _runs(25), notice=AGENTS_BEYOND_LIMIT, change=0, checked_from=14),
@@ -148,7 +169,7 @@ LINES = (
     Line("the month before 30 live days is imported, a sigma higher", (Traffic(step(0, 50, 30)), Traffic(step(50, 0, 30), always(1), imported=60)), (HISTORY,), change=60, days=74, checked_from=50),
     Line("quiet projects, four tiers, 46 days", (Traffic(is_of_all_tiers=True),), change=0, days=46, checked_from=14, projects=5 * REPETITIONS),
 )  # fmt: skip
-"""What issue 34 corrects; a mix that hides a fall, and an agent with a small share, are not among it."""
+"""Histories of which it is known what happened in them, each with what is to be said of it."""
 
 
 class History(NamedTuple):
@@ -243,15 +264,16 @@ def _check(store: Store, projects: Sequence[_Project], day: int) -> None:
     for checked in asyncio.run(Watch(StorePublisher(store, Policy(), lambda: checked_at)).check(list(histories))):
         history = histories[checked.project]
         for incident in checked.incidents:
-            title = re.split(r" to | \(", incident.title)[0]
+            title = re.split(r" to | \(| than ", incident.title)[0]
             if incident.confidence == "confirmed" or title == HISTORY:
                 history.titles.setdefault(title, day)
                 history.incidents[title] = incident
                 history.suspected.discard(title)
             elif title not in history.titles:
                 history.suspected.add(title)
-        for spot in checked.project_check.blind_spots if checked.project_check is not None else ():
-            history.notices.setdefault(spot.reason, day)
+        project_check = checked.project_check
+        for remark in () if project_check is None else (*project_check.blind_spots, *project_check.notices):
+            history.notices.setdefault(remark.reason, day)
     if any(project.line.notice == UNSCORED for project in projects):
         with contextlib.closing(store.cursor()) as cursor:
             for project in read_projects(cursor, Policy(), checked_at):
@@ -281,7 +303,7 @@ def _records(project: _Project, traffic: Traffic, name: str, day: int, late: tim
     rng = project.rng
     length = round(traffic.length(day))
     mean = traffic.level(day) + traffic.wander * rng.normal()
-    for number in range(rng.poisson(traffic.a_day(day) / length)):
+    for number in range(rng.poisson(traffic.a_day(day) / length * math.exp(traffic.wandering_share * rng.normal()))):
         began = START + timedelta(days=day, seconds=rng.uniform(0, 86_000))
         session = f"{name}-{number}"
         if traffic.unsafe is not None:
@@ -328,6 +350,8 @@ def _records(project: _Project, traffic: Traffic, name: str, day: int, late: tim
                 continue
             value = _score(mean + shared + (1 - SHARED) ** 0.5 * rng.normal())
             judged = {"tier2_score": value, "judge_model": traffic.judge}
+            if traffic.version is not None:
+                judged["labels"] = (Label(name="agent_version", value=traffic.version),)
             if traffic.is_of_all_tiers:
                 judged |= {"tier1_score": 1 - (rng.random() < 0.02) / 3, "tier2_5_state": "scored", "tier3_state": "scored"}
                 judged |= {"tier2_5_alignment": _score(rng.normal()), "tier3_score": 1 + 4 * _score(rng.normal())}

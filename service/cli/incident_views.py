@@ -15,7 +15,7 @@ from schemas.records import Incident
 from service.cli.terminal import SEVERITY_STYLES, table
 from service.read.incident_actions import COMMAND_NOTES, describe_slices, format_slice_counts, format_slice_means
 from service.read.incidents import IncidentAnswer, IncidentEvent, incident_answer
-from service.read.project import describe_blind_spot
+from service.read.project import describe_blind_spot, describe_notices
 from service.read.why import Why
 from service.text.formats import MISSING, counted, plain
 from streams.watch.checking import CheckResult
@@ -74,11 +74,17 @@ def check_limits(checked: Sequence[CheckResult]) -> list[str]:
         if check.project_check
         for spot in check.project_check.blind_spots
     ]
+    notices = [
+        f"{plain(check.project, 64)}: {plain(sentence, 500)}"
+        for check in checked
+        if check.project_check
+        for sentence in describe_notices([asdict(notice) for notice in check.project_check.notices])
+    ]
     lines = {
         f"Not checked (no exchanges or runs in the {DAYS} days before): {unchecked}": unchecked,
         f"No full baseline yet: {learning}": learning,
     }
-    return [line for line, names in lines.items() if names] + blind
+    return [line for line, names in lines.items() if names] + notices + blind
 
 
 def incident_view(incident: Incident, history: Sequence[IncidentEvent]) -> RenderableType:

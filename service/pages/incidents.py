@@ -41,7 +41,7 @@ from service.read.incident_actions import (
     format_slice_rates,
 )
 from service.read.incidents import IncidentType, history_of, incident_records, people_of
-from service.read.project import describe_check, manual_check_date, read_project, with_blind_spots
+from service.read.project import describe_check, manual_check_date, read_project, with_remarks
 from service.read.runs import RunFilter, worst_runs
 from service.read.why import MAX_RELATED_DISTANCE, explain_facts, find_related, find_suspected_cause
 from service.text.answers import Place, after, page_of
@@ -169,7 +169,7 @@ async def incident(
         return {
             "history": history_of(cursor, incident_id),
             "alerts": query_rows(cursor, "alerts_about", {"project": project, "subject": incident_id}),
-            "blind": _list_blind_spots(cursor, services, project),
+            "remarks": _list_remarks(cursor, services, project),
             "has_runs": bool(worst_runs(cursor, project, runs, None, 1)) if runs else False,
             "first": next(iter(query_rows(cursor, "first_of_incident", {"project": project, "incident": incident_id})), None),
         }
@@ -276,10 +276,10 @@ def _list_findings(incident: Incident, evidence: Evidence) -> list[RuleFinding]:
     return sorted(findings, key=lambda finding: (not finding.leads, finding.rule))
 
 
-def _list_blind_spots(cursor: duckdb.DuckDBPyConnection, services: ApiContext, project: str) -> list[str]:
-    """Return the traffic of a project that the rules could not compare, in words."""
+def _list_remarks(cursor: duckdb.DuckDBPyConnection, services: ApiContext, project: str) -> list[str]:
+    """Return what changed in the traffic of a project, and what the rules could not compare, in words."""
     summary = read_project(cursor, services.engine.policy, services.engine.now(), project)
-    return with_blind_spots(cursor, [summary], project)[0].check.not_compared
+    return with_remarks(cursor, [summary], project)[0].check.remarks
 
 
 QUERY_TITLES: Mapping[str, str] = {

@@ -25,7 +25,7 @@ from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from schemas.registry import schema_of
-from service.read.project import describe_blind_spot
+from service.read.project import describe_blind_spot, describe_notices
 from service.read.scores import ProjectBaseline, project_baseline
 from service.read.why import Why, why
 from service.setup.access import AccessStore
@@ -147,6 +147,7 @@ class DriftCheck(Answer, frozen=True):
     project: str
     as_of: Moment
     exchanges: Annotated[int, Meta(description="Number of exchanges checked; 0 if the last days had none.")]
+    notices: Annotated[list[str], Meta(description="What changed in the traffic and says nothing about quality.")]
     not_compared: Annotated[
         list[str], Meta(description="Traffic that is not compared, since when and why, in one sentence each.")
     ]
@@ -235,6 +236,7 @@ def drift_check(checked: CheckResult, schema_version: str) -> DriftCheck:
         project=checked.project,
         as_of=checked.as_of,
         exchanges=checked.project_check.exchanges if checked.project_check else 0,
+        notices=describe_notices([asdict(notice) for notice in checked.project_check.notices] if checked.project_check else []),
         not_compared=[describe_blind_spot(asdict(spot)) for spot in spots],
         baseline=None if checked.baseline is None else project_baseline(checked.baseline, schema_version),
         findings=[_build_finding(finding) for finding in checked.findings],

@@ -20,6 +20,7 @@ therefore does not rank above one with 40 % of the traffic, nor last month's cha
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
@@ -170,6 +171,12 @@ class ProjectCheck(Answer, frozen=True):
     days: Annotated[int | None, Meta(description="Days of comparable scores, at most baselineDays.")]
     baseline_days: Annotated[int | None, Meta(description="Days of a full baseline.")]
     findings: Annotated[int | None, Meta(description="Number of findings of the rules.")]
+    notices: Annotated[
+        list[str],
+        Meta(
+            description="What changed in the traffic and says nothing about quality, in one sentence each: the mix of agents, new agents."
+        ),
+    ] = msgspec.field(default_factory=list)
     not_compared: Annotated[
         list[str],
         Meta(
@@ -177,6 +184,11 @@ class ProjectCheck(Answer, frozen=True):
             "agents beyond the limit, agents that stopped, missing scores."
         ),
     ] = msgspec.field(default_factory=list)
+
+    @property
+    def remarks(self) -> list[str]:
+        """The notices, and what is not compared."""
+        return [*self.notices, *self.not_compared]
 
 
 class Project(Answer, frozen=True):
@@ -389,16 +401,49 @@ def describe_unchecked(projects: Sequence[Project]) -> str:
     return " ".join([f"{grouped_count(len(projects) - len(others), 'project')} checked.", *sentences])
 
 
-def with_blind_spots(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], only: str | None = None) -> list[Project]:
-    """Return projects with descriptions of their blind spots: series that the newest check could not compare, and missing scores.
+def with_remarks(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], only: str | None = None) -> list[Project]:
+    """Return projects with the remarks of their newest check: changes of the traffic, what it could not compare, and missing scores.
 
     `only` limits the query to one project.
     """
+    notices: dict[str, list[Row]] = defaultdict(list)
+    for notice in query_rows(cursor, "notices", {"project": only}):
+        notices[notice["project"]].append(notice)
     sentences = {project.project: _describe_missing(project) for project in projects}
     for spot in query_rows(cursor, "blind_spots", {"project": only}):
         if spot["project"] in sentences:
             sentences[spot["project"]].append(describe_blind_spot(spot))
-    return [replace(project, check=replace(project.check, not_compared=sentences[project.project])) for project in projects]
+    return [
+        replace(
+            project,
+            check=replace(
+                project.check,
+                notices=describe_notices(notices[project.project]),
+                not_compared=sentences[project.project],
+            ),
+        )
+        for project in projects
+    ]
+
+
+def describe_notices(notices: Sequence[Row]) -> list[str]:
+    """Describe the changes of a project's traffic, with those of the mix in one sentence."""
+    shares = [notice for notice in notices if notice["reason"] == "mix_changed"]
+    sentences = []
+    if shares:
+        moved = ", ".join(
+            f"{notice['subject'] or 'no agent'} {notice['before']:.0%} → {notice['after']:.0%}" for notice in shares
+        )
+        changed = shares[0]["count"]
+        levels = f"{grouped_count(changed, 'agent')} changed as well" if changed else "every agent is as before"
+        sentences.append(f"The mix of agents changed on {_format_since(shares[0])}: {moved}; {levels}.")
+    return sentences + [
+        f"{notice['subject'] or 'Traffic without an agent'} is new since {_format_since(notice)}: {TIERS[notice['tier']]} is "
+        f"{notice['after']:.2f} over {grouped_count(notice['count'], 'session')}, and {notice['before']:.2f} for the other agents on "
+        "the same days."
+        for notice in notices
+        if notice["reason"] == "new_agent"
+    ]
 
 
 def describe_blind_spot(spot: Row) -> str:

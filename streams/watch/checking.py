@@ -18,11 +18,12 @@ from typing import Any
 from analytics.queries import query_rows
 from audit.drift.change_detector import MIN_DAYS_BEFORE
 from audit.drift.incident_evidence import Evidence, evidence_of
+from audit.drift.segments import find_mix_change, find_segment_notices
 from audit.drift.series import REFERENCE_DAYS
-from audit.drift.watched_series import is_more_severe
+from audit.drift.watched_series import TIERS, is_more_severe
 from audit.policy import Policy
 from schemas.lazy import duckdb
-from schemas.records import Baseline, BlindSpot, Incident, ProjectCheck
+from schemas.records import Baseline, BlindSpot, Incident, Notice, ProjectCheck
 from streams.watch.baselines import compute_baseline, needs_new_baseline
 from streams.watch.evidence import (
     Explanation,
@@ -58,6 +59,11 @@ from streams.watch.run_rules import RUNS, SESSIONS, RunRuleInput, SessionRuleInp
 
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS = "new_judge", "other_judges", "few_days"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
+MIX_CHANGED, NEW_AGENT = "mix_changed", "new_agent"
+TIER_OF_ALL = "tier1"
+"""The tier that scores every exchange."""
+NOTICE_DAYS = 28
+"""Days for which a change of the mix is told."""
 MIN_OTHER_JUDGES_SHARE = 0.1
 """The share of the last seven days' judged scores from which other judges are a blind spot."""
 MAX_NAMED_AGENTS = 5
@@ -248,7 +254,7 @@ class Checker:
         return CheckResult(
             project,
             as_of,
-            self._build_project_check(cursor, data, len(findings)),
+            self._build_project_check(cursor, data, findings),
             data.baseline,
             is_new_baseline,
             findings,
@@ -269,7 +275,9 @@ class Checker:
         if data.sessions is not None and SESSIONS in rules:
             yield from find_session_changes(data.sessions)
 
-    def _build_project_check(self, cursor: duckdb.DuckDBPyConnection, data: ProjectData, findings: int) -> ProjectCheck:
+    def _build_project_check(
+        self, cursor: duckdb.DuckDBPyConnection, data: ProjectData, findings: Sequence[Finding]
+    ) -> ProjectCheck:
         window = self.policy.for_project(data.project).settings.baseline_window_days
         return ProjectCheck(
             project=data.project,
@@ -277,8 +285,9 @@ class Checker:
             days=min(window, data.days_covered),
             baseline_days=window,
             exchanges=0 if data.scores is None else data.scores.measured.window(window).exchanges,
-            findings=findings,
+            findings=len(findings),
             blind_spots=data.find_blind_spots(cursor),
+            notices=() if data.scores is None else find_notices(data.scores.measured, findings),
         )
 
 
@@ -338,6 +347,50 @@ def read_stopped_agents(cursor: duckdb.DuckDBPyConnection, projects: Sequence[st
     for row in query_rows(cursor, "stopped_agents", {"projects": list(projects), "as_of": as_of}):
         stopped.setdefault(row["project"], []).append(row)
     return stopped
+
+
+def find_notices(measured: ProjectScores, findings: Sequence[Finding]) -> tuple[Notice, ...]:
+    """Return what changed in a project's traffic: the shares of its agents, the largest change first, and agents that are new."""
+    sessions = measured.agent_cells(TIER_OF_ALL)
+    if len(sessions) < 2:
+        return ()
+    as_of = measured.as_of.date()
+    changed_agents = {finding.key.agent for finding in findings if finding.key.tier in TIERS and finding.key.agent is not None}
+    agents = list(sessions)
+    mix = find_mix_change([*sessions.values()], as_of)
+    if mix is not None and (as_of - mix.first_day).days >= NOTICE_DAYS:
+        mix = None
+    notices = (
+        [
+            Notice(
+                reason=MIX_CHANGED,
+                subject=agents[share.stratum],
+                since=midnight(mix.first_day),
+                before=share.before,
+                after=share.after,
+                count=len(changed_agents),
+            )
+            for share in mix.moved[:MAX_NAMED_AGENTS]
+        ]
+        if mix is not None
+        else []
+    )
+    tier = next(tier for tier in ("tier2", "tier3", TIER_OF_ALL) if measured.segment(tier) is not None)
+    scored = measured.agent_cells(tier)
+    named = list(scored)
+    for new in find_segment_notices([*scored.values()], as_of).new[:MAX_NAMED_AGENTS]:
+        notices.append(
+            Notice(
+                reason=NEW_AGENT,
+                subject=named[new.stratum],
+                since=midnight(new.day),
+                before=new.sibling_level,
+                after=new.level,
+                tier=tier,
+                count=new.sessions,
+            )
+        )
+    return tuple(notices)
 
 
 def find_blind_spots(

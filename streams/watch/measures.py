@@ -243,6 +243,13 @@ class ProjectScores:
         """Return the agents with scores of a tier within the last seven days, sorted; a name is empty if the source does not tell it."""
         return sorted({stratum.agent for stratum, rows in self._strata(tier).items() if self._recent[rows].any()})
 
+    def agent_cells(self, tier: str) -> dict[str, Cells]:
+        """Return the hourly sums of each agent's units of a tier, as they are, by the names of the agents."""
+        rows_of: dict[str, list[Ints]] = defaultdict(list)
+        for stratum, rows in self._strata(tier).items():
+            rows_of[stratum.agent].append(rows)
+        return {agent: self._sum_cells(tier, np.sort(np.concatenate(rows))) for agent, rows in sorted(rows_of.items())}
+
     def anomalies(self) -> list[Day]:
         """Return the numbers of anomalies and exchanges of each day, oldest first."""
         return [Day(*row) for row in self._by_day("anomalies", "exchanges")]

@@ -28,7 +28,7 @@ from service.read.project import (
     read_project,
     read_projects,
     sort_worst_first,
-    with_blind_spots,
+    with_remarks,
     with_changes,
     worst_incidents,
 )
@@ -73,7 +73,7 @@ def read_fleet(workspace: Workspace, until: date | None) -> list[Project]:
     cursor = workspace.store.cursor()
     fleet = read_projects(cursor, workspace.policy, workspace.now(), until=until, connected=connected_projects(workspace))
     worst = worst_incidents(cursor, None)
-    return with_blind_spots(cursor, with_changes(sort_worst_first(fleet, rank_projects(fleet, worst)), worst))
+    return with_remarks(cursor, with_changes(sort_worst_first(fleet, rank_projects(fleet, worst)), worst))
 
 
 def connected_projects(workspace: Workspace) -> set[str]:

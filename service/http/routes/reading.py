@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 
 from schemas.bounds import EARLIEST, LATEST
 from service.read.caps import CostList, shared_caps
-from service.read.project import Health, Projects, describe_check, format_banner, read_project, with_blind_spots
+from service.read.project import Health, Projects, describe_check, format_banner, read_project, with_remarks
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
 from service.read.runs import Runs, run_page
 from service.read.scores import (
@@ -154,7 +154,7 @@ async def projects(
     ]
     page, next_cursor = page_of(matches, limit, lambda project: Place(EARLIEST, project.project))
     changed = await with_their_changes(services, page, caller.project)
-    described = await services.ask(lambda connection: with_blind_spots(connection, changed, caller.project))
+    described = await services.ask(lambda connection: with_remarks(connection, changed, caller.project))
     return Projects(projects=described, count=len(described), next_cursor=next_cursor)
 
 

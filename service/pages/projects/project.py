@@ -44,7 +44,7 @@ from service.pages.rendering import links_of, number, page, usd
 from service.pages.viewing import ShownProject, Viewer
 from service.read.evaluations import SessionScore, session_scores
 from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_records
-from service.read.project import describe_check, format_banner, manual_check_date, read_project, with_blind_spots
+from service.read.project import describe_check, format_banner, manual_check_date, read_project, with_remarks
 from service.read.runs import run_page
 from service.read.scores import ProjectSummary, newest_score, project_summary
 from service.read.why import find_related, find_suspected_cause
@@ -104,7 +104,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "critical": summary.critical_incidents,
         "banner": format_banner(settings, summary.open_incidents, services.engine.judge_name, describe_check(summary)),
         "check": describe_check(summary),
-        "blind": (await services.ask(lambda reading: with_blind_spots(reading, [summary], project)))[0].check.not_compared,
+        "remarks": (await services.ask(lambda reading: with_remarks(reading, [summary], project)))[0].check.remarks,
         "manual_check_date": manual_check_date(summary),
         "checked_days": DAYS,
         "has_data": has_data,
