@@ -21,6 +21,7 @@ import numpy as np
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
+from audit.drift.incident_evidence import evidence_of
 from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Exchange, Incident, Label, Record, Score
@@ -264,13 +265,13 @@ def _check(store: Store, projects: Sequence[_Project], day: int) -> None:
     for checked in asyncio.run(Watch(StorePublisher(store, Policy(), lambda: checked_at)).check(list(histories))):
         history = histories[checked.project]
         for incident in checked.incidents:
-            title = re.split(r" to | \(| than ", incident.title)[0]
-            if incident.confidence == "confirmed" or title == HISTORY:
-                history.titles.setdefault(title, day)
-                history.incidents[title] = incident
-                history.suspected.discard(title)
-            elif title not in history.titles:
-                history.suspected.add(title)
+            for title, is_confirmed in _titles_of(incident).items():
+                if is_confirmed:
+                    history.titles.setdefault(title, day)
+                    history.incidents[title] = incident
+                    history.suspected.discard(title)
+                elif title not in history.titles:
+                    history.suspected.add(title)
         project_check = checked.project_check
         for remark in () if project_check is None else (*project_check.blind_spots, *project_check.notices):
             history.notices.setdefault(remark.reason, day)
@@ -279,6 +280,16 @@ def _check(store: Store, projects: Sequence[_Project], day: int) -> None:
             for project in read_projects(cursor, Policy(), checked_at):
                 if project.project in histories and UNSCORED in project.reasons:
                     histories[project.project].notices.setdefault(UNSCORED, day)
+
+
+def _titles_of(incident: Incident) -> dict[str, bool]:
+    """Return how the titles of an incident's series begin, and whether each is confirmed. The project is left out beside its agents."""
+    if incident.title.startswith(HISTORY):
+        return {HISTORY: True}
+    alarms = [changed for changed in evidence_of(incident).moved if not changed.fell_too]
+    if any(changed.agent is not None for changed in alarms):
+        alarms = [changed for changed in alarms if changed.agent is not None]
+    return {re.split(r" to | than ", changed.observation.title or "")[0]: changed.confirmed for changed in alarms}
 
 
 def _append(store: Store, records: Sequence[tuple[str, Record]]) -> None:

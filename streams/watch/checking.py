@@ -378,19 +378,19 @@ def find_notices(measured: ProjectScores, findings: Sequence[Finding]) -> tuple[
     tier = next(tier for tier in ("tier2", "tier3", TIER_OF_ALL) if measured.segment(tier) is not None)
     scored = measured.agent_cells(tier)
     named = list(scored)
-    for new in find_segment_notices([*scored.values()], as_of).new[:MAX_NAMED_AGENTS]:
-        notices.append(
-            Notice(
-                reason=NEW_AGENT,
-                subject=named[new.stratum],
-                since=midnight(new.day),
-                before=new.sibling_level,
-                after=new.level,
-                tier=tier,
-                count=new.sessions,
-            )
+    new_agents = [
+        Notice(
+            reason=NEW_AGENT,
+            subject=named[new.stratum],
+            since=midnight(new.day),
+            before=new.sibling_level,
+            after=new.level,
+            tier=tier,
+            count=new.sessions,
         )
-    return tuple(notices)
+        for new in find_segment_notices([*scored.values()], as_of).new[:MAX_NAMED_AGENTS]
+    ]
+    return (*notices, *new_agents)
 
 
 def find_blind_spots(

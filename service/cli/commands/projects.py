@@ -28,8 +28,8 @@ from service.read.project import (
     read_project,
     read_projects,
     sort_worst_first,
-    with_remarks,
     with_changes,
+    with_remarks,
     worst_incidents,
 )
 from service.setup.access import AccessStore, access_file
