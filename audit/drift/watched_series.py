@@ -74,6 +74,8 @@ class Series(NamedTuple):
             name = f"Spread of {name}"
         elif self.kind == FURTHER:
             name = f"{name}, further"
+        elif self.kind == VERSION:
+            name = f"{name}, beside other versions"
         owner = ", ".join(filter(None, (self.key.agent, self.key.slice)))
         return f"{name} ({owner})" if owner else name
 

@@ -45,16 +45,19 @@ from audit.drift.series import NO_CELLS, Cells, Flags, Floats, Ints
 from audit.drift.slices import MAX_VALUES
 from audit.drift.watched_series import SESSION, TIERS
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.exchanges.outcomes import ARRIVAL, LATER, find_comparable_rules
+from audit.exchanges.outcomes import ARRIVAL, LATER, MODEL, find_comparable_rules
 from audit.fingerprints import canonical_json, digest
 from schemas.lazy import duckdb, pl
 from schemas.lazy_numpy import np
 from schemas.records import TierStatistics
+from streams.upkeep.annotations import VERSIONS
 
 if TYPE_CHECKING:
     from schemas.lazy_numpy import NDArray
 
 SCORES_QUERY = "watched_hours"
+VERSION_LABELS = (*VERSIONS, MODEL)
+"""The labels of which a new value is another state of the agent."""
 FINE_DAYS = 14
 _COARSE_INTERVAL_HOURS = 6
 """Recent days have hourly sums; days before the last `FINE_DAYS` have sums over six hours, which is enough to date a change."""
@@ -284,18 +287,42 @@ class ProjectScores:
 
         Slices without scores of the last days, and labels with more than `MAX_VALUES` values, are left out.
         """
+        segments: dict[str, Segment] = {}
+        for label, rows in self._rows_by_label(tier, agent).items():
+            if self._recent[rows].any():
+                segment = self._build_segment(tier, agent, rows)
+                if segment is not None:
+                    segments[" ".join(label)] = segment
+        return segments
+
+    def versions(self, tier: str, agent: str | None, since: date) -> dict[str, tuple[Cells, Cells]]:
+        """Return the units of each version that is in use and came since a day, with those of the agent's other versions, by slice.
+
+        The labels of versions are those of the agent, its prompts and tools, and its model.
+        """
+        first_day = np.datetime64(since)
+        rows_by_label = self._rows_by_label(tier, agent)
+        versions: dict[str, tuple[Cells, Cells]] = {}
+        for label, rows in rows_by_label.items():
+            is_new = self._column("day")[rows[0]] >= first_day and self._recent[rows].any()
+            if label[0] in VERSION_LABELS and is_new:
+                others = [other for name, other in rows_by_label.items() if name[0] == label[0] and name != label]
+                other_rows = np.unique(np.concatenate(others))
+                versions[" ".join(label)] = self._sum_cells(tier, rows), self._sum_cells(tier, other_rows)
+        return versions
+
+    def _rows_by_label(self, tier: str, agent: str | None) -> dict[tuple[str, str], Ints]:
+        """Return the rows of an agent with each value of a label, for labels with a few values."""
         rows_of: dict[tuple[str, str], list[int]] = defaultdict(list)
         for row in np.sort(np.concatenate([np.zeros(0, np.int64), *self._rows_of(tier, agent).values()])).tolist():
             for label in self._labels[row]:
                 rows_of[label].append(row)
         values = Counter(name for name, _ in rows_of)
-        segments: dict[str, Segment] = {}
-        for (name, value), rows in sorted(rows_of.items()):
-            if name != ARRIVAL and 1 < values[name] <= MAX_VALUES and self._recent[rows].any():
-                segment = self._build_segment(tier, agent, np.array(rows))
-                if segment is not None:
-                    segments[f"{name} {value}"] = segment
-        return segments
+        return {
+            label: np.array(rows)
+            for label, rows in sorted(rows_of.items())
+            if label[0] != ARRIVAL and 1 < values[label[0]] <= MAX_VALUES
+        }
 
     def _rows_of(self, tier: str, agent: str | None) -> dict[Stratum, Ints]:
         return {stratum: rows for stratum, rows in self._strata(tier).items() if agent in (None, stratum.agent)}

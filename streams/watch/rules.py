@@ -20,7 +20,8 @@ from audit.drift.discoveries import family_penalty
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.series import Reference, merge_spans
 from audit.drift.spread import SpreadChange, find_spread
-from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SPIKE, SPREAD, TIERS, UP, VERBS, Key, bounds_of
+from audit.drift.versions import VersionChange, compare_versions
+from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SPIKE, SPREAD, TIERS, UP, VERBS, VERSION, Key, bounds_of
 from schemas.lazy_numpy import np
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
@@ -39,6 +40,9 @@ from streams.watch.measures import Segment, midnight
 
 CONSECUTIVE = "consecutive_days"
 SEQUENTIAL = "sequential"
+VERSIONS = "versions"
+NEW_VERSION_DAYS = 28
+"""Days for which a new version is compared with the others; then it has a past of its own."""
 FURTHER_DAYS = 7
 """Minimum number of days between a change and a further one: a full week, so that both are not averaged as one level."""
 
@@ -155,6 +159,8 @@ def find_changes(data: RuleInput) -> Iterator[Finding]:
         for series in agents.values():
             if series.key.tier == tier:
                 yield from _find_series_changes(series, changes.get(series.key), compared)
+    for owner in owners:
+        yield from _compare_versions(owner)
     for series in slices.values():
         owner_key = series.key._replace(slice=None)
         if owner_key not in changes and project_changes.get(owner_key) is None:
@@ -261,6 +267,57 @@ def _find_series_changes(
         spread = find_spread(cells, series.as_of, reference=series.reference)
         if spread is not None:
             yield _build_spread_finding(series, spread)
+
+
+def _compare_versions(owner: _Series) -> Iterator[Finding]:
+    """Yield the differences of an agent's new versions from its other versions on the same days."""
+    data, as_of, tier = owner.data, owner.as_of, owner.key.tier or ""
+    versions = data.measured.versions(tier, owner.key.agent, as_of - timedelta(days=NEW_VERSION_DAYS))
+    for name, (version, others) in versions.items():
+        difference = compare_versions(version, others, as_of)
+        if difference is not None:
+            yield _build_version_finding(_Series(data, owner.key._replace(slice=name), owner.segment), difference)
+
+
+def _build_version_finding(series: _Series, difference: VersionChange) -> Finding:
+    data, key, as_of = series.data, series.key, series.as_of
+    side = "higher" if difference.direction == UP else "lower"
+    low, high = sorted((difference.size_interval.low, difference.size_interval.high))
+    label = (key.slice or "").partition(" ")[0]
+    is_worth_waking = data.min_alerted.is_reached(key.tier or "", difference.size, difference.sigma, bounds_of(key.tier))
+    return Finding(
+        key=key._replace(direction=difference.direction),
+        kind=VERSION,
+        rule=VERSIONS,
+        severity=difference.severity,
+        since=difference.first_day,
+        until=as_of,
+        size=abs(difference.size),
+        title=f"{series.name} is {side} than with the others: {difference.mean:.2f}, and {difference.others_mean:.2f} on the same days",
+        description=(
+            f"Since {difference.first_day}, on {difference.days} days with sessions of both, the mean of {series.name} is {difference.mean:.3f} "
+            f"over {difference.sessions} sessions. With other values of {label} it is {difference.others_mean:.3f} over "
+            f"{difference.others_sessions} sessions on the same days, a difference of {difference.size:+.3f} (95 % interval {low:+.3f} to "
+            f"{high:+.3f}). What a day does to all versions is not part of it."
+        ),
+        numbers=Numbers(
+            first_day=difference.first_day,
+            change=difference.size,
+            change_interval=(low, high),
+            mean_before=difference.others_mean,
+            mean_after=difference.mean,
+            sigma=difference.sigma,
+            sessions_before=difference.others_sessions,
+            sessions_after=difference.sessions,
+            log_evidence=difference.log_evidence,
+            agent=key.agent,
+        ),
+        before=(midnight(difference.first_day), midnight(difference.first_day)),
+        after=data.window(difference.first_day, as_of),
+        expected=difference.others_mean,
+        source=data.source,
+        confirmed=difference.is_confirmed and is_worth_waking,
+    )
 
 
 class _ComparedDays(NamedTuple):
