@@ -38,7 +38,7 @@ LEVEL, SIGMA = 0.7, 0.1
 """Mean and standard deviation of a score before the change."""
 SHARED = 0.5
 """The part of a score's variance that the scores of its session share."""
-FELL, VERSION, HISTORY = "Tier 2 fell", "Tier 2 of a with agent_version 7 is lower", "History was added"
+FELL, VERSION, HISTORY = "Tier 2 fell", "Tier 2 with agent_version 7 is lower", "History was added"
 MIX, NEW_AGENT = "mix_changed", "new_agent"
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS, UNSCORED = "new_judge", "other_judges", "few_days", "unscored"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
