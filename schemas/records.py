@@ -1098,9 +1098,9 @@ class Notice(Record, frozen=True, kw_only=True):
     """The agent; empty for exchanges without an agent."""
     since: datetime
     """Midnight of the first day, UTC; the most probable one if it is estimated."""
-    before: float | None = None
+    before: float
     """The share before the change; of a new agent, the mean score of the others on the same days."""
-    after: float | None = None
+    after: float
     """The share since the change; of a new agent, its mean score."""
     tier: str = ""
     """The tier of the scores; empty for shares."""

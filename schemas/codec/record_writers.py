@@ -1498,7 +1498,7 @@ def record_f9436602e952b2a9_0(record: Any) -> bytes:
     )
 
 
-def record_2477dea60414dcfa_1(record: Any) -> bytes:
+def record_bc2987f89748eaea_1(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -1519,23 +1519,15 @@ def record_2477dea60414dcfa_1(record: Any) -> bytes:
     )
 
 
-def record_2477dea60414dcfa_2(record: Any) -> bytes:
+def record_bc2987f89748eaea_2(record: Any) -> bytes:
     return b"".join(
         (
             b"",
             NUMBERS[len(_data := record.reason.encode())] + _data,
             NUMBERS[len(_data := record.subject.encode())] + _data,
             written_time(record.since),
-            (
-                b"\0"
-                if (_given := record.before) is None
-                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
-            ),
-            (
-                b"\0"
-                if (_given := record.after) is None
-                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
-            ),
+            (double_bytes(_value) if math.isfinite(_value := record.before) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record.after) else unfit(_value)),
             NUMBERS[len(_data := record.tier.encode())] + _data,
             (
                 NUMBERS[_value]
@@ -1546,10 +1538,10 @@ def record_2477dea60414dcfa_2(record: Any) -> bytes:
     )
 
 
-def record_2477dea60414dcfa_0(record: Any) -> bytes:
+def record_bc2987f89748eaea_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01$w\xde\xa6\x04\x14\xdc\xfa",
+            b"\xc3\x01\xbc)\x87\xf8\x97H\xea\xea",
             WORDS[record.project],
             written_time(record.checked_at),
             (NUMBERS[_value] if type(_value := record.days) is int and -2147483648 <= _value < 2147483648 else unfit(_value)),
@@ -1570,13 +1562,13 @@ def record_2477dea60414dcfa_0(record: Any) -> bytes:
             ),
             (
                 NUMBERS[len(record.blind_spots)]
-                + b"".join([record_2477dea60414dcfa_1(item) for item in record.blind_spots])
+                + b"".join([record_bc2987f89748eaea_1(item) for item in record.blind_spots])
                 + b"\0"
                 if len(record.blind_spots)
                 else b"\0"
             ),
             (
-                NUMBERS[len(record.notices)] + b"".join([record_2477dea60414dcfa_2(item) for item in record.notices]) + b"\0"
+                NUMBERS[len(record.notices)] + b"".join([record_bc2987f89748eaea_2(item) for item in record.notices]) + b"\0"
                 if len(record.notices)
                 else b"\0"
             ),
@@ -2167,7 +2159,7 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01n\xfcJ\xef\xd0Jj\xd2": record_6efc4aefd04a6ad2_0,  # IncidentOutline
     b"\xc3\x01\xddZG3\xa9C\xc2E": record_dd5a4733a943c245_0,  # Judgement
     b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9": record_f9436602e952b2a9_0,  # JudgingRequest
-    b"\xc3\x01$w\xde\xa6\x04\x14\xdc\xfa": record_2477dea60414dcfa_0,  # ProjectCheck
+    b"\xc3\x01\xbc)\x87\xf8\x97H\xea\xea": record_bc2987f89748eaea_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": record_3d2b6d0d61b09056_0,  # Reservation
     b"\xc3\x01\x00\x16nYA\x04\x7fl": record_00166e5941047f6c_0,  # Review
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": record_e9f94bff3c2dd72f_0,  # RunNumber
@@ -5729,98 +5721,6 @@ def fields_f9436602e952b2a9_0(record: Any) -> bytes:
     )
 
 
-def fields_2477dea60414dcfa_1(record: Any) -> bytes:
-    return b"".join(
-        (
-            b"",
-            NUMBERS[len(_data := record["reason"].encode())] + _data,
-            NUMBERS[len(_data := record["subject"].encode())] + _data,
-            (b"\0" if (_given := record["since"]) is None else b"\2" + written_time(_given)),
-            (
-                NUMBERS[_value]
-                if type(_value := record["count"]) is int and -9223372036854775808 <= _value < 9223372036854775808
-                else unfit(_value)
-            ),
-            (
-                NUMBERS[_value]
-                if type(_value := record["of"]) is int and -9223372036854775808 <= _value < 9223372036854775808
-                else unfit(_value)
-            ),
-        )
-    )
-
-
-def fields_2477dea60414dcfa_2(record: Any) -> bytes:
-    return b"".join(
-        (
-            b"",
-            NUMBERS[len(_data := record["reason"].encode())] + _data,
-            NUMBERS[len(_data := record["subject"].encode())] + _data,
-            written_time(record["since"]),
-            (
-                b"\0"
-                if (_given := record["before"]) is None
-                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
-            ),
-            (
-                b"\0"
-                if (_given := record["after"]) is None
-                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
-            ),
-            NUMBERS[len(_data := record["tier"].encode())] + _data,
-            (
-                NUMBERS[_value]
-                if type(_value := record["count"]) is int and -9223372036854775808 <= _value < 9223372036854775808
-                else unfit(_value)
-            ),
-        )
-    )
-
-
-def fields_2477dea60414dcfa_0(record: Any) -> bytes:
-    return b"".join(
-        (
-            b"\xc3\x01$w\xde\xa6\x04\x14\xdc\xfa",
-            WORDS[record["project"]],
-            written_time(record["checked_at"]),
-            (
-                NUMBERS[_value]
-                if type(_value := record["days"]) is int and -2147483648 <= _value < 2147483648
-                else unfit(_value)
-            ),
-            (
-                NUMBERS[_value]
-                if type(_value := record["baseline_days"]) is int and -2147483648 <= _value < 2147483648
-                else unfit(_value)
-            ),
-            (
-                NUMBERS[_value]
-                if type(_value := record["exchanges"]) is int and -9223372036854775808 <= _value < 9223372036854775808
-                else unfit(_value)
-            ),
-            (
-                NUMBERS[_value]
-                if type(_value := record["findings"]) is int and -2147483648 <= _value < 2147483648
-                else unfit(_value)
-            ),
-            (
-                NUMBERS[len(record["blind_spots"])]
-                + b"".join([fields_2477dea60414dcfa_1(item) for item in record["blind_spots"]])
-                + b"\0"
-                if len(record["blind_spots"])
-                else b"\0"
-            ),
-            (
-                NUMBERS[len(record["notices"])]
-                + b"".join([fields_2477dea60414dcfa_2(item) for item in record["notices"]])
-                + b"\0"
-                if len(record["notices"])
-                else b"\0"
-            ),
-        )
-    )
-
-
 def fields_4ab62f88bb69c07b_1(record: Any) -> bytes:
     return b"".join(
         (
@@ -5873,6 +5773,90 @@ def fields_4ab62f88bb69c07b_0(record: Any) -> bytes:
                 + b"".join([fields_4ab62f88bb69c07b_1(item) for item in record["blind_spots"]])
                 + b"\0"
                 if len(record["blind_spots"])
+                else b"\0"
+            ),
+        )
+    )
+
+
+def fields_bc2987f89748eaea_1(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            NUMBERS[len(_data := record["reason"].encode())] + _data,
+            NUMBERS[len(_data := record["subject"].encode())] + _data,
+            (b"\0" if (_given := record["since"]) is None else b"\2" + written_time(_given)),
+            (
+                NUMBERS[_value]
+                if type(_value := record["count"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["of"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+        )
+    )
+
+
+def fields_bc2987f89748eaea_2(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            NUMBERS[len(_data := record["reason"].encode())] + _data,
+            NUMBERS[len(_data := record["subject"].encode())] + _data,
+            written_time(record["since"]),
+            (double_bytes(_value) if math.isfinite(_value := record["before"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["after"]) else unfit(_value)),
+            NUMBERS[len(_data := record["tier"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["count"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+        )
+    )
+
+
+def fields_bc2987f89748eaea_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xbc)\x87\xf8\x97H\xea\xea",
+            WORDS[record["project"]],
+            written_time(record["checked_at"]),
+            (
+                NUMBERS[_value]
+                if type(_value := record["days"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["baseline_days"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["exchanges"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["findings"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[len(record["blind_spots"])]
+                + b"".join([fields_bc2987f89748eaea_1(item) for item in record["blind_spots"]])
+                + b"\0"
+                if len(record["blind_spots"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["notices"])]
+                + b"".join([fields_bc2987f89748eaea_2(item) for item in record["notices"]])
+                + b"\0"
+                if len(record["notices"])
                 else b"\0"
             ),
         )
@@ -7317,8 +7301,8 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01`|-\xaf\n?b\xd0": fields_607c2daf0a3f62d0_0,  # JudgingRequest
     b"\xc3\x01u)f\x18sm\xd0y": fields_75296618736dd079_0,  # JudgingRequest
     b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9": fields_f9436602e952b2a9_0,  # JudgingRequest
-    b"\xc3\x01$w\xde\xa6\x04\x14\xdc\xfa": fields_2477dea60414dcfa_0,  # ProjectCheck
     b"\xc3\x01J\xb6/\x88\xbbi\xc0{": fields_4ab62f88bb69c07b_0,  # ProjectCheck
+    b"\xc3\x01\xbc)\x87\xf8\x97H\xea\xea": fields_bc2987f89748eaea_0,  # ProjectCheck
     b"\xc3\x01\xdcV|\xb4\xcf\xf23\n": fields_dc567cb4cff2330a_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": fields_3d2b6d0d61b09056_0,  # Reservation
     b"\xc3\x01\x00\x16nYA\x04\x7fl": fields_00166e5941047f6c_0,  # Review
