@@ -68,7 +68,7 @@ def find_values(fields: dict[str, Any], value_type: type) -> list[tuple[Any, Any
             value_path = f"{path}.{key}" if isinstance(node, dict) else path
             if type(value) is value_type:
                 matches.append((node, key, value_path))
-            elif isinstance(value, (dict, list)):
+            elif isinstance(value, (dict, list, tuple)):
                 visit(value, value_path)
 
     visit(fields, "")
