@@ -38,7 +38,7 @@ from streams.watch.lifecycle import LIVE, STATUSES, assignee_of, confidence_of, 
 IncidentType = Literal["drift", "anomaly_spike"]
 IncidentStatus = Literal["open", "acknowledged", "resolved", "dismissed"]
 Severity = Literal["warning", "critical"]
-SeriesKind = Literal["mean", "spread", "further"]
+SeriesKind = Literal["mean", "spread", "further", "version"]
 Decision = Literal["open", "acknowledged", "resolved", "dismissed", "accepted", "new_normal"]
 
 

@@ -73,18 +73,7 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
     fleet_page = select_page(projects, list_request, ranks)
     has_judge = services.engine.has_judge
     with_changes = await with_their_changes(services, fleet_page.projects, viewer.project)
-<<<<<<< HEAD
-    shown = await services.ask(lambda cursor: with_blind_spots(cursor, with_changes, viewer.project))
-=======
     shown = await services.ask(lambda cursor: with_remarks(cursor, with_changes, viewer.project))
-    now = services.engine.now()
-    since = now - timedelta(days=RECENT_DAYS)
-    session_means = await services.ask(
-        lambda cursor: {
-            row.project: row for row in session_scores(cursor, viewer.project, (since, now)) if row.score == OVERALL
-        }
-    )
->>>>>>> 9014a67f (Tell changes of the mix and new agents as notices, never as changes of quality)
     cards = [_build_card(project, now, has_judge=has_judge) for project in shown]
     newest = max((project.newest for project in projects if project.newest is not None), default=None)
     values = {
