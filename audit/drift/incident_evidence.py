@@ -103,7 +103,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     """Runs that have the property."""
     having_after: int | None = None
     series: int | None = None
-    """The number of series of the agent."""
+    """The number of series that were decided together for each one that was believed; the alarm needs so many times the evidence."""
     made_with: dict[str, str] | None = None
     """The rules and thresholds of the diagnoses."""
 

@@ -21,6 +21,7 @@ from audit.drift.anomaly_rate import SUSPECTED as SUSPECTED_RATE
 from audit.drift.change_detector import SUSPECTED
 from audit.drift.consecutive_days import CRITICAL, DAYS, MIN_RUN_DAYS, MIN_SIGMA
 from audit.drift.incident_evidence import ALSO_CHANGED, ChangedSeries, Evidence, Observation, evidence_of
+from audit.drift.versions import SUSPECTED as SUSPECTED_VERSION
 from audit.drift.watched_series import DOWN, SESSION, SPREAD, TIERS, UP, bounds_of
 from schemas.lazy import duckdb
 from schemas.records import Incident
@@ -31,6 +32,7 @@ from service.text.window import Window
 from streams.watch.evidence import CAUSES, Explanation, apply_mix
 from streams.watch.lifecycle import DISMISSED, VANISHED, is_live
 from streams.watch.measures import TRUST
+from streams.watch.rules import NEW_VERSION_DAYS
 from streams.watch.run_rules import RUNS, SESSIONS, name_series
 
 _MAX_LOG_EVIDENCE = 12 * math.log(10)
@@ -45,6 +47,7 @@ RULE_NAMES: Mapping[str, str] = {
     "sequential": "Evidence over all sessions",
     "consecutive_days": "Days in a row",
     "rate_ratio": "Rate of anomalies",
+    "versions": "Versions side by side",
     "runs": "Evidence over all runs",
     SESSIONS: "Evidence over all judged sessions",
 }
@@ -53,7 +56,8 @@ RULE_EXPLANATIONS: Mapping[str, str] = {
         "After every hour with sessions, this rule weighs the evidence that the mean changed on one of the last 400 days. For each day, it computes "
         "how much more likely the scores are with a change on that day than without any, and adds up these ratios. An alarm needs a sum "
         f"of {_ALARM_ODDS}. Chance alone reaches it at most once in {_YEARS_PER_FALSE_ALARM:.0f} years per tier, however often the rule "
-        f"checks. A change of more than {CRITICAL:g} sigma is critical. If the mean has not changed, the rule checks the spread of each "
+        "checks. Agents and slices are decided together and need more, in proportion to their number. "
+        f" A change of more than {CRITICAL:g} sigma is critical. If the mean has not changed, the rule checks the spread of each "
         "day's sessions in the same way."
     ),
     "consecutive_days": (
@@ -67,6 +71,11 @@ RULE_EXPLANATIONS: Mapping[str, str] = {
         f"{HISTORY_DAYS}. Evidence of {SUSPECTED_RATE:g} to 1 is a spike. Chance alone causes about one spike per year. More than "
         f"{CRITICAL_RATE:g} times the earlier rate is critical. A spike has at least {MIN_ANOMALIES} anomalies. Anomalies that cluster "
         "in a few sessions count for less."
+    ),
+    "versions": (
+        f"For {NEW_VERSION_DAYS} days, this rule compares the sessions of a new version of an agent, its prompt, its tools or its model with those "
+        "of its other versions on the same days. It computes how much more likely the difference is if the versions differ than if they do "
+        f"not. Of {number(SUSPECTED_VERSION)} versions that are like the others, at most one ever raises an alarm, however often the rule checks."
     ),
     "runs": (
         "After every hour with finished runs of an agent, this rule weighs the evidence that its trust, its share of unsafe runs or its share of a "
@@ -126,7 +135,16 @@ def _list_evidence_figures(observation: Observation) -> Iterator[Figure]:
     yield _build_change_figure(observation)
     yield _build_first_day_figure(observation)
     yield Figure("Sigma", number(observation.sigma, 3), "spread of one session's mean")
-    yield Figure("Evidence", format_odds(observation.log_evidence), f"alarm at {_ALARM_ODDS} to 1")
+    yield _build_evidence_figure(observation)
+
+
+def _list_version_figures(observation: Observation) -> Iterator[Figure]:
+    yield Figure("Mean of the version", number(observation.mean_after, 3), f"{number(observation.sessions_after)} sessions")
+    yield Figure("Mean of the others", number(observation.mean_before, 3), f"{number(observation.sessions_before)} sessions")
+    yield _build_change_figure(observation)
+    yield _build_first_day_figure(observation)
+    yield Figure("Sigma", number(observation.sigma, 3), "spread of one session's mean")
+    yield Figure("Evidence", format_odds(observation.log_evidence), f"alarm at {number(SUSPECTED_VERSION)} to 1")
 
 
 def _list_run_figures(observation: Observation) -> Iterator[Figure]:
@@ -180,6 +198,7 @@ _FIGURE_LISTS: Mapping[str, Callable[[Observation], Iterator[Figure]]] = {
     "sequential": _list_evidence_figures,
     "consecutive_days": _list_day_figures,
     "rate_ratio": _list_rate_figures,
+    "versions": _list_version_figures,
     "runs": _list_run_figures,
     SESSIONS: _list_session_figures,
 }
@@ -224,7 +243,7 @@ _LabelledValue = tuple[str, str, float]
 _DAY_LENGTH = len("2026-10-01")
 _AFTER_LABELS = "~"
 """Sorts after every label of the day that it is appended to."""
-_EVIDENCE_RULES = frozenset({"sequential", "runs", SESSIONS, ALSO_CHANGED})
+_EVIDENCE_RULES = frozenset({"sequential", "versions", "runs", SESSIONS, ALSO_CHANGED})
 """Rules that weigh evidence over many days."""
 MAX_CACHED_INCIDENTS = 256
 """Number of incidents whose parsed evidence is cached; a page shows at most half of this."""
@@ -350,7 +369,7 @@ _TIME_AFTER = timedelta(days=21)
 _MAX_CHART_DAYS = 120
 _DAY = timedelta(days=1)
 _NO_MARKS_NOTE = Markup('<p class="soft">There was no deployment and no change of policy or judge in this period.</p>')
-_WEIGHTED_RULES = frozenset({"sequential", SESSIONS})
+_WEIGHTED_RULES = frozenset({"sequential", "versions", SESSIONS})
 """The rules whose means weight each exchange or session by 1 / its sampling probability."""
 
 

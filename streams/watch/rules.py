@@ -151,20 +151,20 @@ def find_changes(data: RuleInput) -> Iterator[Finding]:
     owners = [*agents.values(), *(series for tier, series in projects.items() if len(data.measured.agents(tier)) == 1)]
     slices = {series.key: series for owner in owners for series in owner.slices()}
     project_changes = {series.key: series.find_change() for series in projects.values()}
-    changes = _find_family_changes(agents | slices)
+    changes, per_believed = _find_family_changes(agents | slices)
     for tier, project in projects.items():
         changed = [key for key in agents if key.tier == tier and key in changes]
-        compared = _ComparedAgents(sum(key.tier == tier for key in agents), len(changed))
-        yield from _find_series_changes(project, project_changes[project.key], compared, finds_spread=not changed)
+        of_project = _Family(sum(key.tier == tier for key in agents), len(changed))
+        yield from _find_series_changes(project, project_changes[project.key], of_project, finds_spread=not changed)
         for series in agents.values():
             if series.key.tier == tier:
-                yield from _find_series_changes(series, changes.get(series.key), compared)
+                yield from _find_series_changes(series, changes.get(series.key), of_project._replace(series=per_believed))
     for owner in owners:
         yield from _compare_versions(owner)
     for series in slices.values():
         owner_key = series.key._replace(slice=None)
         if owner_key not in changes and project_changes.get(owner_key) is None:
-            yield from _find_series_changes(series, changes.get(series.key))
+            yield from _find_series_changes(series, changes.get(series.key), _Family(series=per_believed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,26 +226,30 @@ class _Series:
         return None if change is None else self.segment.standardised.discount(change)
 
 
-class _ComparedAgents(NamedTuple):
-    """The number of agents that were compared, 0 for a single one, and the number of those that changed."""
+class _Family(NamedTuple):
+    """The series beside which a series was compared."""
 
-    all: int
-    changed: int
+    agents: int = 0
+    """The number of agents with the tier; 0 for a single one."""
+    changed_agents: int = 0
+    series: int | None = None
+    """The number of series that were decided together for each one that was believed; None if it was decided by itself."""
 
 
-_ONE_AGENT = _ComparedAgents(0, 0)
+_BY_ITSELF = _Family()
 
 
-def _find_family_changes(family: Mapping[Key, _Series]) -> dict[Key, Change]:
-    """Return the changes of the means of many series, as many as can be believed together."""
+def _find_family_changes(family: Mapping[Key, _Series]) -> tuple[dict[Key, Change], int]:
+    """Return the changes of the means of many series, as many as can be believed together, and the number of series for each of them."""
     found = {key: change for key, series in family.items() if (change := series.find_change()) is not None}
     penalty = family_penalty([change.log_evidence - math.log(SUSPECTED) for change in found.values()], len(family))
     believed = {key: family[key].find_change(log_penalty=penalty) for key in found}
-    return {key: change for key, change in believed.items() if change is not None}
+    changes = {key: change for key, change in believed.items() if change is not None}
+    return changes, round(math.exp(penalty))
 
 
 def _find_series_changes(
-    series: _Series, change: Change | None, compared: _ComparedAgents = _ONE_AGENT, *, finds_spread: bool = False
+    series: _Series, change: Change | None, family: _Family = _BY_ITSELF, *, finds_spread: bool = False
 ) -> Iterator[Finding]:
     """Yield the change of a series' mean and a further one, or else that of its spread.
 
@@ -256,13 +260,13 @@ def _find_series_changes(
     opened = series.opened
     if change is not None:
         first_day = cells.last[0].astype(datetime).date()
-        yield _build_change_finding(series, change, _ComparedDays(series.first_reference, first_day), compared)
+        yield _build_change_finding(series, change, _ComparedDays(series.first_reference, first_day), family)
     if opened is not None:
         further_start = max(opened.since, series.reference.since or opened.since)
         further_reference = Reference(further_start, series.reference.cut, FURTHER_DAYS)
         further = series.find_change(further_reference)
         if further is not None and further.direction == opened.direction:
-            yield _build_change_finding(series, further, _ComparedDays(further_reference, opened.since), compared, FURTHER)
+            yield _build_change_finding(series, further, _ComparedDays(further_reference, opened.since), family, FURTHER)
     elif change is None and finds_spread:
         spread = find_spread(cells, series.as_of, reference=series.reference)
         if spread is not None:
@@ -333,13 +337,13 @@ def _exclude_days_from(reference: Reference, day: date, as_of: date) -> Referenc
 
 
 def _build_change_finding(
-    series: _Series, change: Change, days_compared: _ComparedDays, agents: _ComparedAgents, kind: str = MEAN
+    series: _Series, change: Change, days_compared: _ComparedDays, family: _Family, kind: str = MEAN
 ) -> Finding:
     data = series.data
     verb = VERBS[change.direction] + (" further" if kind == FURTHER else "")
     title = f"{series.name} {verb} to {change.mean_after:.2f} from {change.mean_before:.2f} on {change.first_day}"
     wording = Wording(
-        title=title + ("" if series.key.agent is None else _describe_other_agents(agents)),
+        title=title + ("" if series.key.agent is None else _describe_other_agents(family)),
         description=_describe_change(series.name, change),
         days=list_days(
             {
@@ -354,8 +358,9 @@ def _build_change_finding(
             sessions_before=change.units_before,
             sessions_after=change.units_after,
             agent=series.key.agent,
-            agents=agents.all or None,
-            agents_changed=agents.changed or None,
+            agents=family.agents or None,
+            agents_changed=family.changed_agents or None,
+            series=family.series,
         ),
     )
     compared = Comparison(SEQUENTIAL, data.source, days_compared.reference, days_compared.first_day, data.measured.as_of)
@@ -364,10 +369,10 @@ def _build_change_finding(
     return replace(finding, kind=kind, confirmed=finding.confirmed and is_worth_waking)
 
 
-def _describe_other_agents(agents: _ComparedAgents) -> str:
+def _describe_other_agents(family: _Family) -> str:
     """Return that the other agents did not change, for the end of a title; empty if another one changed as well."""
-    others = agents.all - 1
-    if agents.changed != 1 or others < 1:
+    others = family.agents - 1
+    if family.changed_agents != 1 or others < 1:
         return ""
     return "; the other agent as before" if others == 1 else f"; the other {others} agents as before"
 
