@@ -56,3 +56,12 @@ def log_e_value(log_evidence: float) -> float:
 def find_fleet_discoveries(log_e_values: Sequence[float], rate: float = FLEET_RATE) -> Flags:
     """Return the mask of the series of an installation that may be confirmed, by the log e-values of all its series."""
     return find_confirmed(log_e_values, 1 / rate)
+
+
+def family_penalty(log_excess: Sequence[float], series: int) -> float:
+    """Return the log evidence that each of `series` series needs beyond the threshold of a single one.
+
+    `log_excess` is the log evidence beyond that threshold, of the series that have any.
+    """
+    evidence = [*log_excess, *[-math.inf] * (series - len(log_excess))]
+    return math.log(max(series, 1) / max(1, int(find_confirmed(evidence, 1.0).sum())))
