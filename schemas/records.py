@@ -1127,6 +1127,8 @@ class ProjectCheck(Record, frozen=True, kw_only=True):
     """What the rules could not compare, the reasons that concern most first."""
     notices: tuple[Notice, ...] = ()
     """What changed in the traffic, the largest change first."""
+    series: int = 0
+    """Number of series that were compared, which decides how much evidence each one needs."""
 
 
 class Reservation(Record, frozen=True, kw_only=True):

@@ -1498,7 +1498,7 @@ def record_f9436602e952b2a9_0(record: Any) -> bytes:
     )
 
 
-def record_bc2987f89748eaea_1(record: Any) -> bytes:
+def record_4e619857b1447b43_1(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -1519,7 +1519,7 @@ def record_bc2987f89748eaea_1(record: Any) -> bytes:
     )
 
 
-def record_bc2987f89748eaea_2(record: Any) -> bytes:
+def record_4e619857b1447b43_2(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -1538,10 +1538,10 @@ def record_bc2987f89748eaea_2(record: Any) -> bytes:
     )
 
 
-def record_bc2987f89748eaea_0(record: Any) -> bytes:
+def record_4e619857b1447b43_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\xbc)\x87\xf8\x97H\xea\xea",
+            b"\xc3\x01Na\x98W\xb1D{C",
             WORDS[record.project],
             written_time(record.checked_at),
             (NUMBERS[_value] if type(_value := record.days) is int and -2147483648 <= _value < 2147483648 else unfit(_value)),
@@ -1562,16 +1562,17 @@ def record_bc2987f89748eaea_0(record: Any) -> bytes:
             ),
             (
                 NUMBERS[len(record.blind_spots)]
-                + b"".join([record_bc2987f89748eaea_1(item) for item in record.blind_spots])
+                + b"".join([record_4e619857b1447b43_1(item) for item in record.blind_spots])
                 + b"\0"
                 if len(record.blind_spots)
                 else b"\0"
             ),
             (
-                NUMBERS[len(record.notices)] + b"".join([record_bc2987f89748eaea_2(item) for item in record.notices]) + b"\0"
+                NUMBERS[len(record.notices)] + b"".join([record_4e619857b1447b43_2(item) for item in record.notices]) + b"\0"
                 if len(record.notices)
                 else b"\0"
             ),
+            (NUMBERS[_value] if type(_value := record.series) is int and -2147483648 <= _value < 2147483648 else unfit(_value)),
         )
     )
 
@@ -2159,7 +2160,7 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01n\xfcJ\xef\xd0Jj\xd2": record_6efc4aefd04a6ad2_0,  # IncidentOutline
     b"\xc3\x01\xddZG3\xa9C\xc2E": record_dd5a4733a943c245_0,  # Judgement
     b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9": record_f9436602e952b2a9_0,  # JudgingRequest
-    b"\xc3\x01\xbc)\x87\xf8\x97H\xea\xea": record_bc2987f89748eaea_0,  # ProjectCheck
+    b"\xc3\x01Na\x98W\xb1D{C": record_4e619857b1447b43_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": record_3d2b6d0d61b09056_0,  # Reservation
     b"\xc3\x01\x00\x16nYA\x04\x7fl": record_00166e5941047f6c_0,  # Review
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": record_e9f94bff3c2dd72f_0,  # RunNumber
@@ -5779,7 +5780,7 @@ def fields_4ab62f88bb69c07b_0(record: Any) -> bytes:
     )
 
 
-def fields_bc2987f89748eaea_1(record: Any) -> bytes:
+def fields_4e619857b1447b43_1(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -5800,7 +5801,7 @@ def fields_bc2987f89748eaea_1(record: Any) -> bytes:
     )
 
 
-def fields_bc2987f89748eaea_2(record: Any) -> bytes:
+def fields_4e619857b1447b43_2(record: Any) -> bytes:
     return b"".join(
         (
             b"",
@@ -5819,10 +5820,10 @@ def fields_bc2987f89748eaea_2(record: Any) -> bytes:
     )
 
 
-def fields_bc2987f89748eaea_0(record: Any) -> bytes:
+def fields_4e619857b1447b43_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\xbc)\x87\xf8\x97H\xea\xea",
+            b"\xc3\x01Na\x98W\xb1D{C",
             WORDS[record["project"]],
             written_time(record["checked_at"]),
             (
@@ -5847,17 +5848,22 @@ def fields_bc2987f89748eaea_0(record: Any) -> bytes:
             ),
             (
                 NUMBERS[len(record["blind_spots"])]
-                + b"".join([fields_bc2987f89748eaea_1(item) for item in record["blind_spots"]])
+                + b"".join([fields_4e619857b1447b43_1(item) for item in record["blind_spots"]])
                 + b"\0"
                 if len(record["blind_spots"])
                 else b"\0"
             ),
             (
                 NUMBERS[len(record["notices"])]
-                + b"".join([fields_bc2987f89748eaea_2(item) for item in record["notices"]])
+                + b"".join([fields_4e619857b1447b43_2(item) for item in record["notices"]])
                 + b"\0"
                 if len(record["notices"])
                 else b"\0"
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["series"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
             ),
         )
     )
@@ -7302,7 +7308,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01u)f\x18sm\xd0y": fields_75296618736dd079_0,  # JudgingRequest
     b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9": fields_f9436602e952b2a9_0,  # JudgingRequest
     b"\xc3\x01J\xb6/\x88\xbbi\xc0{": fields_4ab62f88bb69c07b_0,  # ProjectCheck
-    b"\xc3\x01\xbc)\x87\xf8\x97H\xea\xea": fields_bc2987f89748eaea_0,  # ProjectCheck
+    b"\xc3\x01Na\x98W\xb1D{C": fields_4e619857b1447b43_0,  # ProjectCheck
     b"\xc3\x01\xdcV|\xb4\xcf\xf23\n": fields_dc567cb4cff2330a_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": fields_3d2b6d0d61b09056_0,  # Reservation
     b"\xc3\x01\x00\x16nYA\x04\x7fl": fields_00166e5941047f6c_0,  # Review

@@ -10,13 +10,15 @@ the agents with most runs are watched. An agent that stopped has no scores that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from analytics.queries import query_rows
 from audit.drift.change_detector import MIN_DAYS_BEFORE
+from audit.drift.discoveries import find_fleet_discoveries, log_e_value
 from audit.drift.incident_evidence import Evidence, evidence_of
 from audit.drift.segments import find_mix_change, find_segment_notices
 from audit.drift.series import REFERENCE_DAYS
@@ -46,6 +48,7 @@ from streams.watch.incidents import (
 from streams.watch.lifecycle import OPEN, Levels, decision_of, end_if_over, end_if_vanished, is_live, levels_of
 from streams.watch.measures import (
     MAX_AGENTS,
+    SESSION_SERIES,
     JudgeUse,
     ProjectRuns,
     ProjectScores,
@@ -54,7 +57,7 @@ from streams.watch.measures import (
     measure_sessions,
     midnight,
 )
-from streams.watch.rules import ALL_RULES, LOOK_BACK_DAYS
+from streams.watch.rules import ALL_RULES, LOOK_BACK_DAYS, RATE_RATIO, VERSIONS
 from streams.watch.run_rules import RUNS, SESSIONS, RunRuleInput, SessionRuleInput, find_run_changes, find_session_changes
 
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS = "new_judge", "other_judges", "few_days"
@@ -107,6 +110,18 @@ class CheckResult:
     """The revisions of open incidents that got more severe."""
 
 
+class FleetEvidence(NamedTuple):
+    """What other projects add to the decision which changes are confirmed."""
+
+    series: int
+    """The number of series that their newest checks compared."""
+    log_e_values: tuple[float, ...]
+    """The log e-values of their live incidents."""
+
+
+_NO_OTHERS = FleetEvidence(0, ())
+
+
 @dataclass(frozen=True, slots=True)
 class ProjectData:
     """The data of one project that a check examines: scores, finished runs, judged sessions, or some of them."""
@@ -120,11 +135,20 @@ class ProjectData:
     """The baseline that applies to the check."""
     stopped: Sequence[Mapping[str, Any]] = ()
     """The agents that stopped, as rows of the query `stopped_agents`."""
+    fleet: FleetEvidence = _NO_OTHERS
+    """The series and the evidence of the other projects."""
 
     @property
     def find_companions(self) -> FindCompanions:
         """The function that finds the tiers that changed along; it finds none without scores."""
         return companion_finder(self.scores) if self.scores is not None else lambda *_: ()
+
+    @property
+    def compared_series(self) -> int:
+        """The number of series that the rules compared."""
+        scores = 0 if self.scores is None else self.scores.measured.compared_series
+        runs = 0 if self.runs is None else sum(len(agent.series) for agent in self.runs.runs.agents)
+        return scores + runs + (0 if self.sessions is None else len(SESSION_SERIES))
 
     @property
     def days_covered(self) -> int:
@@ -165,6 +189,7 @@ class Checker:
         sessions, session_parameters = measure_sessions(cursor, projects, since, as_of)
         reviews = _read_pending_reviews(cursor, projects)
         stopped = read_stopped_agents(cursor, projects, as_of)
+        fleet = query_rows(cursor, "fleet_evidence", {"as_of": as_of})
         for project in projects:
             incidents = {incident.incident_id: incident for incident in known.incidents.get(project, ())}
             reviewed = _apply_missed_reviews(incidents, reviews, known.unflushed)
@@ -203,6 +228,7 @@ class Checker:
                 None if judged_sessions is None else SessionRuleInput(judged_sessions, references, session_parameters),
                 baseline,
                 stopped.get(project, ()),
+                _read_fleet_evidence(fleet, project),
             )
             revisions = [*reviewed, *ended]
             yield self._check_project(cursor, data, incidents, revisions, levels, is_new_baseline=new_baseline is not None)
@@ -225,7 +251,7 @@ class Checker:
         """Apply the rules to one project; `revisions` must be written whatever the rules find."""
         project = data.project
         as_of = data.as_of
-        findings = tuple(self._apply_rules(data))
+        findings = tuple(_confirm_over_fleet(list(self._apply_rules(data)), data))
         updates = plan_updates(
             findings,
             list(incidents.values()),
@@ -286,9 +312,37 @@ class Checker:
             baseline_days=window,
             exchanges=0 if data.scores is None else data.scores.measured.window(window).exchanges,
             findings=len(findings),
+            series=data.compared_series,
             blind_spots=data.find_blind_spots(cursor),
             notices=() if data.scores is None else find_notices(data.scores.measured, findings),
         )
+
+
+def _read_fleet_evidence(rows: Sequence[Mapping[str, Any]], project: str) -> FleetEvidence:
+    """Return the evidence of the projects but one, from rows of the query `fleet_evidence`."""
+    others = [row for row in rows if row["project"] != project]
+    log_e_values = [log_e_value(evidence) for row in others for evidence in row["log_evidence"]]
+    return FleetEvidence(sum(row["series"] for row in others), tuple(log_e_values))
+
+
+def _confirm_over_fleet(findings: Sequence[Finding], data: ProjectData) -> Iterator[Finding]:
+    """Yield the findings; those that weigh evidence are only suspected if too many of the fleet's confirmed changes could be false."""
+    weighed = {index: _log_e_value_of(finding) for index, finding in enumerate(findings)}
+    own = {index: value for index, value in weighed.items() if value is not None}
+    series = max(data.compared_series, len(own)) + data.fleet.series
+    known = [*own.values(), *data.fleet.log_e_values]
+    named = find_fleet_discoveries([*known, *[-math.inf] * (series - len(known))])
+    is_named = dict(zip(own, named[: len(own)].tolist(), strict=True))
+    for index, finding in enumerate(findings):
+        yield finding if is_named.get(index, True) else replace(finding, confirmed=False)
+
+
+def _log_e_value_of(finding: Finding) -> float | None:
+    """Return the log e-value of a finding; None if its rule gives none."""
+    evidence = finding.numbers.log_evidence
+    if evidence is None or finding.rule == RATE_RATIO:
+        return None
+    return evidence if finding.rule == VERSIONS else log_e_value(evidence)
 
 
 def _needs_evidence(update: IncidentUpdate) -> bool:

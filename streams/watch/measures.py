@@ -174,6 +174,7 @@ class ProjectScores:
         self._columns: dict[str, NDArray[Any]] = {}
         self._strata_of_tier: dict[str, Mapping[Stratum, Ints]] = {}
         self._segments: dict[tuple[str, str | None], Segment | None] = {}
+        self._slices: dict[tuple[str, str | None], dict[str, Segment]] = {}
         self.judge_key = judge
         """The judge whose scores are compared, as values of the columns `JUDGE`; empty without one."""
 
@@ -287,13 +288,20 @@ class ProjectScores:
 
         Slices without scores of the last days, and labels with more than `MAX_VALUES` values, are left out.
         """
-        segments: dict[str, Segment] = {}
-        for label, rows in self._rows_by_label(tier, agent).items():
-            if self._recent[rows].any():
-                segment = self._build_segment(tier, agent, rows)
-                if segment is not None:
-                    segments[" ".join(label)] = segment
-        return segments
+        if (tier, agent) not in self._slices:
+            segments = {
+                " ".join(label): self._build_segment(tier, agent, rows)
+                for label, rows in self._rows_by_label(tier, agent).items()
+                if self._recent[rows].any()
+            }
+            self._slices[tier, agent] = {name: segment for name, segment in segments.items() if segment is not None}
+        return self._slices[tier, agent]
+
+    @property
+    def compared_series(self) -> int:
+        """The number of series that were compared so far."""
+        segments = sum(segment is not None for segment in self._segments.values())
+        return segments + sum(len(slices) for slices in self._slices.values())
 
     def versions(self, tier: str, agent: str | None, since: date) -> dict[str, tuple[Cells, Cells]]:
         """Return the units of each version that is in use and came since a day, with those of the agent's other versions, by slice.
