@@ -166,7 +166,7 @@ LINES = (
     Line("runs of 25 agents, the 25th goes from 2 to 90 % unsafe", _runs(25), notice=AGENTS_BEYOND_LIMIT, change=0, checked_from=14),
     Line("a third of the scores is missing", (Traffic(unscored=step(0, 0.34)),), notice=UNSCORED),
     Line("one of two agents stops", (Traffic(always(25), agent="a"), Traffic(step(25, 0), agent="b")), notice=AGENT_STOPPED),
-    Line("a month is imported beside 30 live days, a sigma higher", (Traffic(step(0, 50, 12)), Traffic(step(50, 0, 30), always(1), imported=CHANGE)), (HISTORY,)),
+    Line("a month is imported beside 30 live days, a sigma higher", (Traffic(step(0, 50, 12)), Traffic(step(50, 0, 30), always(1), imported=CHANGE))),
     Line("the month before 30 live days is imported, a sigma higher", (Traffic(step(0, 50, 30)), Traffic(step(50, 0, 30), always(1), imported=60)), (HISTORY,), change=60, days=74, checked_from=50),
     Line("quiet projects, four tiers, 46 days", (Traffic(is_of_all_tiers=True),), change=0, days=46, checked_from=14, projects=5 * REPETITIONS),
 )  # fmt: skip
@@ -361,6 +361,8 @@ def _records(project: _Project, traffic: Traffic, name: str, day: int, late: tim
                 continue
             value = _score(mean + shared + (1 - SHARED) ** 0.5 * rng.normal())
             judged = {"tier2_score": value, "judge_model": traffic.judge}
+            if late > timedelta(days=1):
+                judged["labels"] = (Label(name="arrival", value="later"),)
             if traffic.version is not None:
                 judged["labels"] = (Label(name="agent_version", value=traffic.version),)
             if traffic.is_of_all_tiers:

@@ -184,7 +184,7 @@ async def incident(
         "project": project,
         "incident": record,
         "assignee": assignee_of(record),
-        "blind": more["blind"] if is_live(record) else [],
+        "remarks": more["remarks"] if is_live(record) else [],
         "people": people_of(services.access, project),
         "has_decisions": any(event.kind == "decision" for event in more["history"]),
         "evidence": evidence,

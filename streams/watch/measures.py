@@ -343,6 +343,11 @@ class ProjectScores:
         standardised = standardise([self._sum_cells(tier, rows) for rows in strata.values()])
         if standardised is None:
             return None
+        if standardised.outside:
+            joined = _join_history(strata, standardised)
+            if len(joined) < len(strata):
+                strata = joined
+                standardised = standardise([self._sum_cells(tier, rows) for rows in strata.values()]) or standardised
         names = list(strata)
         kept = [names[level.stratum] for level in standardised.levels]
         rows = np.concatenate([strata[stratum] for stratum in kept])
@@ -463,6 +468,23 @@ def find_most_common(rows: Iterable[tuple[tuple[Any, ...], int, datetime]]) -> t
         totals[key] = total + count, max(newest, time_of_row)
     largest = max(totals.values(), default=None)
     return min((key for key, total_and_time in totals.items() if total_and_time == largest), default=())
+
+
+def _join_history(strata: Mapping[Stratum, Ints], standardised: Standardised) -> dict[Stratum, Ints]:
+    """Return the strata, with imported history joined to the live exchanges with which it shares no days.
+
+    Its level may be another one, which is not known without common days. But it is the only past that live exchanges have, and a change
+    at the border is told as history (`audit.drift.slices`).
+    """
+    names = list(strata)
+    outside = {names[index] for index in standardised.outside}
+    joined: dict[Stratum, Ints] = {}
+    for stratum, rows in strata.items():
+        twin = stratum._replace(arrival="" if stratum.arrival else LATER)
+        is_joined = twin in strata and (stratum in outside) != (twin in outside)
+        name = stratum._replace(arrival="") if is_joined else stratum
+        joined[name] = np.sort(np.concatenate([joined[name], rows])) if name in joined else rows
+    return joined
 
 
 @lru_cache(maxsize=10_000)
