@@ -227,9 +227,22 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--part", default="", help="Only the lines whose name contains this text.")
     parser.add_argument("--segments", action="store_true", help="Projects of several agents whose mix changes alone.")
     parser.add_argument("--versions", action="store_true", help="Versions of an agent side by side alone.")
+    parser.add_argument("--prefilter", action="store_true", help="The cost of the prefilter of many series alone.")
     options = parser.parse_args(arguments)
     if options.lines:
         print_table(lines.HEADER, lines.measure(options.seed, options.share, options.part))
+        return
+    if options.prefilter:
+        cost = bars.prefilter_cost(options.seed)
+        print_table(
+            ["quiet series, 90 days of 10 sessions", ""],
+            [
+                ["the bound", f"{cost.bound:.2f} ms"],
+                ["the detector", f"{cost.detector:.2f} ms"],
+                ["may have changed", share(round(1000 * cost.passed), 1000)],
+                ["may have changed, in a family of 250", share(round(1000 * cost.passed_in_family), 1000)],
+            ],
+        )
         return
     with multiprocessing.Pool() as pool:
         if options.runs:

@@ -100,7 +100,7 @@ RECENT_DAYS = 7
 """Days before a change from which the recent variance of units is measured."""
 MIN_RARE_UNITS = 10.0
 """With fewer units off the usual value before a change, the variance of units is unknown and they are counted instead."""
-_CANDIDATE_AGES = (
+CANDIDATE_AGES = (
     *((age, 1) for age in range(14)),
     *((age, 2) for age in range(15, 31, 2)),
     *((age, 4) for age in range(33, 60, 4)),
@@ -245,7 +245,7 @@ def take_looks(series: Series, days: Iterable[int], min_evidence: float = -math.
 
 def _build_candidates(series: Series, days: Ints) -> _Candidates:
     """Return the candidates of the looks of each day that have enough days before them."""
-    ages, represented_days = np.array(_CANDIDATE_AGES).T
+    ages, represented_days = np.array(CANDIDATE_AGES).T
     look_day = np.repeat(days, len(ages))
     age = np.tile(ages, len(days))
     history_start = first_history_day(look_day)

@@ -71,7 +71,7 @@ MIN_VARIANCE = 1e-6
 """Minimum variance of a unit: scores that hardly vary are assumed to vary by a thousandth of a point."""
 TINY = 1e-300
 """Numbers below this are too small to divide by."""
-_MIN_FREEDOM = 3.0
+MIN_FREEDOM = 3.0
 _MIN_SHARE = 1e-9
 Ranges = tuple[Floats, Floats]
 """The lowest and the highest mean of a unit."""
@@ -267,7 +267,7 @@ def bound_log_evidence(normal: NormalState, sums: Floats, change: Ints) -> Float
     variance = total(normal.mean_variances)[:, change] + unit_variance_after
     unit_freedom = total(normal.sums[UNITS]) - normal.strata
     cluster_freedom = np.minimum(normal.components.block_freedom, normal.components.day_freedom)
-    freedom = np.maximum(_MIN_FREEDOM, np.minimum(unit_freedom, cluster_freedom))
+    freedom = np.maximum(MIN_FREEDOM, np.minimum(unit_freedom, cluster_freedom))
     return total(ratio(difference**2, variance)) * ((1 + 1 / freedom) / 2)[change]
 
 
@@ -357,7 +357,7 @@ def _mean_variances(sums: Floats, clusters: Floats, unit_variances: Floats, comp
 
 def _satterthwaite_freedom(sources: Floats, freedoms: Floats) -> Floats:
     """Return Satterthwaite's degrees of freedom of a sum of variances."""
-    return np.maximum(_MIN_FREEDOM, ratio(total(sources) ** 2, total(sources**2 / freedoms)))
+    return np.maximum(MIN_FREEDOM, ratio(total(sources) ** 2, total(sources**2 / freedoms)))
 
 
 def _floor_at_standard_error(sources: Floats, freedoms: Floats) -> Floats:
