@@ -58,7 +58,7 @@ CONFIRMED = 2_000.0
 are compared at once and at most one in ten of those that are named may be wrong (`audit.drift.discoveries`)."""
 DAYS_BEFORE = 28
 """Days before the version's first one from which the variance of the others is measured as well."""
-INTERACTION = 0.02
+INTERACTION = 0.04
 """The assumed variance of what a day does to one version alone, as a part of the variance of a unit."""
 COMMON_PART = 0.05
 """The same as a part of the variance of the others' days: most of what makes days differ affects all versions."""

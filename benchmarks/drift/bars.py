@@ -121,7 +121,8 @@ def build_cells(at: Floats, weight: Floats, value: Floats) -> Cells:
     total = weight * value
     columns = np.stack((np.ones_like(weight), weight, weight, total, weight**2, weight * total, total**2))
     sums = np.add.reduceat(columns, starts, axis=1)
-    last = START + (at[np.append(starts[1:], len(at)) - 1] * 86_400e6).astype("timedelta64[us]")
+    ends = np.append(starts[1:], len(at))[: len(starts)] - 1
+    last = START + (at[ends] * 86_400e6).astype("timedelta64[us]")
     units, scores, weights, totals, squares, mixed, squared = sums
     low, high = np.minimum.reduceat(value, starts), np.maximum.reduceat(value, starts)
     return Cells(last, units, scores, weights, totals, squares, mixed, squared, low, high)
