@@ -410,32 +410,12 @@ def find_notices(measured: ProjectScores, findings: Sequence[Finding]) -> tuple[
         return ()
     as_of = measured.as_of.date()
     changed_agents = {finding.key.agent for finding in findings if finding.key.tier in TIERS and finding.key.agent is not None}
-    agents = list(sessions)
-    mix = find_mix_change([*sessions.values()], as_of)
-    if mix is not None and (as_of - mix.first_day).days >= NOTICE_DAYS:
-        mix = None
-    notices = (
-        [
-            Notice(
-                reason=MIX_CHANGED,
-                subject=agents[share.stratum],
-                since=midnight(mix.first_day),
-                before=share.before,
-                after=share.after,
-                count=len(changed_agents),
-            )
-            for share in mix.moved[:MAX_NAMED_AGENTS]
-        ]
-        if mix is not None
-        else []
-    )
     tier = next(tier for tier in ("tier2", "tier3", TIER_OF_ALL) if measured.segment(tier) is not None)
     scored = measured.agent_cells(tier)
-    named = list(scored)
     new_agents = [
         Notice(
             reason=NEW_AGENT,
-            subject=named[new.stratum],
+            subject=list(scored)[new.stratum],
             since=midnight(new.day),
             before=new.sibling_level,
             after=new.level,
@@ -444,7 +424,24 @@ def find_notices(measured: ProjectScores, findings: Sequence[Finding]) -> tuple[
         )
         for new in find_segment_notices([*scored.values()], as_of).new[:MAX_NAMED_AGENTS]
     ]
-    return (*notices, *new_agents)
+    new_names = {notice.subject for notice in new_agents}
+    agents = list(sessions)
+    mix = find_mix_change([*sessions.values()], as_of)
+    if mix is None or (as_of - mix.first_day).days >= NOTICE_DAYS:
+        return tuple(new_agents)
+    moved = [
+        Notice(
+            reason=MIX_CHANGED,
+            subject=agents[share.stratum],
+            since=midnight(mix.first_day),
+            before=share.before,
+            after=share.after,
+            count=len(changed_agents),
+        )
+        for share in mix.moved[:MAX_NAMED_AGENTS]
+        if agents[share.stratum] not in new_names
+    ]
+    return (*moved, *new_agents)
 
 
 def find_blind_spots(

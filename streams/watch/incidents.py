@@ -514,7 +514,11 @@ def _build_title(update: IncidentUpdate, explanation: Explanation) -> str:
     if explanation.cause in {MIX, HISTORY}:
         mix_change = "The mix changed" if explanation.cause == MIX else "History was added"
         prefix = f"{mix_change} ({explanation.shares}): "
-    names = list(dict.fromkeys(changed.name for changed in update.changed_series if changed.series != update.lead_series))
+    lead = update.lead_series
+    # The project's series of the tier changed because of the agent's.
+    whole = Series(lead.key._replace(agent=None), lead.kind)
+    others = [changed for changed in update.changed_series if changed.series not in (lead, whole)]
+    names = list(dict.fromkeys(changed.name for changed in others))
     if len(names) > MAX_NAMED_SERIES:
         names = [*names[: MAX_NAMED_SERIES - 1], f"{len(names) - MAX_NAMED_SERIES + 1} others"]
     suffix = f"; {' and '.join(names)} also changed" if names else ""
