@@ -65,7 +65,7 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "watched_hours": {"projects": ["project-0"]} | WATCHED,
     "watched_hours, fifty projects": {"projects": [f"project-{number}" for number in range(50)]} | WATCHED,
     "incident_exchanges": {
-        "agent": None,
+        "agent": None, "slice": None,
         "tier": "tier2", "since": AS_OF - timedelta(days=7), "until": AS_OF, "expected": 0.9, "direction": "down", "limit": 10,
     },
     "sampling_change": {

@@ -2,7 +2,7 @@
 --     the expected value in the direction of the change, weighted by the number of exchanges that each represents
 -- grain: one row per exchange with its score, its weight and the findings of the rules and the judge. moved: weight
 --     times distance from the expected value
--- parameters: $project, $agent ('' for exchanges without an agent; NULL: any), $tier (tier1, tier2, tier2_5 or tier3; NULL: anomalies), $since (inclusive), $until
+-- parameters: $project, $agent ('' for exchanges without an agent; NULL: any), $slice (name and value of a label of the score; NULL: any), $tier (tier1, tier2, tier2_5 or tier3; NULL: anomalies), $since (inclusive), $until
 --     (exclusive), $expected, $direction (up, down; NULL: both), $limit
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version
@@ -19,6 +19,7 @@ WITH latest AS (
     JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
     WHERE project = $project AND exchange_at >= $since::TIMESTAMP AND exchange_at < $until::TIMESTAMP
         AND ($agent::VARCHAR IS NULL OR coalesce(agent, '') = $agent::VARCHAR)
+        AND ($slice::VARCHAR IS NULL OR list_contains([label.name || ' ' || label.value FOR label IN labels], $slice::VARCHAR))
 ), ranked AS (
     SELECT *, round(weight * CASE $direction WHEN 'up' THEN distance WHEN 'down' THEN -distance ELSE abs(distance) END, 6) AS moved
     FROM (SELECT *, score - $expected::DOUBLE AS distance FROM measured)

@@ -39,7 +39,7 @@ from audit.drift.incident_evidence import (
     evidence_of,
 )
 from audit.drift.slices import AGENT, ARRIVAL, VALUE
-from audit.drift.watched_series import SPIKE, SPREAD, TIERS
+from audit.drift.watched_series import SPIKE, SPREAD, TIERS, VERSION
 from schemas.records import Incident
 from service.text.answers import Answer
 from service.text.formats import grouped, grouped_count, plain
@@ -81,6 +81,12 @@ class IncidentFacts:
     def changed_series(self) -> list[ChangedSeries]:
         """The changed series, the leading one first."""
         return self.evidence.moved
+
+    @property
+    def lead_slice(self) -> ChangedSeries | None:
+        """The leading series if it is one of a slice, such as a version; None for any other."""
+        lead = next(iter(self.changed_series), None)
+        return None if lead is None or lead.slice is None else lead
 
     @property
     def is_worse(self) -> bool:
@@ -376,6 +382,17 @@ def _propose_reading_runs(facts: IncidentFacts) -> Action | None:
 
 def _propose_rollback(facts: IncidentFacts) -> Action | None:
     """Recommend rolling back a new version if the change is confined to it, to the version with most exchanges before."""
+    lead = facts.lead_slice
+    if lead is not None and lead.kind == VERSION and lead.slice is not None and lead.level is not None and lead.is_worse:
+        label, _, value = lead.slice.partition(" ")
+        because = (
+            f"{lead.slice} scores {lead.level.after:.2f}, and the other versions {lead.level.before:.2f} on the same days, judged by the "
+            "same judge. Roll back in your own deployment system; Driftline does not deploy."
+        )
+        command = _write_command("deployments", "add", "VERSION", project=facts.incident.project, label=label)
+        return Action(
+            "roll_back", plain(f"Roll back {label} {value}"), because, _link_deployments(facts.evidence.deployments), command
+        )
     comparison = facts.slice_comparison
     new = facts.new_version
     if comparison is None or new is None or not facts.is_worse or facts.mix_explanation:

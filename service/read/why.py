@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from audit.drift.incident_evidence import EVERYWHERE, ChangedSeries, Count, SliceRow, evidence_of
+from audit.drift.watched_series import VERSION
 from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 from schemas.records import Incident
 from service.read.incident_actions import (
@@ -185,6 +186,22 @@ def _explain_failures(facts: IncidentFacts) -> Iterator[Statement]:
     yield Statement.with_counts("failures", f"{'; '.join(clauses)}.", changed)
 
 
+def _explain_slice_series(facts: IncidentFacts) -> Iterator[Statement]:
+    """Name the slice of which the leading series is, and the level of the others."""
+    lead = facts.lead_slice
+    if lead is None or lead.slice is None or lead.level is None:
+        return
+    before, after = f"{lead.level.before:.2f}", f"{lead.level.after:.2f}"
+    if lead.kind == VERSION:
+        yield Statement(
+            "slice", f"{_shorten_name(lead.slice)} scores {after}, and the other versions {before} on the same days."
+        )
+    else:
+        yield Statement(
+            "slice", f"Only {_shorten_name(lead.slice)} changed, {before} → {after}; as a whole the mean is as before."
+        )
+
+
 def _explain_slices(facts: IncidentFacts) -> Iterator[Statement]:
     comparison = facts.slice_comparison
     best = comparison.found if comparison is not None else None
@@ -261,6 +278,7 @@ _EXPLANATIONS: Mapping[str, Callable[[IncidentFacts], Iterator[Statement]]] = {
     "judge_flags": _explain_judge_flags,
     "dimensions": _explain_dimensions,
     "failures": _explain_failures,
+    "slice_series": _explain_slice_series,
     "slices": _explain_slices,
     "everywhere": _explain_everywhere,
     "deployments": _explain_deployments,
@@ -272,6 +290,10 @@ _EXPLANATIONS: Mapping[str, Callable[[IncidentFacts], Iterator[Statement]]] = {
 _DETAILS = ("everywhere", "moved", "cause", "policy", "sampling")
 _CONTEXT = ("slices", "everywhere", "deployments", "moved", "cause", "policy", "sampling")
 _ORDERS: Sequence[tuple[Callable[[IncidentFacts], bool], tuple[str, ...]]] = (
+    (
+        lambda facts: facts.lead_slice is not None,
+        ("slice_series", "deployments", "flags", "failures", "judge_flags", "dimensions", *_DETAILS),
+    ),
     (lambda facts: facts.is_about_runs, ("failures", "flags", *_CONTEXT)),
     (lambda facts: facts.is_spike, ("anomalies", "failures", *_CONTEXT)),
     (lambda facts: facts.incident.tier == "tier1", ("flags", "failures", *_CONTEXT)),

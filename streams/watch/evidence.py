@@ -131,6 +131,14 @@ def _mean_deviation(finding: Finding) -> float | None:
     return math.fsum(average * count for average, count in days) / count - finding.expected
 
 
+SIDE_BY_SIDE = Explanation(
+    "agent",
+    "The versions were judged on the same days by the same judge and rules, so it is the version that differs.",
+    Cause(cause="agent", reason="side_by_side"),
+)
+"""The explanation of a difference between versions."""
+
+
 def explain_by_anchors(tier: str | None, change: IncidentChange | None, attribution: Attribution) -> Explanation:
     """Return the cause of a finding according to the anchors."""
     if attribution.reason == "no_size":
@@ -358,6 +366,7 @@ def gather_evidence(
     exchange_query = {
         "project": project,
         "agent": agent,
+        "slice": finding.key.slice,
         "tier": tier,
         "since": start,
         "until": end,
@@ -550,6 +559,7 @@ def _find_usual_exchanges(
     values = {
         "project": project,
         "agent": finding.key.agent,
+        "slice": finding.key.slice,
         "tier": finding.key.tier,
         "since": max(start, end - USUAL_DAYS),
         "until": end,

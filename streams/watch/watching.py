@@ -25,14 +25,14 @@ from typing import Literal, TypeVar
 
 from analytics.queries import query_records
 from audit.drift.incident_evidence import evidence_of
-from audit.drift.watched_series import Series
+from audit.drift.watched_series import VERSION, Series
 from audit.fingerprints import stable_id
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident, ProjectCheck, Review
 from streams.log.sink import Publisher
 from streams.upkeep.anchors import cause_of
 from streams.watch.checking import Checker, CheckResult, KnownRecords
-from streams.watch.evidence import Explanation, explain_by_anchors, measure_change
+from streams.watch.evidence import SIDE_BY_SIDE, Explanation, explain_by_anchors, measure_change
 from streams.watch.findings import Finding
 from streams.watch.incidents import apply_assignment, apply_decision
 from streams.watch.lifecycle import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_in_effect, is_live
@@ -232,6 +232,8 @@ class Watch:
         )
 
     def _explain(self, project: str, finding: Finding) -> Explanation:
+        if finding.kind == VERSION:
+            return SIDE_BY_SIDE
         tier = finding.key.tier
         tier_change = measure_change(finding)
         return explain_by_anchors(tier, tier_change, cause_of(self._publisher.store, project, tier, tier_change))

@@ -691,9 +691,12 @@ def test_a_new_version_beside_the_old_one_is_compared_on_the_same_days(store: St
         incident for incident in check_project(store).incidents if incident.rule == "versions" and incident.tier == "tier2"
     ]
 
-    assert [incident.title.partition(":")[0] for incident in incidents] == [
-        "Tier 2 with agent_version 7 is lower than with the others"
-    ]
+    (incident,) = incidents
+    assert incident.title.startswith("Tier 2 with agent_version 7 is lower than with the others: ")
+    assert all(exchange["session_id"].startswith("opsnew") for exchange in json.loads(incident.metadata)["exchanges"])
+    explanation = why(incident)
+    assert explanation.summary.startswith("agent_version 7 scores ")
+    assert [action.title for action in explanation.actions if action.id == "roll_back"] == ["Roll back agent_version 7"]
 
 
 def test_a_wider_spread_is_its_own_kind_of_finding(store: Store) -> None:
