@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 
 from audit.drift.change_detector import HISTORY_DAYS
-from audit.drift.series import Flags
+from audit.drift.series import Flags, Floats
 from schemas.lazy_numpy import np
 
 FLEET_RATE = 0.1
@@ -58,7 +58,7 @@ def find_fleet_discoveries(log_e_values: Sequence[float], rate: float = FLEET_RA
     return find_confirmed(log_e_values, 1 / rate)
 
 
-def family_penalty(log_excess: Sequence[float], series: int) -> float:
+def family_penalty(log_excess: Sequence[float] | Floats, series: int) -> float:
     """Return the log evidence that each of `series` series needs beyond the threshold of a single one.
 
     `log_excess` is the log evidence beyond that threshold, of the series that have any.

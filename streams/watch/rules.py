@@ -18,6 +18,7 @@ from audit.drift.anomaly_rate import Spike, anomaly_spike
 from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.discoveries import family_penalty
 from audit.drift.incident_evidence import Day, Numbers
+from audit.drift.prefilter import bound_evidence
 from audit.drift.series import Reference, merge_spans
 from audit.drift.spread import SpreadChange, find_spread
 from audit.drift.versions import VersionChange, compare_versions
@@ -151,7 +152,7 @@ def find_changes(data: RuleInput) -> Iterator[Finding]:
     owners = [*agents.values(), *(series for tier, series in projects.items() if len(data.measured.agents(tier)) == 1)]
     slices = {series.key: series for owner in owners for series in owner.slices()}
     project_changes = {series.key: series.find_change() for series in projects.values()}
-    changes, per_believed = _find_family_changes(agents | slices)
+    changes, per_believed = _find_family_changes(data, agents | slices)
     for tier, project in projects.items():
         changed = [key for key in agents if key.tier == tier and key in changes]
         of_project = _Family(sum(key.tier == tier for key in agents), len(changed))
@@ -239,10 +240,18 @@ class _Family(NamedTuple):
 _BY_ITSELF = _Family()
 
 
-def _find_family_changes(family: Mapping[Key, _Series]) -> tuple[dict[Key, Change], int]:
+def _find_family_changes(data: RuleInput, family: Mapping[Key, _Series]) -> tuple[dict[Key, Change], int]:
     """Return the changes of the means of many series, as many as can be believed together, and the number of series for each of them."""
-    found = {key: change for key, series in family.items() if (change := series.find_change()) is not None}
-    penalty = family_penalty([change.log_evidence - math.log(SUSPECTED) for change in found.values()], len(family))
+    alarm = math.log(SUSPECTED)
+    many = list(family.values())
+    # More evidence never names less, so only the series that their upper bounds name can be named.
+    bounds = bound_evidence(
+        [series.segment.cells for series in many], data.measured.as_of.date(), [series.first_reference for series in many]
+    )
+    least = alarm + family_penalty(bounds - alarm, len(many))
+    possible = {series.key: series for series, bound in zip(many, bounds.tolist(), strict=True) if bound >= least}
+    found = {key: change for key, series in possible.items() if (change := series.find_change()) is not None}
+    penalty = family_penalty([change.log_evidence - alarm for change in found.values()], len(family))
     believed = {key: family[key].find_change(log_penalty=penalty) for key in found}
     changes = {key: change for key, change in believed.items() if change is not None}
     return changes, round(math.exp(penalty))

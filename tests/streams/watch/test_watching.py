@@ -18,6 +18,7 @@ from analytics.store.store import Store
 from audit.drift.incident_evidence import evidence_of
 from audit.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Label, Record, Review, Score
+from service.read.why import why
 from streams.engine.record_intake import PublishResult
 from streams.log.sink import StorePublisher
 from streams.watch.checking import CheckResult
@@ -693,7 +694,7 @@ def test_a_new_version_beside_the_old_one_is_compared_on_the_same_days(store: St
 
     (incident,) = incidents
     assert incident.title.startswith("Tier 2 with agent_version 7 is lower than with the others: ")
-    assert all(exchange["session_id"].startswith("opsnew") for exchange in json.loads(incident.metadata)["exchanges"])
+    assert all(exchange["sessionId"].startswith("opsnew") for exchange in json.loads(incident.metadata)["exchanges"])
     explanation = why(incident)
     assert explanation.summary.startswith("agent_version 7 scores ")
     assert [action.title for action in explanation.actions if action.id == "roll_back"] == ["Roll back agent_version 7"]
