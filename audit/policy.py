@@ -222,8 +222,8 @@ MAX_NAMES = 10_000
 Days = Annotated[int, Field(ge=1, le=3650)]
 UsdCap = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 
-IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio", "runs", "sessions"]
-"""The rules that find drift of scores, of runs and of judged sessions, and anomaly spikes."""
+IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio", "runs", "sessions", "behaviour"]
+"""The rules that find drift of scores, of runs, of judged sessions and of behaviour, and anomaly spikes."""
 
 MAX_WATCHED_LABELS = 8
 LabelName = Annotated[str, StringConstraints(pattern=f"^{LABEL_NAME}$")]
@@ -384,17 +384,18 @@ class ProjectSettings(PolicyModel):
     """Milliseconds between two heartbeats of a session."""
     baseline_window_days: Days = 14
     """Days of event time from which a baseline is computed."""
-    incident_rules: Annotated[tuple[IncidentRule, ...], Field(max_length=5)] = (
+    incident_rules: Annotated[tuple[IncidentRule, ...], Field(max_length=6)] = (
         "sequential",
         "consecutive_days",
         "rate_ratio",
         "runs",
         "sessions",
+        "behaviour",
     )
     """The rules that open incidents: changes of a tier beyond chance, days in a row off the baseline, and anomaly spikes. The
     fourth rule finds changes of an agent's finished runs beyond chance: trust, unsafe runs, types of failure; the fifth those of
-    sessions that are judged as a whole. If empty, no
-    incidents are opened.
+    sessions that are judged as a whole; the sixth those of what agents do: tool errors, failed turns, refusals, tokens. If
+    empty, no incidents are opened.
     """
     watched_labels: Annotated[tuple[LabelName, ...], Field(max_length=MAX_WATCHED_LABELS)] = (
         "agent_version",

@@ -10,7 +10,20 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
 from audit.drift.change_detector import WINDOW_DAYS, find_change
-from benchmarks.drift import anomalies, bars, causes, compared_rules, flags, lines, runs, scores, segments, slices, versions
+from benchmarks.drift import (
+    anomalies,
+    bars,
+    behaviour,
+    causes,
+    compared_rules,
+    flags,
+    lines,
+    runs,
+    scores,
+    segments,
+    slices,
+    versions,
+)
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table
 
@@ -225,6 +238,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         "--lines", action="store_true", help="What the watch says of mixes, batches, sessions and judges alone."
     )
     parser.add_argument("--part", default="", help="Only the lines whose name contains this text.")
+    parser.add_argument("--behaviour", action="store_true", help="The behaviour of agents, which needs no judge, alone.")
     parser.add_argument("--segments", action="store_true", help="Projects of several agents whose mix changes alone.")
     parser.add_argument("--versions", action="store_true", help="Versions of an agent side by side alone.")
     parser.add_argument("--prefilter", action="store_true", help="The cost of the prefilter of many series alone.")
@@ -253,7 +267,9 @@ def main(arguments: Sequence[str] = ()) -> None:
             print_rows("agents and their mix", segments.measure(pool, options.seed, options.share))
         if options.versions:
             print_rows("versions side by side", versions.measure(pool, options.seed, options.share))
-        if options.runs or options.flags or options.segments or options.versions:
+        if options.behaviour:
+            print(causes.table(behaviour.measure(pool, options.seed, options.share), "the behaviour of agents"))
+        if options.runs or options.flags or options.segments or options.versions or options.behaviour:
             return
         print_bars(pool, options.seed, options.share)
         if not options.bars:

@@ -742,6 +742,39 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
 
 
+class HourlyBehaviour(Record, frozen=True, kw_only=True):
+    """Sums of one measure of an agent's behaviour by the hour, such as the turns that failed or the output tokens per turn; the turns of a session on a UTC day are one unit. They are made from the current exchanges, and made again for each day whose exchanges change. The watch reads them; they outlive their exchanges."""
+
+    project: str
+    """Project of the exchanges."""
+    hour: datetime
+    """First moment of the hour, UTC, in which the sessions of the day had their last exchange (event time)."""
+    agent: str
+    """Name of the agent; empty where the source tells none."""
+    version: str
+    """Value of the label agent_version; empty without one."""
+    series: str
+    """Name of the measure. Shares: failed, empty, abandoned, refusals (of turns), repeats (of turns with tool calls), tool_errors:<tool> (of the calls of a tool). Sizes per turn, as the natural logarithm of 1 + size: tool_calls, input_tokens, output_tokens."""
+    last_at: datetime
+    """Time of the last of the exchanges."""
+    units: int
+    """Units: sessions of the day."""
+    weight: int
+    """Turns, or calls of the tool, that were measured."""
+    total: int
+    """Turns or calls that have the property, or sum of the sizes, in billionths, each size rounded to one."""
+    squares: int
+    """Sum of the squared weights of the units."""
+    mixed: float
+    """Sum of weight times total of the units in billionths, exact before it was rounded to a double."""
+    totals: float
+    """Sum of the squared totals of the units in billionths of billionths, exact before it was rounded to a double."""
+    low: float
+    """The least mean of a unit."""
+    high: float
+    """The greatest mean of a unit."""
+
+
 class HourlyScores(Record, frozen=True, kw_only=True):
     """Sums of the current scores of one project by the hour and agent; the scores that a session has for one agent on a UTC day are one unit. They are made from the scores, and made again for each day whose scores change. The watch reads them; they outlive their scores."""
 
@@ -1578,6 +1611,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "EvaluationRequest": EvaluationRequest,
     "Exchange": Exchange,
     "Heartbeat": Heartbeat,
+    "HourlyBehaviour": HourlyBehaviour,
     "HourlyScores": HourlyScores,
     "ImportProgress": ImportProgress,
     "Incident": Incident,

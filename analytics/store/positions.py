@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from analytics.identity.duplicate_matching import Hashes
 from analytics.store.tables import full_name
-from analytics.sums.macros import RETENTION
+from analytics.sums.kept import RETENTION
 from schemas.lazy import duckdb
 from schemas.registry import schema_of, topics
 

@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Self
 
@@ -339,9 +339,14 @@ class Transaction:
         if not positions.height:
             return 0
         self.set_watermarks(END, {(topic, PARTITION): self._ends[topic] for topic in positions["_topic"].unique().to_list()})
-        days = {
-            sums: find_days(self._connection, name, sums.deleted[name], positions) for sums in ALL_SUMS if name in sums.deleted
-        }
+        complete_since = {project: position for (project, _), position in self.watermarks(RETENTION).items()}
+        days = {}
+        for sums in ALL_SUMS:
+            if name in sums.deleted:
+                days[sums] = find_days(self._connection, name, sums.deleted[name], positions)
+            elif name in sums.outlived:
+                deleted_days = find_days(self._connection, name, sums.outlived[name], positions)
+                days[sums] = {key for key in deleted_days if _day_microseconds(key[1]) >= complete_since.get(key[0], 0)}
         removed = delete_at(self._connection, name, positions)
         for sums, changed in days.items():
             sums.recompute(self._connection, changed)
@@ -381,6 +386,11 @@ class Transaction:
                 deletions = self.watermark(sums.consumer, "")
                 delete_sums(self._connection, sums)
                 self.set_watermark(sums.consumer, "", deletions + 1)
+
+
+def _day_microseconds(day: date) -> int:
+    """Return the beginning of a UTC day in microseconds since 1970."""
+    return int(datetime.combine(day, time(), UTC).timestamp()) * 1_000_000
 
 
 def _topics_of(tables: Sequence[str]) -> Iterator[str]:

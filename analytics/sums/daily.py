@@ -22,6 +22,7 @@ from analytics.sums.kept import (
     HOUR_KEY,
     HOUR_SCALES,
     PROJECT_MATCHES,
+    RETENTION,
     SCORE_SUMS,
     SCORES_BY_DAY,
     TABLES,
@@ -29,13 +30,13 @@ from analytics.sums.kept import (
     KeptSums,
     lag_sql,
 )
-from analytics.sums.macros import RETENTION
 from schemas.lazy import duckdb, pl
 
 MAX_NEW_RECORDS = 100_000
 """Maximum number of new records per transaction."""
+_HOURLY_TABLES = ("log.hourly_scores", "log.hourly_behaviour")
 _DELETE_HOURS = """
-    DELETE FROM log.hourly_scores AS kept
+    DELETE FROM {table} AS kept
     USING (SELECT unnest($projects::VARCHAR[]) AS project, unnest($firsts::TIMESTAMP[]) AS first) AS cutoffs, log.watermarks AS marks
     WHERE kept.project = cutoffs.project AND hour < first
         AND marks.consumer = $consumer AND marks.topic = kept.project AND hour < make_timestamp(next_position)
@@ -82,8 +83,8 @@ def delete_hours(store: Store, kept_from: Callable[[str], datetime]) -> int:
             "firsts": [first.replace(tzinfo=None) for first in firsts.values()],
             "consumer": RETENTION,
         }
-        ((deleted,),) = transaction.connection.execute(_DELETE_HOURS, values).fetchall()
-        return int(deleted)
+        statements = [_DELETE_HOURS.format(table=table) for table in _HOURLY_TABLES]
+        return sum(int(transaction.connection.execute(statement, values).fetchall()[0][0]) for statement in statements)
 
 
 def _count_new_records(store: Store, kept: KeptSums) -> tuple[dict[Partition, int], dict[Partition, int], dict[Day, int]]:

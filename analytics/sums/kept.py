@@ -1,8 +1,8 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
 """Kept sums: materialized sums of records by day, with their sources, their outdated days and their recomputation.
 
-1. There are four families: scores by UTC day and hour, scores by session and day, judgements by session and hour, exchanges by day.
-   Each has one definition, for kept sums and for sums computed on demand.
+1. There are five families: scores by UTC day and hour, scores by session and day, judgements by session and hour, exchanges by day,
+   behaviour by hour. Each has one definition, for kept sums and for sums computed on demand.
 2. Billionths are added as integers, so sums depend neither on the order nor on the grouping of scores. A sum that may exceed 64 bits is
    stored as a rounded double; sums of these are added as integers again.
 3. A judgement never changes, but the hour in which it counts can: that of its exchange, which on Kafka may arrive later, or that of the
@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from analytics.store.views import CURRENT_EXCHANGES
+from audit.drift.watched_series import OTHER_TOOLS, SIZES, TOOL_ERRORS
 from schemas.lazy import duckdb
 
 Day = tuple[str, date]
@@ -38,6 +39,10 @@ EXCHANGE_SUMS = "exchanges by day"
 """Consumer of the exchange counts."""
 SESSION_SUMS = "scores by session and day"
 """Consumer of the session sums."""
+BEHAVIOUR_SUMS = "behaviour by hour"
+"""Consumer of the sums of behaviour."""
+RETENTION = "retention"
+"""Consumer whose watermarks are, by project, the start of its complete history in microseconds since 1970, UTC."""
 TABLES = {"scores": "log.scores", "judgements": "log.judgements", "exchanges": "log.exchanges"}
 """The table of each source topic."""
 CURRENT_ROWS = TABLES | {"exchanges": CURRENT_EXCHANGES}
@@ -257,6 +262,26 @@ _SESSION_COLUMNS = (
 )
 _SESSIONS_SINCE = "day >= date_trunc('day', first) AND day < until"
 
+BEHAVIOUR_KEY = "project, hour, agent, version, series"
+"""The key columns of the sums of behaviour."""
+_MAX_TOOLS = 50
+"""Tools of an agent and day with sums of their own: those with most calls. A source may invent a name per call."""
+# Stop reasons by which a model or its guard refuses to answer.
+_IS_REFUSAL = "lower(stop_reason) IN ('refusal', 'content_filter', 'content_filtered', 'guardrail_intervened', 'safety', 'prohibited_content')"
+_CALLS = "len(tool_calls) + coalesce(omitted_tool_calls, 0)"
+# Arguments that the source does not record cannot be compared.
+_HAS_REPEAT = "len(list_distinct([(c.name, c.arguments) FOR c IN tool_calls IF c.arguments IS NOT NULL])) < len([c FOR c IN tool_calls IF c.arguments IS NOT NULL])"
+_SHARES = {
+    "failed": ("true", "outcome = 'error'"),
+    "empty": ("true", "outcome = 'no_response'"),
+    "abandoned": ("true", "outcome = 'aborted' OR list_contains(tags, 'abandoned')"),
+    "refusals": ("stop_reason IS NOT NULL", _IS_REFUSAL),
+    "repeats": (f"{_CALLS} > 0", _HAS_REPEAT),
+}
+"""The shares of turns: which turns count, and which of them have the property."""
+_SIZES = {size: _CALLS if size == "tool_calls" else size for size in SIZES}
+"""The sizes of turns. Sizes span orders of magnitude, so their logarithms are added: a change is a factor."""
+
 
 @dataclass(frozen=True, eq=False)
 class KeptSums:
@@ -278,6 +303,8 @@ class KeptSums:
     replacement: tuple[str, ...]
     deleted: dict[str, str] = field(default_factory=dict)
     """The record types whose deletion recomputes the days immediately, with their time column. Other sums outlive deleted records."""
+    outlived: dict[str, str] = field(default_factory=dict)
+    """The record types whose deletion recomputes only days that retention has not reached, with their time column."""
 
     @property
     def ends(self) -> str:
@@ -451,6 +478,68 @@ def session_sums_sql(scores: str) -> str:
     GROUP BY ALL"""
 
 
+def behaviour_units_sql(exchanges: str) -> str:
+    """Return the statement that sums current exchanges by session, UTC day and series; `exchanges` is a FROM clause.
+
+    Totals are in billionths. Calls of turns that omit some are left out of the shares of tools, because the calls that failed are kept.
+    """
+    key = 'project, day, agent, version, "connection", session_id'
+    sums = [
+        f"count(*) FILTER ({counts}) AS {name}_weight, 1000000000 * count(*) FILTER (({counts}) AND ({has})) AS {name}_total"
+        for name, (counts, has) in _SHARES.items()
+    ] + [
+        f"count({size}) AS {name}_weight, sum(round(ln(1 + {size}) * 1e9)::BIGINT) AS {name}_total"
+        for name, size in _SIZES.items()
+    ]
+    measures = ", ".join(
+        f"{{'series': '{name}', 'weight': {name}_weight, 'total': {name}_total::BIGINT}}" for name in (*_SHARES, *_SIZES)
+    )
+    return f"""
+    WITH turns AS MATERIALIZED (
+        SELECT
+            project, date_trunc('day', occurred_at) AS day, coalesce(agent, '') AS agent,
+            coalesce(list_extract([l.value FOR l IN labels IF l.name = 'agent_version'], 1), '') AS version, "connection", session_id,
+            occurred_at, outcome, tags, stop_reason, input_tokens, output_tokens, omitted_tool_calls, coalesce(tool_calls, []) AS tool_calls
+        FROM {exchanges}
+    ), sessions AS (
+        SELECT {key}, max(occurred_at) AS last_at, {", ".join(sums)} FROM turns GROUP BY {key}
+    ), tools AS (
+        SELECT {key}, call.name AS tool, max(occurred_at) AS last_at, count(*) AS weight, count(*) FILTER (call.outcome = 'error') AS errors
+        FROM (SELECT * EXCLUDE (tool_calls), unnest(tool_calls) AS call FROM turns WHERE coalesce(omitted_tool_calls, 0) = 0)
+        GROUP BY ALL
+    ), ranked AS (
+        SELECT project, day, agent, tool
+        FROM tools
+        GROUP BY project, day, agent, tool
+        QUALIFY row_number() OVER (PARTITION BY project, day, agent ORDER BY sum(weight) DESC, tool) <= {_MAX_TOOLS}
+    )
+    SELECT {key}, last_at, measure.series AS series, measure.weight AS weight, measure.total AS total
+    FROM (SELECT {key}, last_at, unnest([{measures}]) AS measure FROM sessions)
+    WHERE measure.weight > 0
+    UNION ALL
+    SELECT
+        {", ".join(f"t.{name}" for name in key.split(", "))}, max(last_at), '{TOOL_ERRORS}' || coalesce(r.tool, '{OTHER_TOOLS}') AS series,
+        sum(weight)::BIGINT, sum(errors)::BIGINT * 1000000000
+    FROM tools AS t
+    LEFT JOIN ranked AS r USING (project, day, agent, tool)
+    GROUP BY ALL"""
+
+
+def behaviour_sums_sql(exchanges: str) -> str:
+    """Return the statement that sums the behaviour of current exchanges by hour; `exchanges` is a FROM clause.
+
+    The turns of a session on one day form one unit, which counts in the hour of its last exchange.
+    """
+    return f"""
+    SELECT
+        project, date_trunc('hour', last_at) AS hour, agent, version, series, max(last_at) AS last_at, count(*) AS units,
+        sum(weight)::BIGINT AS weight, sum(total)::BIGINT AS total, sum(weight * weight)::BIGINT AS squares,
+        sum(weight::HUGEINT * total)::DOUBLE AS mixed, sum(total::HUGEINT * total)::DOUBLE AS totals,
+        min(total / weight) / 1e9 AS low, max(total / weight) / 1e9 AS high
+    FROM ({behaviour_units_sql(exchanges)})
+    GROUP BY ALL"""
+
+
 def _count_rows_sql(topic: str, time: str) -> str:
     return f"SELECT {time}::DATE, count(*) FROM {TABLES[topic]} WHERE {time} >= $first AND {time} < $end GROUP BY ALL"
 
@@ -521,7 +610,30 @@ SCORES_BY_SESSION = KeptSums(
     deleted={"Score": "exchange_at"},
 )
 """Sums of scores, by session and day. They name sessions, so they are deleted with their scores."""
-ALL_SUMS = (SCORES_BY_DAY, COSTS_BY_SESSION, EXCHANGES_BY_DAY, SCORES_BY_SESSION)
+# The sums of a day that retention has deleted stay unchanged, even if late records arrive.
+_CHANGED_BEHAVIOUR = f"""(
+    SELECT project, date_trunc('day', occurred_at) AS day
+    FROM {new_rows_sql(BEHAVIOUR_SUMS, "exchanges")}
+    WHERE NOT EXISTS (
+        SELECT 1 FROM log.watermarks AS kept
+        WHERE kept.consumer = '{RETENTION}' AND kept.topic = project AND epoch_us(date_trunc('day', occurred_at)) < kept.next_position
+    )
+)"""
+_BEHAVIOUR_OF_DAYS = behaviour_sums_sql(_select_days_sql("exchanges", "occurred_at"))
+BEHAVIOUR_BY_HOUR = KeptSums(
+    consumer=BEHAVIOUR_SUMS,
+    topics=("exchanges",),
+    row_counts=_count_rows_sql("exchanges", "occurred_at"),
+    tables={"HourlyBehaviour": "date_trunc('day', hour)"},
+    changed=_CHANGED_BEHAVIOUR,
+    replacement=(
+        _delete_days_sql("log.hourly_behaviour", "hour", "date_trunc('day', hour)"),
+        f"INSERT INTO log.hourly_behaviour BY NAME SELECT {_NO_POSITION}, * FROM ({_BEHAVIOUR_OF_DAYS}) ORDER BY {BEHAVIOUR_KEY}",
+    ),
+    outlived={"Exchange": "occurred_at"},
+)
+"""Sums of the behaviour of agents, by the hour of their exchanges."""
+ALL_SUMS = (SCORES_BY_DAY, COSTS_BY_SESSION, EXCHANGES_BY_DAY, SCORES_BY_SESSION, BEHAVIOUR_BY_HOUR)
 
 _NEW_JUDGEMENTS = new_rows_sql(COST_SUMS, "judgements")
 CHANGED_JUDGEMENTS = f"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analytics.store.views import FINISHED_FIRST
+from analytics.store.views import CURRENT_EXCHANGES, FINISHED_FIRST
 from analytics.sums.kept import (
     CHANGED_EXCHANGES,
     CHANGED_JUDGEMENTS,
@@ -22,20 +22,21 @@ from analytics.sums.kept import (
     KEPT_COST_HOURS,
     KEPT_EXCHANGE_DAYS,
     PROJECT_MATCHES,
+    RETENTION,
     SCORE_SUMS,
     SESSION_DAYS,
     TIER_SCORES,
     UNSURE,
+    behaviour_units_sql,
     current_scores_sql,
     daily_sums_sql,
     hourly_sums_sql,
     new_rows_sql,
     rows_on_days_sql,
 )
+from audit.drift.watched_series import BEHAVIOUR, MAX_LOG_SIZE, SIZES
 from audit.exchanges.wrap_quality import PATTERNS
 
-RETENTION = "retention"
-"""Consumer whose watermarks are, by project, the start of its complete history in microseconds since 1970, UTC."""
 _FIRST_DAY = "date_trunc('day', first + INTERVAL 1 DAY - INTERVAL 1 MICROSECOND)"
 _END_DAY = "date_trunc('day', until)"
 QUANTILES = (
@@ -223,6 +224,10 @@ _RUN_DIAGNOSES = """
         ELSE (d.revision, d._offset) = l.version AND (in_project IS NULL OR l.project = in_project)
     END"""
 
+_BEHAVIOUR_UNITS = behaviour_units_sql(
+    f"{CURRENT_EXCHANGES} WHERE project = in_project AND occurred_at >= first AND occurred_at < until"
+)
+
 # Nulls come last in both directions. Ties are broken by the smaller id.
 _LISTED_AFTER = """(
     last_id IS NULL
@@ -258,15 +263,16 @@ _LISTED_SCORES = """
         )"""
 
 # The change of the leading series for the worse, as a fraction of its scale. Evidence lists that series first; older evidence has no levels.
-_INCIDENT_SIZE = """(
+_SIZE_SCALES = " ".join(f"WHEN '{BEHAVIOUR}{size}' THEN {MAX_LOG_SIZE:g}" for size in SIZES)
+_INCIDENT_SIZE = f"""(
     list_reduce(
         list_transform(
             TRY(json_extract_string(metadata, ['$.moved[0].to', '$.moved[0].from'])), lambda level: TRY_CAST(level AS DOUBLE)
         ),
         lambda after, before: after - before
     )
-    / CASE tier WHEN 'tier3' THEN 4 WHEN 'trust' THEN 100 ELSE 1 END
-    * CASE WHEN type = 'anomaly_spike' OR tier = 'unsafe' OR starts_with(tier, 'failure:') THEN 1 ELSE -1 END
+    / CASE tier WHEN 'tier3' THEN 4 WHEN 'trust' THEN 100 {_SIZE_SCALES} ELSE 1 END
+    * CASE WHEN type = 'anomaly_spike' OR tier = 'unsafe' OR starts_with(tier, 'failure:') OR starts_with(tier, 'behaviour:') THEN 1 ELSE -1 END
 )"""
 # The order of incidents, worst first, for the inbox, the fleet and a project: undecided before decided, confirmed before suspected, critical
 # before warning, unacknowledged before acknowledged, a drift before its spike, and then by the size of the change.
@@ -330,6 +336,7 @@ def macro_statements() -> Iterator[str]:
         "score_hours(projects, first, until)": f"TABLE {_SCORE_HOURS}",
         "exchange_days(in_project)": f"TABLE {EXCHANGE_DAYS}",
         "kept_exchange_days(in_project)": f"TABLE {KEPT_EXCHANGE_DAYS}",
+        "behaviour_units(in_project, first, until)": f"TABLE {_BEHAVIOUR_UNITS}",
         "cost_hours(in_project, first, until)": f"TABLE {COST_HOURS}",
         "kept_cost_hours(in_project, first, until)": f"TABLE {KEPT_COST_HOURS}",
         "session_days(in_project, first, until)": f"TABLE {SESSION_DAYS}",

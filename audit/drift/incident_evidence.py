@@ -225,7 +225,7 @@ def level_of(series: Series, rule: str, observation: Observation) -> Level | Non
     if rule == "rate_ratio":
         return _level_of_rate(observation)
     if (
-        rule not in ("sequential", "versions", "runs", "sessions", ALSO_CHANGED)
+        rule not in ("sequential", "versions", "runs", "sessions", "behaviour", ALSO_CHANGED)
         or observation.mean_before is None
         or observation.mean_after is None
     ):

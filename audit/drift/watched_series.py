@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -12,7 +13,28 @@ VERBS = {UP: "rose", DOWN: "fell"}
 _FAILURE = "failure:"
 SESSION = "session:"
 """Prefix of the series of judged sessions, before `overall` or a dimension."""
-RISING_IS_BAD = ("unsafe", _FAILURE)
+BEHAVIOUR = "behaviour:"
+"""Prefix of the series of an agent's behaviour, before the name of its measure."""
+TOOL_ERRORS = "tool_errors:"
+"""Prefix of the shares of a tool's calls that failed."""
+OTHER_TOOLS = "*"
+"""Takes the place of a tool's name for further tools of an agent."""
+_BEHAVIOUR_NAMES = {
+    "failed": "Failed turns",
+    "empty": "Empty answers",
+    "abandoned": "Abandoned turns",
+    "refusals": "Refusals",
+    "repeats": "Turns with repeated tool calls",
+    "tool_calls": "Tool calls per turn",
+    "input_tokens": "Input tokens per turn",
+    "output_tokens": "Output tokens per turn",
+}
+SIZES = ("tool_calls", "input_tokens", "output_tokens")
+"""The measures of behaviour that are sizes; their values are ln(1 + size)."""
+_SIZES = tuple(BEHAVIOUR + measure for measure in SIZES)
+MAX_LOG_SIZE = 16.0
+"""The end of the scale of sizes: some millions."""
+RISING_IS_BAD = ("unsafe", _FAILURE, BEHAVIOUR)
 """Prefixes of the names of series for which a rise is bad."""
 MEAN, SPREAD, FURTHER, VERSION = "mean", "spread", "further", "version"
 """Kinds of change: of the mean, of the spread, of the mean again in the same direction while the first change's incident is open, or the
@@ -33,8 +55,8 @@ class Key(NamedTuple):
 
     type: str
     tier: str | None
-    """Name of the series: a tier, or for runs `trust`, `unsafe` or `failure:<type>`, for judged sessions `session:overall` or `session:<dimension>`;
-    None for the rate of anomalies."""
+    """Name of the series: a tier, or for runs `trust`, `unsafe` or `failure:<type>`, for judged sessions `session:overall` or `session:<dimension>`,
+    for behaviour `behaviour:<measure>`; None for the rate of anomalies."""
     direction: str | None
     agent: str | None = None
     """The agent of the scores or runs, empty if the source tells none; None for a series of the whole project."""
@@ -85,6 +107,8 @@ def _series_name(series: str) -> str:
         return f"Failures of type {series.removeprefix(_FAILURE).replace('_', ' ')}"
     if series.startswith(SESSION):
         return name_session_series(series)
+    if series.startswith(BEHAVIOUR):
+        return name_behaviour(series.removeprefix(BEHAVIOUR))
     return _NAMES.get(series, series)
 
 
@@ -93,10 +117,40 @@ def name_session_series(series: str) -> str:
     return f"Session judge: {series.removeprefix(SESSION)}"
 
 
+def name_behaviour(measure: str) -> str:
+    """Return the displayed name of a measure of behaviour."""
+    if measure.startswith(TOOL_ERRORS):
+        tool = measure.removeprefix(TOOL_ERRORS)
+        return "Errors of other tools" if tool == OTHER_TOOLS else f"Errors of the tool {tool}"
+    return _BEHAVIOUR_NAMES.get(measure, measure)
+
+
+def is_size(series: str | None) -> bool:
+    """Return whether the values of a series are logarithms of 1 + size."""
+    return series in _SIZES
+
+
+def is_share(series: str | None) -> bool:
+    """Return whether the values of a series are shares of exchanges, runs, turns or calls."""
+    return not series or series == SPIKE or (series.startswith(RISING_IS_BAD) and series not in _SIZES)
+
+
+def format_level(series: str | None, value: float) -> str:
+    """Return a value of a series for people: a share in percent, the size of a typical turn, or a score."""
+    if series in _SIZES:
+        size = math.expm1(value)
+        return f"{size:,.0f}" if size >= 10 else f"{size:.1f}"
+    if is_share(series):
+        return f"{value:.0%}" if value == 0 or value >= 0.1 else f"{value:.1%}".replace(".0%", "%")
+    return f"{value:.1f}" if series == "trust" else f"{value:.2f}"
+
+
 def bounds_of(series: str | None) -> tuple[float, float]:
     """Return the lowest and the highest possible value of a series."""
     if series is not None and series.startswith(SESSION):
         return _SESSION_BOUNDS
+    if series in _SIZES:
+        return (0.0, MAX_LOG_SIZE)
     return _BOUNDS.get(series or "", (0.0, 1.0))
 
 

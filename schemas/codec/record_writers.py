@@ -1063,6 +1063,44 @@ def record_94c1779d67616eb2_0(record: Any) -> bytes:
     )
 
 
+def record_e9ecda96139a1787_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xe9\xec\xda\x96\x13\x9a\x17\x87",
+            WORDS[record.project],
+            written_time(record.hour),
+            WORDS[record.agent],
+            NUMBERS[len(_data := record.version.encode())] + _data,
+            NUMBERS[len(_data := record.series.encode())] + _data,
+            written_time(record.last_at),
+            (
+                NUMBERS[_value]
+                if type(_value := record.units) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record.weight) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record.total) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record.squares) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record.mixed) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record.totals) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record.low) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record.high) else unfit(_value)),
+        )
+    )
+
+
 def record_4a970858db16491c_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -2154,6 +2192,7 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01QRa\xa6\xa1\xfep$": record_515261a6a1fe7024_0,  # EvaluationRequest
     b"\xc3\x01\xf4\xeb(_[\tE\xa0": record_f4eb285f5b0945a0_0,  # Exchange
     b"\xc3\x01\x94\xc1w\x9dgan\xb2": record_94c1779d67616eb2_0,  # Heartbeat
+    b"\xc3\x01\xe9\xec\xda\x96\x13\x9a\x17\x87": record_e9ecda96139a1787_0,  # HourlyBehaviour
     b"\xc3\x01J\x97\x08X\xdb\x16I\x1c": record_4a970858db16491c_0,  # HourlyScores
     b"\xc3\x01yf\xa0\x07\x8a\x177\xec": record_7966a0078a1737ec_0,  # ImportProgress
     b"\xc3\x01\x0f\x08!\xee\xb7\x9b\xe6\xd7": record_0f0821eeb79be6d7_0,  # Incident
@@ -4636,6 +4675,44 @@ def fields_94c1779d67616eb2_0(record: Any) -> bytes:
             written_time(record["occurred_at"]),
             written_time(record["ingested_at"]),
             in_order(record["occurred_at"], record["ingested_at"]),
+        )
+    )
+
+
+def fields_e9ecda96139a1787_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xe9\xec\xda\x96\x13\x9a\x17\x87",
+            WORDS[record["project"]],
+            written_time(record["hour"]),
+            WORDS[record["agent"]],
+            NUMBERS[len(_data := record["version"].encode())] + _data,
+            NUMBERS[len(_data := record["series"].encode())] + _data,
+            written_time(record["last_at"]),
+            (
+                NUMBERS[_value]
+                if type(_value := record["units"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["weight"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["total"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["squares"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (double_bytes(_value) if math.isfinite(_value := record["mixed"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["totals"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["low"]) else unfit(_value)),
+            (double_bytes(_value) if math.isfinite(_value := record["high"]) else unfit(_value)),
         )
     )
 
@@ -7291,6 +7368,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\xf3\xf9\x18\xebh\x81%\x84": fields_f3f918eb68812584_0,  # Exchange
     b"\xc3\x01\xf4\xeb(_[\tE\xa0": fields_f4eb285f5b0945a0_0,  # Exchange
     b"\xc3\x01\x94\xc1w\x9dgan\xb2": fields_94c1779d67616eb2_0,  # Heartbeat
+    b"\xc3\x01\xe9\xec\xda\x96\x13\x9a\x17\x87": fields_e9ecda96139a1787_0,  # HourlyBehaviour
     b"\xc3\x01J\x97\x08X\xdb\x16I\x1c": fields_4a970858db16491c_0,  # HourlyScores
     b"\xc3\x01\xa0]\xc8\x07\xfe\x8a\xcc>": fields_a05dc807fe8acc3e_0,  # HourlyScores
     b"\xc3\x01yf\xa0\x07\x8a\x177\xec": fields_7966a0078a1737ec_0,  # ImportProgress

@@ -6,7 +6,7 @@ import functools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -22,13 +22,14 @@ from audit.drift.change_detector import SUSPECTED
 from audit.drift.consecutive_days import CRITICAL, DAYS, MIN_RUN_DAYS, MIN_SIGMA
 from audit.drift.incident_evidence import ALSO_CHANGED, ChangedSeries, Evidence, Observation, evidence_of
 from audit.drift.versions import SUSPECTED as SUSPECTED_VERSION
-from audit.drift.watched_series import DOWN, SESSION, SPREAD, TIERS, UP, bounds_of
+from audit.drift.watched_series import BEHAVIOUR, DOWN, SESSION, SPREAD, TIERS, UP, bounds_of, is_size, name_behaviour
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.pages.charts import Band, Chart, Mark, Point, find_judge_changes, find_run_policy_changes, line, marks_within
 from service.pages.rendering import NOTHING, number, share
 from service.text.links import Links
 from service.text.window import Window
+from streams.watch.behaviour_rules import BEHAVIOURS
 from streams.watch.evidence import CAUSES, Explanation, apply_mix
 from streams.watch.lifecycle import DISMISSED, VANISHED, is_live
 from streams.watch.measures import TRUST
@@ -50,6 +51,7 @@ RULE_NAMES: Mapping[str, str] = {
     "versions": "Versions side by side",
     "runs": "Evidence over all runs",
     SESSIONS: "Evidence over all judged sessions",
+    BEHAVIOURS: "Evidence over all turns",
 }
 RULE_EXPLANATIONS: Mapping[str, str] = {
     "sequential": (
@@ -89,13 +91,21 @@ RULE_EXPLANATIONS: Mapping[str, str] = {
         f"Chance alone then raises an alarm for any of them at most once in {_YEARS_PER_FALSE_ALARM:.0f} years. A change of more than "
         f"{CRITICAL:g} sigma is critical. Each session is weighted by 1 / its sampling probability."
     ),
+    BEHAVIOURS: (
+        "After every hour with turns, this rule weighs the evidence that what an agent does changed within the last thirteen weeks: the errors "
+        "of each tool, failed, empty, refused and abandoned turns, repeated tool calls, tool calls and tokens per turn. All series of all agents "
+        f"of the project are one family: of n series, the k changes with most evidence need {_ALARM_ODDS} times n / k each. Chance alone then raises an "
+        f"alarm for any of them at most once in {_YEARS_PER_FALSE_ALARM:.0f} years. Only more errors can be critical. No judge is involved."
+    ),
 }
 NO_CAUSE = "The anchors cannot tell whether the agent or the judge changed: too few of them were judged around that time."
 
 
 def tier_name(tier: str) -> str:
     """Return the display name of a tier or of a series of runs."""
-    return TIERS.get(tier) or name_series(tier)
+    return TIERS.get(tier) or (
+        name_behaviour(tier.removeprefix(BEHAVIOUR)) if tier.startswith(BEHAVIOUR) else name_series(tier)
+    )
 
 
 def describe_cause(cause: str | None, evidence: Evidence) -> str:
@@ -168,6 +178,21 @@ def _list_session_figures(observation: Observation) -> Iterator[Figure]:
     yield _build_evidence_figure(observation)
 
 
+def _list_behaviour_figures(observation: Observation) -> Iterator[Figure]:
+    is_size = observation.having_before is None
+    for label, mean, count, having, sessions in (
+        ("before", observation.mean_before, observation.scores_before, observation.having_before, observation.sessions_before),
+        ("after", observation.mean_after, observation.scores_after, observation.having_after, observation.sessions_after),
+    ):
+        note = f"{number(count)} turns" if is_size else f"{number(having)} of {number(count)}"
+        since = _format_baseline_start(observation) if label == "before" else ""
+        value = NOTHING if mean is None else number(math.expm1(mean), 1) if is_size else share(mean)
+        name = f"Typical turn {label}" if is_size else f"Share {label}"
+        yield Figure(name, value, f"{note}, {number(sessions)} sessions{since}")
+    yield _build_first_day_figure(observation)
+    yield Figure("Evidence", format_odds(observation.log_evidence), f"alarm for one of {number(observation.series)} series")
+
+
 def _build_evidence_figure(observation: Observation) -> Figure:
     """Return the evidence of a rule that examines several series."""
     alarm = number(SUSPECTED * (observation.series or 1))
@@ -201,6 +226,7 @@ _FIGURE_LISTS: Mapping[str, Callable[[Observation], Iterator[Figure]]] = {
     "versions": _list_version_figures,
     "runs": _list_run_figures,
     SESSIONS: _list_session_figures,
+    BEHAVIOURS: _list_behaviour_figures,
 }
 
 
@@ -243,7 +269,7 @@ _LabelledValue = tuple[str, str, float]
 _DAY_LENGTH = len("2026-10-01")
 _AFTER_LABELS = "~"
 """Sorts after every label of the day that it is appended to."""
-_EVIDENCE_RULES = frozenset({"sequential", "versions", "runs", SESSIONS, ALSO_CHANGED})
+_EVIDENCE_RULES = frozenset({"sequential", "versions", "runs", SESSIONS, BEHAVIOURS, ALSO_CHANGED})
 """Rules that weigh evidence over many days."""
 MAX_CACHED_INCIDENTS = 256
 """Number of incidents whose parsed evidence is cached; a page shows at most half of this."""
@@ -373,7 +399,7 @@ _WEIGHTED_RULES = frozenset({"sequential", "versions", SESSIONS})
 """The rules whose means weight each exchange or session by 1 / its sampling probability."""
 
 
-_COUNTED = {RUNS: "Runs", SESSIONS: "Judged sessions"}
+_COUNTED = {RUNS: "Runs", SESSIONS: "Judged sessions", BEHAVIOURS: "Turns or calls"}
 """What the days of a rule count that is not about exchanges."""
 
 
@@ -399,11 +425,18 @@ def draw_incident_chart(cursor: duckdb.DuckDBPyConnection, incident: Incident, n
     marks = _read_marks(cursor, incident, days)
     drawing = line(
         _build_chart(incident, observation, marks),
-        [_build_point(incident.project, day, values.get(day)) for day in days],
+        [_build_point(incident.project, day, _unscale(incident, values.get(day))) for day in days],
         band=_build_band(incident, observation),
         marked=find_incident_days(incident, {f"{day}": row.value for day, row in values.items()}),
     )
     return drawing if marks or not days else drawing + _NO_MARKS_NOTE
+
+
+def _unscale(incident: Incident, value: DayValue | None) -> DayValue | None:
+    """Return the value for people: a size instead of its logarithm."""
+    if value is None or value.value is None or not is_size(incident.tier):
+        return value
+    return replace(value, value=math.expm1(value.value))
 
 
 def _list_days(first: date, last: date) -> list[date]:
@@ -418,7 +451,23 @@ def _read_values(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], i
         score_params = {**params, "series": (incident.tier or "").removeprefix(SESSION)}
         rows = query_rows(cursor, "session_score_days", score_params)
         return {row["day"]: DayValue(row["mean"], row["sessions"], row["half"]) for row in rows}
+    if incident.rule == BEHAVIOURS:
+        return _read_behaviour(cursor, params, incident)
     return _read_anomaly_rates(cursor, params) if incident.tier is None else _read_averages(cursor, params, incident)
+
+
+def _read_behaviour(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, DayValue]:
+    """Return the daily means of a series of behaviour; those of a size are logarithms."""
+    end = params["as_of"]
+    since = datetime.combine(end.date() - (params["days"] - 1) * _DAY, datetime.min.time(), UTC)
+    values = {"projects": [params["project"]], "since": since, "until": end, "by_version": False}
+    rows = query_rows(cursor, "behaviour_days", values)
+    series = (incident.tier or "").removeprefix(BEHAVIOUR)
+    return {
+        row["day"]: DayValue(row["total"] / row["weight"], row["weight"])
+        for row in rows
+        if row["agent"] == (incident.agent or "") and row["series"] == series
+    }
 
 
 def _build_point(project: str, day: date, value: DayValue | None) -> Point:
@@ -452,7 +501,7 @@ def _build_chart(incident: Incident, observation: Observation, marks: Sequence[M
         words=f"{measure}, {kind}. Days that show the change are marked. It began on {observation.since} and was last seen on {observation.until}.",
         column=_name_column(incident),
         form=share if incident.tier is None or _is_share(incident) else None,
-        limits=bounds_of(incident.tier),
+        limits=(0.0, None) if is_size(incident.tier) else bounds_of(incident.tier),
         marked="shows the change",
         counted=_COUNTED.get(incident.rule, counted),
         marks=marks,
@@ -466,12 +515,14 @@ def _name_column(incident: Incident) -> str:
         return "Share"
     if incident.tier in ("tier1", TRUST):
         return "Mean"
+    if incident.rule == BEHAVIOURS:
+        return "Typical turn"
     return "Weighted mean" if incident.rule in _WEIGHTED_RULES else "Mean as sampled"
 
 
 def _is_share(incident: Incident) -> bool:
-    """Return whether the incident is about a share of runs."""
-    return incident.rule == RUNS and incident.tier != TRUST
+    """Return whether the incident is about a share of runs, turns or calls."""
+    return (incident.rule == RUNS and incident.tier != TRUST) or (incident.rule == BEHAVIOURS and not is_size(incident.tier))
 
 
 def _read_averages(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, DayValue]:
@@ -491,4 +542,7 @@ def _read_anomaly_rates(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, 
 def _build_band(incident: Incident, observation: Observation) -> Band | None:
     """Return the expected range."""
     expected = expected_range(incident.rule, observation)
-    return None if expected is None else Band(*expected)
+    if expected is None or not is_size(incident.tier):
+        return None if expected is None else Band(*expected)
+    mean, sigma = expected
+    return Band(math.expm1(mean), math.expm1(mean + sigma) - math.expm1(mean))

@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from analytics.queries import query_rows
 from analytics.sums.daily import query_days
 from audit.drift.anomaly_rate import MIN_ANOMALIES
-from audit.drift.watched_series import DOWN, SPIKE, TIERS, UP, Key, bounds_of
+from audit.drift.watched_series import DOWN, SPIKE, TIERS, UP, Key, bounds_of, is_share
 from audit.policy import Policy, ProjectSettings, Sampling
 from schemas.lazy import duckdb
 from service.setup.judge_setup import LIVE, NONE
@@ -141,7 +141,7 @@ class Change(Answer, frozen=True):
     @property
     def is_share(self) -> bool:
         """Whether the levels are shares of exchanges or runs."""
-        return self.series == SPIKE or self.series.startswith(("unsafe", "failure:"))
+        return is_share(self.series)
 
     @property
     def is_back(self) -> bool:

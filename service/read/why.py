@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from audit.drift.incident_evidence import EVERYWHERE, ChangedSeries, Count, SliceRow, evidence_of
-from audit.drift.watched_series import VERSION
+from audit.drift.watched_series import VERSION, format_level
 from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 from schemas.records import Incident
 from service.read.incident_actions import (
@@ -38,7 +38,6 @@ from service.read.incident_actions import (
 from service.text.answers import Answer
 from service.text.formats import grouped, grouped_count
 from service.text.words import TERMS, WORDS
-from streams.watch.measures import TRUST
 
 MAX_NAMED_ITEMS = 4
 """Maximum number of reasons, failures or series in a sentence."""
@@ -314,11 +313,8 @@ def describe_levels(moved: ChangedSeries) -> str | None:
     level = moved.level
     if level is None:
         return None
-    series = moved.key.tier or ""
-    is_share = not series or series.startswith(("unsafe", "failure:"))
-    points = ".1f" if series == TRUST else ".2f"
-    form = ".0%" if is_share else points
-    return f"{_shorten_name(moved.name)} {level.before:{form}} → {level.after:{form}}"
+    before, after = (format_level(moved.key.tier, value) for value in (level.before, level.after))
+    return f"{_shorten_name(moved.name)} {before} → {after}"
 
 
 def _describe_exchanges(row: SliceRow, unit: str) -> str:

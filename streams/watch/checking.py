@@ -27,10 +27,18 @@ from audit.policy import Policy
 from schemas.lazy import duckdb
 from schemas.records import Baseline, BlindSpot, Incident, Notice, ProjectCheck
 from streams.watch.baselines import compute_baseline, needs_new_baseline
+from streams.watch.behaviour_rules import (
+    BEHAVIOURS,
+    BehaviourRuleInput,
+    cell_reader,
+    find_behaviour_changes,
+    measure_behaviour,
+)
 from streams.watch.evidence import (
     Explanation,
     FindCompanions,
     companion_finder,
+    gather_behaviour_evidence,
     gather_evidence,
     gather_run_evidence,
     gather_session_evidence,
@@ -96,7 +104,7 @@ class CheckResult:
     project: str
     as_of: datetime
     project_check: ProjectCheck | None
-    """What was checked; None if there are no scores, runs or judged sessions of the last days."""
+    """What was checked; None if there are no scores, runs, judged sessions or turns of the last days."""
     baseline: Baseline | None
     """The baseline after the check; None without scores."""
     is_new_baseline: bool
@@ -124,13 +132,14 @@ _NO_OTHERS = FleetEvidence(0, ())
 
 @dataclass(frozen=True, slots=True)
 class ProjectData:
-    """The data of one project that a check examines: scores, finished runs, judged sessions, or some of them."""
+    """The data of one project that a check examines: scores, finished runs, judged sessions, behaviour, or some of them."""
 
     project: str
     as_of: datetime
     scores: RuleInput | None
     runs: RunRuleInput | None
     sessions: SessionRuleInput | None
+    behaviour: BehaviourRuleInput | None
     baseline: Baseline | None
     """The baseline that applies to the check."""
     stopped: Sequence[Mapping[str, Any]] = ()
@@ -161,6 +170,9 @@ class ProjectData:
         """Gather the evidence for an incident of a finding."""
         if finding.rule == SESSIONS:
             return gather_session_evidence(cursor, finding, self.project, self.as_of)
+        if self.behaviour is not None and finding.rule == BEHAVIOURS:
+            agents = self.behaviour.behaviour.agents_of(finding.key.agent or "")
+            return gather_behaviour_evidence(cursor, finding, self.project, agents)
         if self.scores is None or finding.rule == RUNS:
             return gather_run_evidence(cursor, finding, self.project, self.as_of, has_scores=self.scores is not None)
         return gather_evidence(cursor, finding, self.scores.measured, self.baseline)
@@ -187,6 +199,7 @@ class Checker:
         measured, parameters = measure_scores(cursor, projects, since, as_of)
         runs, run_parameters = measure_runs(cursor, projects, since, as_of)
         sessions, session_parameters = measure_sessions(cursor, projects, since, as_of)
+        behaviours, behaviour_parameters = measure_behaviour(cursor, projects, as_of)
         reviews = _read_pending_reviews(cursor, projects)
         stopped = read_stopped_agents(cursor, projects, as_of)
         fleet = query_rows(cursor, "fleet_evidence", {"as_of": as_of})
@@ -196,14 +209,15 @@ class Checker:
             baseline = known.baselines.get(project)
             project_runs = runs.get(project)
             judged_sessions = sessions.get(project)
+            behaviour = behaviours.get(project)
             scores = measured.get(project)
             if scores is not None and not scores.has_scores:
                 scores = None
-            if scores is None and project_runs is None and judged_sessions is None:
+            if scores is None and project_runs is None and judged_sessions is None and behaviour is None:
                 yield CheckResult(project, as_of, None, baseline, False, (), tuple(reviewed), (), ())
                 continue
             # End the changes that are over before the rules run: their days are excluded, so the recovery is not a change.
-            levels = levels_of(scores, project_runs, judged_sessions)
+            levels = levels_of(scores, project_runs, judged_sessions, behaviour)
             ended = _end_incidents(incidents, levels, as_of)
             new_baseline = None
             if scores is not None and needs_new_baseline(baseline, scores, incidents.values()):
@@ -226,6 +240,9 @@ class Checker:
                 ),
                 None if project_runs is None else RunRuleInput(project_runs, references, run_parameters),
                 None if judged_sessions is None else SessionRuleInput(judged_sessions, references, session_parameters),
+                None
+                if behaviour is None
+                else BehaviourRuleInput(behaviour, references, behaviour_parameters, cell_reader(cursor)),
                 baseline,
                 stopped.get(project, ()),
                 _read_fleet_evidence(fleet, project),
@@ -300,6 +317,8 @@ class Checker:
             yield from find_run_changes(data.runs)
         if data.sessions is not None and SESSIONS in rules:
             yield from find_session_changes(data.sessions)
+        if data.behaviour is not None and BEHAVIOURS in rules:
+            yield from find_behaviour_changes(data.behaviour)
 
     def _build_project_check(
         self, cursor: duckdb.DuckDBPyConnection, data: ProjectData, findings: Sequence[Finding]

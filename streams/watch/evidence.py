@@ -59,7 +59,20 @@ from audit.drift.slices import (
 )
 from audit.drift.slices import Explanation as SliceExplanation
 from audit.drift.slices import Key as SliceKey
-from audit.drift.watched_series import DOWN, DRIFT, SESSION, SPREAD, TIERS, UP, VERBS, WARNING, Key, name_session_series
+from audit.drift.watched_series import (
+    BEHAVIOUR,
+    DOWN,
+    DRIFT,
+    SESSION,
+    SPREAD,
+    TIERS,
+    UP,
+    VERBS,
+    WARNING,
+    Key,
+    name_behaviour,
+    name_session_series,
+)
 from audit.times import iso_time, time_text
 from schemas.lazy import duckdb
 from schemas.lazy_numpy import np
@@ -160,6 +173,8 @@ def explain_by_anchors(tier: str | None, change: IncidentChange | None, attribut
 
 
 def _name_tier(tier: str) -> str:
+    if tier.startswith(BEHAVIOUR):
+        return name_behaviour(tier.removeprefix(BEHAVIOUR))
     return name_session_series(tier) if tier.startswith(SESSION) else TIERS.get(tier, "The verdict on runs")
 
 
@@ -473,6 +488,32 @@ def gather_session_evidence(cursor: duckdb.DuckDBPyConnection, finding: Finding,
             _named_query("session_score_days", day_query),
             _named_query(finding.source.query, finding.source.parameters),
             _named_query("incident_sessions", session_query),
+        ],
+    )
+
+
+def gather_behaviour_evidence(
+    cursor: duckdb.DuckDBPyConnection, finding: Finding, project: str, agents: Sequence[str]
+) -> Evidence:
+    """Gather the evidence for an incident of a finding about the behaviour of agents, except the observations of the rule."""
+    start, end = finding.after
+    session_query = {
+        "project": project,
+        "agents": list(agents),
+        "series": (finding.key.tier or "").removeprefix(BEHAVIOUR),
+        "since": start,
+        "until": end,
+        "expected": finding.expected,
+        "direction": finding.key.direction,
+        "limit": MAX_RUNS,
+    }
+    return Evidence(
+        rule=finding.rule,
+        runs=[_build_run(row) for row in query_rows(cursor, "incident_behaviour", session_query)],
+        deployments=find_deployments(cursor, project, finding),
+        queries=[
+            _named_query(finding.source.query, finding.source.parameters),
+            _named_query("incident_behaviour", session_query),
         ],
     )
 

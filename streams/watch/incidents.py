@@ -274,7 +274,7 @@ MAX_PAST_DAYS = 90
 """Days that an observation keeps after they have left the window of its rule."""
 MAX_CHANGED_SERIES = 40
 """Series that an incident lists, because an agent may have many types of failure."""
-ESTIMATING_RULES = ("sequential", "versions", "rate_ratio", "runs", "sessions")
+ESTIMATING_RULES = ("sequential", "versions", "rate_ratio", "runs", "sessions", "behaviour")
 """The rules that examine all days at each check, and may then find another first day."""
 _MIN_SIGMA_SHARE = 0.05
 """The smallest assumed spread of a series, as a share of its scale.

@@ -42,9 +42,10 @@ import msgspec
 
 from audit.drift.incident_evidence import ChangedSeries, Level, evidence_of
 from audit.drift.series import NO_CELLS
-from audit.drift.watched_series import SESSION, SPIKE, TIERS, Key
+from audit.drift.watched_series import BEHAVIOUR, SESSION, SPIKE, TIERS, Key
 from schemas.lazy_numpy import np
 from schemas.records import Incident
+from streams.watch.behaviour_rules import AgentSeries, ProjectBehaviour
 from streams.watch.measures import ProjectRuns, ProjectScores, ProjectSessions, midnight
 
 OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED = "open", "acknowledged", "resolved", "dismissed"
@@ -195,13 +196,20 @@ Levels = Callable[[ChangedSeries], Sequence[DayLevel] | None]
 """Returns the daily levels of a series, oldest first; None if its level cannot be measured."""
 
 
-def levels_of(measured: ProjectScores | None, runs: ProjectRuns | None, sessions: ProjectSessions | None = None) -> Levels:
-    """Return a function that reads the daily levels of a project's series from its scores, runs and judged sessions."""
+def levels_of(
+    measured: ProjectScores | None,
+    runs: ProjectRuns | None,
+    sessions: ProjectSessions | None = None,
+    behaviour: ProjectBehaviour | None = None,
+) -> Levels:
+    """Return a function that reads the daily levels of a project's series from its scores, runs, judged sessions and behaviour."""
 
     def read_levels(changed: ChangedSeries) -> Sequence[DayLevel] | None:
         tier = changed.key.tier
         if tier is not None and tier.startswith(SESSION):
             return None if sessions is None else _read_session_levels(sessions, changed, tier)
+        if tier is not None and tier.startswith(BEHAVIOUR):
+            return None if behaviour is None else _read_behaviour_levels(behaviour, changed, tier)
         if tier is not None and tier not in TIERS:
             return None if runs is None else _read_run_levels(runs, changed, tier)
         if measured is None:
@@ -226,6 +234,11 @@ def _read_session_levels(sessions: ProjectSessions, changed: ChangedSeries, seri
     if changed.observation.made_with not in (None, sessions.made_by):
         return None
     return [DayLevel(day, mean, count) for day, (mean, count) in sessions.days(series).items()]
+
+
+def _read_behaviour_levels(behaviour: ProjectBehaviour, changed: ChangedSeries, series: str) -> list[DayLevel]:
+    days = behaviour.days(AgentSeries(changed.key.agent or "", series.removeprefix(BEHAVIOUR)))
+    return [DayLevel(day, mean, sessions) for day, (mean, sessions, _) in days.items()]
 
 
 def _read_tier_levels(measured: ProjectScores, key: Key) -> list[DayLevel]:

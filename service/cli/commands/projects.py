@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
+from audit.drift.watched_series import format_level
 from schemas.bounds import NAME
 from schemas.errors import InputError, SettingsError
 from service.cli.commands.listing import open_for_display
@@ -125,7 +126,7 @@ def describe_silent(projects: Sequence[Project]) -> str:
 
 def describe_change(change: Change) -> str:
     """Describe a change, as in `tier 2 0.90 → 0.61 since 28 Oct`."""
-    before, after = (f"{value:.0%}" if change.is_share else f"{value:.2f}" for value in (change.before, change.after))
+    before, after = (format_level(change.series, value) for value in (change.before, change.after))
     since = "" if change.since is None else f" since {change.since.day} {change.since:%b}"
     return f"{change.name} {before} → {after}{since}"
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from audit.drift.watched_series import TIERS
+from audit.drift.watched_series import TIERS, format_level, is_size
 from service.pages.charts import spark
 from service.pages.listing import (
     Column,
@@ -165,6 +165,8 @@ def build_change_values(project: Project, change: Change | None) -> dict[str, An
 
 
 def _format_level(change: Change, level: float, digits: int) -> str:
+    if is_size(change.series):
+        return format_level(change.series, level)
     return share(level) if change.is_share else number(level, digits)
 
 

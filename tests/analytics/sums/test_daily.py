@@ -18,8 +18,7 @@ from analytics.store.store import Store
 from analytics.sums import daily
 from analytics.sums import kept as kept_sums
 from analytics.sums.daily import recompute_days, refresh_daily
-from analytics.sums.kept import KEY, SCORE_SUMS, Day
-from analytics.sums.macros import RETENTION
+from analytics.sums.kept import KEY, RETENTION, SCORE_SUMS, Day
 from audit.drift.consecutive_days import DailyAverage, consecutive_days
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode

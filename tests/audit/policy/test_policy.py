@@ -67,7 +67,7 @@ DEFAULTS = {
     "heartbeatInterval": 300000,
     "baselineWindowDays": 14,
     "alertOnSuspected": False,
-    "incidentRules": ("sequential", "consecutive_days", "rate_ratio", "runs", "sessions"),
+    "incidentRules": ("sequential", "consecutive_days", "rate_ratio", "runs", "sessions", "behaviour"),
     "retentionDays": 90,
     "anchors": {"enabled": True, "count": 20, "intervalHours": 24},
     "sessionJudging": {"sample": 0, "costCap": 0.5, "judge": None},

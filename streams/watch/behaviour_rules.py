@@ -1,0 +1,322 @@
+"""The rule about behaviour: it finds changes in what agents do, which needs no judge.
+
+1. The series of an agent are shares of its turns (failed, empty, abandoned, refused, with repeated tool calls), the share of each tool's
+   calls that failed, and sizes per turn (tool calls, tokens). Sizes are compared by their logarithms, so a change is a factor.
+2. A unit is the turns of one session on one UTC day. `audit.drift.change_detector` finds changes of any size and dates them.
+3. All series of all agents of a project are one family (`audit.drift.discoveries`): together they raise no more false alarms than a single
+   series. `audit.drift.evidence_bounds` selects the few series that the detector examines.
+4. A change of a share by less than `MIN_SHARE_CHANGE`, or of a size by less than a factor of about 1 + `MIN_SIZE_CHANGE`, is listed as
+   suspected, and alerts nobody. More tokens or calls are never more severe than a warning, and neither is any fall.
+5. Agents beyond the `MAX_AGENTS` with most turns are compared together, as `OTHER_AGENTS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from analytics.queries import run_query
+from audit.drift.change_detector import CHECKED_DAYS, SUSPECTED, Change, find_change
+from audit.drift.discoveries import family_penalty
+from audit.drift.evidence_bounds import SUMS, mask_candidates
+from audit.drift.incident_evidence import Day, Numbers
+from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Floats, Reference, day_number
+from audit.drift.watched_series import (
+    BEHAVIOUR,
+    DRIFT,
+    SIZES,
+    TOOL_ERRORS,
+    UP,
+    VERBS,
+    WARNING,
+    Key,
+    format_level,
+    name_behaviour,
+)
+from schemas.lazy import duckdb, pl
+from schemas.lazy_numpy import np
+from streams.watch.findings import Comparison, Finding, Source, Wording, build_finding
+from streams.watch.measures import FINE_DAYS, midnight
+
+BEHAVIOURS = "behaviour"
+"""The name of the rule about behaviour."""
+BEHAVIOUR_QUERY = "behaviour_days"
+LOOK_BACK = timedelta(days=91)
+"""The time that a check looks back: thirteen weeks."""
+MAX_AGENTS = 250
+"""Agents of a project with series of their own: those with most turns."""
+OTHER_AGENTS = "other agents"
+"""The name of all further agents, which are compared as one."""
+MIN_SHARE_CHANGE = 0.01
+MIN_SIZE_CHANGE = 0.1
+_TURNS = "failed"
+"""A series that counts every turn."""
+
+
+class AgentSeries(NamedTuple):
+    """A series of an agent's behaviour."""
+
+    agent: str
+    """Empty if the source tells no agent."""
+    series: str
+
+    @property
+    def key(self) -> Key:
+        """The key of the series, without a direction."""
+        return Key(DRIFT, BEHAVIOUR + self.series, None, self.agent or None)
+
+    @property
+    def is_share(self) -> bool:
+        """True for a share of turns or calls, False for the logarithm of a size."""
+        return self.series not in SIZES
+
+
+class ProjectBehaviour:
+    """The behaviour of one project's agents, from rows of the query `behaviour_days`."""
+
+    def __init__(self, project: str, rows: pl.DataFrame, since: date, as_of: datetime) -> None:
+        self.project = project
+        self.as_of = as_of
+        self._since = since
+        turns = rows.filter(pl.col("series") == _TURNS).group_by("agent").agg(pl.col("weight").sum())
+        ranked = [agent for agent, _ in sorted(turns.iter_rows(), key=lambda row: (-row[1], row[0]))]
+        self._owner = dict.fromkeys(ranked[MAX_AGENTS:], OTHER_AGENTS) | {agent: agent for agent in ranked[:MAX_AGENTS]}
+        # Rows are in order of agent and series, and comparing neighbours is much cheaper than looking up a name per row.
+        is_first = (rows["agent"] != rows["agent"].shift()) | (rows["series"] != rows["series"].shift())
+        starts = is_first.fill_null(value=True).to_numpy()
+        self._index: dict[AgentSeries, int] = {}
+        indexes = [
+            self._index.setdefault(AgentSeries(self._owner[agent], series), len(self._index))
+            for agent, series in rows.select("agent", "series").filter(starts).iter_rows()
+        ]
+        index = np.array(indexes, dtype=np.int64)[np.cumsum(starts) - 1]
+        day = (rows["day"].to_numpy().astype("datetime64[D]") - np.datetime64(since)).astype(np.int64)
+        days = (as_of.date() - since).days + 1
+        self._sums: Floats = np.stack(
+            [
+                np.bincount(index * days + day, rows[name].to_numpy().astype(np.float64), len(self._index) * days).reshape(
+                    -1, days
+                )
+                for name in SUMS
+            ]
+        )
+
+    @property
+    def series(self) -> tuple[AgentSeries, ...]:
+        """The series of the last days."""
+        is_recent = self._sums[0, :, -CHECKED_DAYS:].any(axis=1)
+        return tuple(series for series, index in self._index.items() if is_recent[index])
+
+    @property
+    def days_covered(self) -> int:
+        """The number of UTC days from the first turn to the as-of."""
+        return int(self._sums.shape[2] - np.flatnonzero(self._sums[0].sum(axis=0))[0])
+
+    def agents_of(self, agent: str) -> list[str]:
+        """Return the agents whose turns the series of an agent have: one, except for `OTHER_AGENTS`."""
+        return sorted(member for member, owner in self._owner.items() if owner == agent)
+
+    def candidates(self) -> list[AgentSeries]:
+        """Return the series that may have changed; see `audit.drift.evidence_bounds`."""
+        family = self.series
+        sums = self._sums[:, [self._index[series] for series in family]]
+        is_share = np.array([series.is_share for series in family], dtype=bool)
+        mask = mask_candidates(sums, day_number(self._since), is_share)
+        return [series for series, is_candidate in zip(family, mask, strict=True) if is_candidate]
+
+    def days(self, series: AgentSeries) -> dict[date, tuple[float, float, int]]:
+        """Return the mean of a series, the effective number of sessions, and the number of turns or calls by day, oldest first."""
+        if series not in self._index:
+            return {}
+        _, weight, total, squares, _, _ = self._sums[:, self._index[series]]
+        return {
+            self._since + timedelta(days=int(day)): (
+                total[day] / weight[day],
+                weight[day] ** 2 / squares[day],
+                round(weight[day]),
+            )
+            for day in np.flatnonzero(weight)
+        }
+
+
+ReadCells = Callable[[ProjectBehaviour, Sequence[AgentSeries]], Mapping[AgentSeries, Cells]]
+"""Returns the hourly sums of series."""
+
+
+def measure_behaviour(
+    cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime
+) -> tuple[dict[str, ProjectBehaviour], dict[str, Any]]:
+    """Measure the behaviour of projects up to a moment, and return it with the parameters of the query.
+
+    Projects without turns of the last days are left out.
+    """
+    since = as_of.date() - LOOK_BACK
+    values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of, "by_version": False}
+    rows = run_query(cursor, BEHAVIOUR_QUERY, values)
+    by_project = rows.partition_by("project", as_dict=True, maintain_order=True)
+    behaviours = (ProjectBehaviour(str(project), part, since, as_of) for (project,), part in by_project.items())
+    return {behaviour.project: behaviour for behaviour in behaviours if behaviour.series}, values
+
+
+def read_cells(
+    cursor: duckdb.DuckDBPyConnection, behaviour: ProjectBehaviour, wanted: Sequence[AgentSeries]
+) -> dict[AgentSeries, Cells]:
+    """Read the hourly sums of series of a project."""
+    if not wanted:
+        return {}
+    owners = {AgentSeries(agent, series.series): series for series in wanted for agent in behaviour.agents_of(series.agent)}
+    values = {
+        "project": behaviour.project,
+        "agents": [member.agent for member in owners],
+        "series": [member.series for member in owners],
+        "since": midnight(behaviour.as_of.date() - LOOK_BACK),
+        "until": behaviour.as_of,
+        "coarse_until": midnight(behaviour.as_of.date() - timedelta(days=FINE_DAYS)),
+    }
+    parts: dict[AgentSeries, list[Cells]] = {}
+    for (agent, series), rows in (
+        run_query(cursor, "watched_behaviour", values)
+        .partition_by("agent", "series", as_dict=True, maintain_order=True)
+        .items()
+    ):
+        parts.setdefault(owners[AgentSeries(agent, series)], []).append(_build_cells(rows))
+    return {series: _merge_cells(cells) for series, cells in parts.items()}
+
+
+def _build_cells(rows: pl.DataFrame) -> Cells:
+    units, weight, total, squares, mixed, totals, low, high = (
+        rows[name].to_numpy().astype(np.float64) for name in (*SUMS, "low", "high")
+    )
+    return Cells(rows["last_at"].to_numpy(), units, weight, weight, total, squares, mixed, totals, low, high)
+
+
+def _merge_cells(parts: Sequence[Cells]) -> Cells:
+    """Sum the cells of several agents by hour."""
+    if len(parts) == 1:
+        return parts[0]
+    last, *columns = (np.concatenate([part[column] for part in parts]) for column in range(len(parts[0])))
+    order = np.argsort(last, kind="stable")
+    hours = last[order].astype("datetime64[h]")
+    starts = np.append(0, np.flatnonzero(hours[1:] != hours[:-1]) + 1)
+    units, scores, weight, total, squares, mixed, totals, low, high = (column[order] for column in columns)
+    sums = [np.add.reduceat(column, starts) for column in (units, scores, weight, total, squares, mixed, totals)]
+    extremes = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+    return Cells(np.maximum.reduceat(last[order], starts), *sums, *extremes)
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviourRuleInput:
+    """The behaviour of a project's agents, for the rule about it."""
+
+    behaviour: ProjectBehaviour
+    references: Mapping[str, Reference]
+    """The reference days by series; a missing series has all days."""
+    parameters: Mapping[str, Any]
+    """The parameters of the query that read the behaviour."""
+    read_cells: ReadCells
+
+    @property
+    def source(self) -> Source:
+        """The query that read the behaviour, for this project alone."""
+        return Source(BEHAVIOUR_QUERY, {**self.parameters, "projects": [self.behaviour.project]})
+
+    def reference(self, series: AgentSeries) -> Reference:
+        """Return the reference days of a series."""
+        return self.references.get(series.key.series, NO_DECISION)
+
+    def find_change(self, series: AgentSeries, cells: Cells, log_penalty: float = 0.0) -> Change | None:
+        """Return the change of a series; None without enough evidence or days."""
+        as_of = self.behaviour.as_of.date()
+        return find_change(cells, as_of, reference=self.reference(series), is_share=series.is_share, log_penalty=log_penalty)
+
+
+def find_behaviour_changes(data: BehaviourRuleInput) -> Iterator[Finding]:
+    """Yield the significant changes in the behaviour of a project's agents, those with most evidence first."""
+    family = data.behaviour.series
+    if data.behaviour.days_covered <= REFERENCE_DAYS:
+        return
+    # The bounds know no excluded days, so the detector examines each series with a decision.
+    wanted = {*data.behaviour.candidates(), *(series for series in family if series.key.series in data.references)}
+    cells = data.read_cells(data.behaviour, sorted(wanted))
+    first_changes = {series: data.find_change(series, cells[series]) for series in sorted(cells)}
+    evidence = [change.log_evidence - math.log(SUSPECTED) for change in first_changes.values() if change is not None]
+    penalty = family_penalty(evidence, len(family))
+    changes = {
+        series: data.find_change(series, cells[series], penalty)
+        for series, change in first_changes.items()
+        if change is not None
+    }
+    believed = [(series, change) for series, change in changes.items() if change is not None]
+    for series, change in sorted(believed, key=lambda item: -item[1].log_evidence):
+        yield _build_behaviour_finding(data, series, change)
+
+
+def _build_behaviour_finding(data: BehaviourRuleInput, series: AgentSeries, change: Change) -> Finding:
+    behaviour = data.behaviour
+    tier = BEHAVIOUR + series.series
+    name = name_behaviour(series.series) + (f" of {series.agent}" if series.agent else "")
+    verb = VERBS[change.direction]
+    before, after = (format_level(tier, value) for value in (change.mean_before, change.mean_after))
+    days = behaviour.days(series)
+    wording = Wording(
+        title=f"{name} {verb} to {after} from {before} on {change.first_day}",
+        description=_describe_change(series, name, change),
+        days=[
+            Day(day=day, average=float(mean), count=count)
+            for day, (mean, _, count) in days.items()
+            if change.earliest_day <= day <= change.seen_at.date()
+        ],
+        numbers=Numbers(
+            agent=series.agent or None,
+            scores_before=change.scores_before,
+            scores_after=change.scores_after,
+            sessions_before=change.units_before,
+            sessions_after=change.units_after,
+            having_before=round(change.mean_before * change.scores_before) if series.is_share else None,
+            having_after=round(change.mean_after * change.scores_after) if series.is_share else None,
+            series=len(behaviour.series),
+        ),
+    )
+    first_day = min(days, default=change.first_day)
+    compared = Comparison(BEHAVIOURS, data.source, data.reference(series), first_day, behaviour.as_of)
+    finding = build_finding(series.key._replace(direction=change.direction), change, compared, wording)
+    first_hour = change.first_hour.replace(tzinfo=UTC)
+    is_relevant = abs(change.size) >= (MIN_SHARE_CHANGE if series.is_share else MIN_SIZE_CHANGE)
+    return replace(
+        finding,
+        severity=finding.severity if series.is_share and change.direction == UP else WARNING,
+        confirmed=finding.confirmed and is_relevant,
+        before=(finding.before[0], first_hour),
+        after=(first_hour, finding.after[1]),
+    )
+
+
+def _describe_change(series: AgentSeries, name: str, change: Change) -> str:
+    counted = "calls" if series.series.startswith(TOOL_ERRORS) else "turns"
+    low, high = change.size_interval.low, change.size_interval.high
+    if series.is_share:
+        before, after = (
+            f"{round(mean * count)} of {count} {counted}"
+            for mean, count in ((change.mean_before, change.scores_before), (change.mean_after, change.scores_after))
+        )
+        size = f"by {change.size:+.1%} (95 % interval {low:+.1%} to {high:+.1%})"
+    else:
+        tier = BEHAVIOUR + series.series
+        before, after = (
+            f"{format_level(tier, mean)} in the typical turn (geometric mean of {count})"
+            for mean, count in ((change.mean_before, change.scores_before), (change.mean_after, change.scores_after))
+        )
+        size = f"by a factor of {math.exp(change.size):.2f} (95 % interval {math.exp(low):.2f} to {math.exp(high):.2f})"
+    return (
+        f"{name} {VERBS[change.direction]} from {before} to {after}, {size}. The first day of the change is most likely {change.first_day} "
+        f"(95 % interval {change.earliest_day} to {change.latest_day}). No judge is involved."
+    )
+
+
+def cell_reader(cursor: duckdb.DuckDBPyConnection) -> ReadCells:
+    """Return the function that reads hourly sums from the tables."""
+    return partial(read_cells, cursor)
