@@ -80,13 +80,14 @@ def _normal_ratios(before: Floats, after: Floats) -> Floats:
     variance = np.maximum(MIN_VARIANCE, ratio(totals - 2 * mean * mixed + mean**2 * squares, squares))
     variance = variance * (ratio(squares, weight**2) + ratio(after[3], after[1] ** 2))
     freedom = np.maximum(_MIN_FREEDOM, units - 2)
-    squared: Floats = ratio((ratio(after[2], after[1]) - mean) ** 2, variance)
-    return squared * (1 + 1 / freedom) / 2
+    ratios: Floats = ratio((ratio(after[2], after[1]) - mean) ** 2, variance) * (1 + 1 / freedom) / 2
+    return ratios
 
 
 def _binomial_ratios(before: Floats, after: Floats) -> Floats:
     both = (before + after)[:, :, :1]
-    return _log_likelihood(before) + _log_likelihood(after) - _log_likelihood(both)
+    ratios: Floats = _log_likelihood(before) + _log_likelihood(after) - _log_likelihood(both)
+    return ratios
 
 
 def _log_likelihood(sums: Floats) -> Floats:

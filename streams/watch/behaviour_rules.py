@@ -24,7 +24,7 @@ from audit.drift.change_detector import CHECKED_DAYS, SUSPECTED, Change, find_ch
 from audit.drift.discoveries import family_penalty
 from audit.drift.evidence_bounds import SUMS, mask_candidates
 from audit.drift.incident_evidence import Day, Numbers
-from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Floats, Reference, day_number
+from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Flags, Floats, Reference, day_number
 from audit.drift.watched_series import (
     BEHAVIOUR,
     DRIFT,
@@ -108,7 +108,7 @@ class ProjectBehaviour:
     @property
     def series(self) -> tuple[AgentSeries, ...]:
         """The series of the last days."""
-        is_recent = self._sums[0, :, -CHECKED_DAYS:].any(axis=1)
+        is_recent: Flags = np.any(self._sums[0, :, -CHECKED_DAYS:] > 0, axis=1)
         return tuple(series for series, index in self._index.items() if is_recent[index])
 
     @property
@@ -203,9 +203,9 @@ def _merge_cells(parts: Sequence[Cells]) -> Cells:
     hours = last[order].astype("datetime64[h]")
     starts = np.append(0, np.flatnonzero(hours[1:] != hours[:-1]) + 1)
     units, scores, weight, total, squares, mixed, totals, low, high = (column[order] for column in columns)
-    sums = [np.add.reduceat(column, starts) for column in (units, scores, weight, total, squares, mixed, totals)]
-    extremes = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
-    return Cells(np.maximum.reduceat(last[order], starts), *sums, *extremes)
+    columns = [np.add.reduceat(column, starts) for column in (units, scores, weight, total, squares, mixed, totals)]
+    columns += [np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)]
+    return Cells(np.maximum.reduceat(last[order], starts), *columns)
 
 
 @dataclass(frozen=True, slots=True)

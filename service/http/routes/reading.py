@@ -12,6 +12,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BeforeValidator
 
 from schemas.bounds import EARLIEST, LATEST
+from service.read.behaviour import BehaviourList, read_behaviour
 from service.read.caps import CostList, shared_caps
 from service.read.project import Health, Projects, describe_check, format_banner, read_project, with_remarks
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
@@ -283,6 +284,16 @@ async def trends(
     """Return a project's figures by day of its exchanges, whenever they were scored."""
     period = window_of(RangeRequest(window, until), services.engine.now())
     return await services.ask(lambda cursor: trends_of(cursor, project, window, period))
+
+
+@router.get(f"{PROJECT}/behaviour", responses=documented(404))
+async def behaviour(
+    _: Reader, project: VisibleProject, services: Services, start: From = None, end: To = None
+) -> BehaviourList:
+    """Return what the agents of a project do, by version and UTC day, without a judge: tool errors, failed turns, refusals, tokens."""
+    require_window(start, end)
+    entries = await services.ask(lambda cursor: read_behaviour(cursor, project, start or EARLIEST, end or LATEST))
+    return BehaviourList(behaviour=entries, count=len(entries))
 
 
 @router.get(f"{PROJECT}/wrap-quality", responses=documented(404))

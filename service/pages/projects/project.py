@@ -15,7 +15,7 @@ from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident
-from service.pages.charts import Mark, find_judge_changes, marks_within, share_bar
+from service.pages.charts import Mark, find_judge_changes, marks_within, share_bar, spark
 from service.pages.incident_figures import find_shown_incidents, merge_labels
 from service.pages.incidents import find_first_day
 from service.pages.periods import Period, compared, compared_means, range_control
@@ -42,6 +42,7 @@ from service.pages.project_charts import (
 from service.pages.projects.fleet import describe_silence, explain_health
 from service.pages.rendering import links_of, number, page, usd
 from service.pages.viewing import ShownProject, Viewer
+from service.read.behaviour import format_behaviour, list_days, read_behaviour
 from service.read.evaluations import SessionScore, session_scores
 from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_records
 from service.read.project import describe_check, format_banner, manual_check_date, read_project, with_remarks
@@ -62,6 +63,8 @@ _MAX_LATEST_INCIDENTS = 30
 _MAX_LISTED_INCIDENTS = 8
 """Open incidents in the list."""
 _MAX_RUNS = 8
+_MAX_BEHAVIOUR = 60
+"""Measures of agents in the table; the API has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +230,18 @@ async def details(
     """Show the details of a project in the window of its page."""
     now = services.engine.now()
     window = window_of(period, now)
-    summary, current, previous, marks, runs, scores = await asyncio.gather(
+    summary, current, previous, marks, runs, (scores, behaviour) = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _read_period(reading, project, window)),
         services.ask(lambda reading: _read_period(reading, project, window.before if window.compare else None)),
         services.ask(lambda reading: marks_within(reading, project, window.start, window.end, window.step)),
         services.ask(lambda reading: run_page(reading, project, None, _MAX_RUNS, between=(window.start, window.end))),
-        services.ask(lambda reading: session_scores(reading, project, (window.start, window.end))),
+        services.ask(
+            lambda reading: (
+                session_scores(reading, project, (window.start, window.end)),
+                _compare_behaviour(reading, project, window),
+            )
+        ),
     )
     judged_sessions = (
         await services.ask(lambda reading: _compare_judged_sessions(reading, project, window, marks, scores)) if scores else {}
@@ -248,6 +256,8 @@ async def details(
         "runs": runs,
         "session_scores": (),
         **judged_sessions,
+        "behaviour": behaviour[:_MAX_BEHAVIOUR],
+        "more_behaviour": max(len(behaviour) - _MAX_BEHAVIOUR, 0),
         "sampling": [_build_sampling(row) for row in current.sampling],
         "unscored": _list_unscored(summary),
         "can_rejudge": "admin" in viewer.scopes,
@@ -257,6 +267,23 @@ async def details(
         ),
     }
     return page(request, "project_details.html", values)
+
+
+def _compare_behaviour(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
+    """Return what agents did in a window, compared with the preceding period if requested. Shares that were always 0 are left out."""
+    before = read_behaviour(cursor, project, window.before.start, window.before.end) if window.compare else []
+    levels = {(entry.agent, entry.version, entry.series): format_behaviour(entry) for entry in before}
+    days = (window.last - window.first).days + 1
+    return [
+        {
+            "entry": entry,
+            "level": format_behaviour(entry),
+            "before": levels.get((entry.agent, entry.version, entry.series)),
+            "spark": spark(list_days(entry, window.first, days), f"{entry.name} by day, {window.words}"),
+        }
+        for entry in read_behaviour(cursor, project, window.start, window.end)
+        if entry.level or (entry.agent, entry.version, entry.series) in levels
+    ]
 
 
 def _compare_judged_sessions(

@@ -19,7 +19,8 @@ from support.stored_sessions import filled
 from support.watch_histories import JUDGED, fallen, history, put
 
 from analytics.store.store import Store
-from schemas.records import Baseline, Incident, TierStatistics
+from analytics.sums.daily import refresh_daily
+from schemas.records import Baseline, Incident, Label, TierStatistics, ToolCall
 from service.pages.rendering import NOTHING
 from service.setup.access import AccessStore, Holder
 from service.text.words import WORDS
@@ -580,3 +581,33 @@ def test_the_steps_of_a_wrap_up_are_listed_by_session(call: Call, root: str, sto
     assert "40.0% on average" in page_text
     missing = f"{NOTHING} missing"
     assert f"2 of 5 {missing} ✓ found {missing} {missing} ✓ found" in page_text
+
+
+def test_what_agents_do_is_shown_by_version_and_read_over_http(call: Call, root: str, tokens: Tokens, store: Store) -> None:
+    """After a release, its errors and tokens stand beside those of the version before and of the days before, without a judge."""
+    failed = ToolCall(name=HOSTILE, arguments=None, result=None, outcome="error")
+    answered = msgspec.structs.replace(failed, outcome="ok")
+    versions = (("6", 20, answered, 400), ("7", 1, failed, 1600))
+    put(
+        store,
+        "exchanges",
+        [
+            exchange(
+                version, 1,
+                agent="checkout", labels=(Label(name="agent_version", value=version),), occurred_at=NOW - timedelta(days=days),
+                ingested_at=NOW, tool_calls=(call_of_tool, answered), output_tokens=tokens_out,
+            )
+            for version, days, call_of_tool, tokens_out in versions
+        ],
+    )  # fmt: skip
+    refresh_daily(store)
+    listed = call("GET", "/api/audit/ops/behaviour?from=2026-09-20T00:00:00Z", tokens.root).json()
+    levels = {(entry["version"], entry["series"]): (entry["level"], entry["count"]) for entry in listed["behaviour"]}
+    assert listed["count"] == len(levels)
+    assert levels["7", f"tool_errors:{HOSTILE}"] == (0.5, 2)
+    assert levels["7", "output_tokens"] == (pytest.approx(1600), 1)
+    assert all(version == "7" for version, _ in levels)
+    page = looks(call, root, "/projects/ops/details?compare=before")
+    assert "checkout 7 Output tokens per turn 1,600" in text(page)
+    assert "50%" in text(page)
+    assert "<script>alert" not in page.text
