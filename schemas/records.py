@@ -1111,7 +1111,7 @@ class BlindSpot(Record, frozen=True, kw_only=True):
     """Something of a project that was not compared, and why."""
 
     reason: str
-    """new_judge (too few days with its scores), other_judges (scores of other judges than the one compared), few_days (too few days with scores), agents_beyond_limit (only the agents with most runs are compared) or agent_stopped (an agent without exchanges of late)."""
+    """new_judge (too few days with its scores), other_judges (scores of other judges than the one compared), few_days (too few days with scores), agents_beyond_limit (the agents with fewest runs are compared only together) or agent_stopped (an agent without exchanges of late)."""
     subject: str
     """The judge's model or the agent; empty for the whole project."""
     since: datetime | None = None

@@ -1,11 +1,11 @@
 -- purpose: the fields of runs that the watch reads: trust, safety and failure types by the end of the run (or its
 --     closing if the end is unknown), with the origin of the diagnosis. Runs without evidence are excluded
--- grain: one row per run in its latest revision, for the agents of a project with the most runs. If these have more
---     than 4,000 runs in the window, runs of an agent that end in the same hour (six hours with more than 4 agents)
---     and share an origin are summed, and connection and session_id are empty. runs: number of runs; trust: sum;
+-- grain: one row per run in its latest revision. Agents of a project beyond those with the most runs are one agent, named
+--     other agents. If the agents have more than 4,000 runs in the window, runs of an agent that end in the same hour (six
+--     hours with more than 4 agents) and share an origin are summed, and connection and session_id are empty. runs: number of runs; trust: sum;
 --     unsafe: number of unsafe runs; failures: each type once per run with it
 -- parameters: $projects (list), $since (inclusive) and $until (exclusive) of the end of the run; $most_agents:
---     maximum number of agents per project
+--     maximum number of agents per project with rows of their own
 WITH requested AS (
     SELECT unnest($projects::VARCHAR[]) AS project
 ), later AS (
@@ -26,18 +26,19 @@ WITH requested AS (
     WHERE (l.version IS NULL OR (d.revision, d._offset) = l.version) AND trust_score IS NOT NULL
         AND coalesce(ended_at, closed_at) >= $since::TIMESTAMP AND coalesce(ended_at, closed_at) < $until::TIMESTAMP
 ), agents AS (
-    SELECT project, agent, count(*) AS runs
+    SELECT
+        project, agent, count(*) AS runs, row_number() OVER (PARTITION BY project ORDER BY runs DESC, agent) <= $most_agents AS is_named
     FROM latest
     GROUP BY project, agent
-    QUALIFY row_number() OVER (PARTITION BY project ORDER BY runs DESC, agent) <= $most_agents
 ), sized AS (
-    SELECT project, agent, CASE WHEN sum(runs) OVER of_project > 4000 THEN CASE WHEN count(*) OVER of_project > 4 THEN 6
-        ELSE 1 END END AS hours
+    SELECT
+        project, agent, CASE WHEN is_named THEN agent ELSE 'other agents' END AS owner,
+        CASE WHEN sum(runs) OVER of_project > 4000 THEN CASE WHEN count(*) OVER of_project > 4 THEN 6 ELSE 1 END END AS hours
     FROM agents
     WINDOW of_project AS (PARTITION BY project)
 ), grouped AS (
     SELECT
-        l.* EXCLUDE (connection, session_id), l.ended::DATE AS day, hour(l.ended) // s.hours AS block,
+        l.* EXCLUDE (connection, session_id, agent), s.owner AS agent, l.ended::DATE AS day, hour(l.ended) // s.hours AS block,
         CASE WHEN s.hours IS NULL THEN l.connection ELSE '' END AS connection,
         CASE WHEN s.hours IS NULL THEN l.session_id ELSE '' END AS session_id
     FROM latest AS l

@@ -118,7 +118,7 @@ def _alarms(rows: Sequence[RunRow], as_of: datetime, *, is_confirmed: bool) -> b
         return False
     at = (as_of - timedelta(seconds=1)).replace(tzinfo=UTC)
     agent = AgentRuns("agent", window_rows, at)
-    changes = find_run_changes(RunRuleInput(ProjectRuns("project", at, (agent,), watched_agents=1), {}, {}))
+    changes = find_run_changes(RunRuleInput(ProjectRuns("project", at, (agent,)), {}, {}))
     return any(finding.confirmed or not is_confirmed for finding in changes)
 
 

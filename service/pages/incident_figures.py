@@ -82,7 +82,7 @@ RULE_EXPLANATIONS: Mapping[str, str] = {
     "runs": (
         "After every hour with finished runs of an agent, this rule weighs the evidence that its trust, its share of unsafe runs or its share of a "
         "failure type changed on one of the last 400 days. An alarm needs evidence of "
-        f"{_ALARM_ODDS} times the number of the agent's series. Chance alone then raises an alarm for any of them at most once in "
+        f"{_ALARM_ODDS} times n / k: all series of all agents of the project are one family of n, in which k changed. Chance alone then raises an alarm for any of them at most once in "
         f"{_YEARS_PER_FALSE_ALARM:.0f} years. A change of more than {CRITICAL:g} sigma is critical."
     ),
     SESSIONS: (
@@ -190,7 +190,7 @@ def _list_behaviour_figures(observation: Observation) -> Iterator[Figure]:
         name = f"Typical turn {label}" if is_size else f"Share {label}"
         yield Figure(name, value, f"{note}, {number(sessions)} sessions{since}")
     yield _build_first_day_figure(observation)
-    yield Figure("Evidence", format_odds(observation.log_evidence), f"alarm for one of {number(observation.series)} series")
+    yield _build_evidence_figure(observation)
 
 
 def _build_evidence_figure(observation: Observation) -> Figure:

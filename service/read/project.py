@@ -484,7 +484,7 @@ _BLIND_SPOT_DESCRIPTIONS: Mapping[str, Callable[[Row], str]] = {
         f"Not compared yet: there are scores on only {grouped_count(spot['count'], 'day')}, and a change needs {spot['of']} days before it."
     ),
     "agents_beyond_limit": lambda spot: (
-        f"Runs of {spot['count']} of {spot['of']} agents are not compared, because only the agents with the most runs are"
+        f"Runs of {spot['count']} of {spot['of']} agents are compared only together, because they have the fewest runs"
         + (f": {spot['subject']}." if spot["subject"] else ".")
     ),
     "agent_stopped": lambda spot: (

@@ -40,17 +40,13 @@ from audit.drift.watched_series import (
 from schemas.lazy import duckdb, pl
 from schemas.lazy_numpy import np
 from streams.watch.findings import Comparison, Finding, Source, Wording, build_finding
-from streams.watch.measures import FINE_DAYS, midnight
+from streams.watch.measures import FINE_DAYS, MAX_AGENTS, OTHER_AGENTS, midnight
 
 BEHAVIOURS = "behaviour"
 """The name of the rule about behaviour."""
 BEHAVIOUR_QUERY = "behaviour_days"
 LOOK_BACK = timedelta(days=91)
 """The time that a check looks back: thirteen weeks."""
-MAX_AGENTS = 250
-"""Agents of a project with series of their own: those with most turns."""
-OTHER_AGENTS = "other agents"
-"""The name of all further agents, which are compared as one."""
 MIN_SHARE_CHANGE = 0.01
 MIN_SIZE_CHANGE = 0.1
 _TURNS = "failed"
@@ -252,10 +248,10 @@ def find_behaviour_changes(data: BehaviourRuleInput) -> Iterator[Finding]:
     }
     believed = [(series, change) for series, change in changes.items() if change is not None]
     for series, change in sorted(believed, key=lambda item: -item[1].log_evidence):
-        yield _build_behaviour_finding(data, series, change)
+        yield _build_behaviour_finding(data, series, change, penalty)
 
 
-def _build_behaviour_finding(data: BehaviourRuleInput, series: AgentSeries, change: Change) -> Finding:
+def _build_behaviour_finding(data: BehaviourRuleInput, series: AgentSeries, change: Change, log_penalty: float) -> Finding:
     behaviour = data.behaviour
     tier = BEHAVIOUR + series.series
     name = name_behaviour(series.series) + (f" of {series.agent}" if series.agent else "")
@@ -278,7 +274,7 @@ def _build_behaviour_finding(data: BehaviourRuleInput, series: AgentSeries, chan
             sessions_after=change.units_after,
             having_before=round(change.mean_before * change.scores_before) if series.is_share else None,
             having_after=round(change.mean_after * change.scores_after) if series.is_share else None,
-            series=len(behaviour.series),
+            series=round(math.exp(log_penalty)),
         ),
     )
     first_day = min(days, default=change.first_day)

@@ -4,8 +4,8 @@ A check reads tables and writes nothing. It uses neither a clock nor random numb
 records.
 
 Blind spots are what the rules could not compare, and why: that nothing was found is good news only where something was compared. A new
-judge has no history. Of two judges in use, only the one with most scores is compared. A change needs six days with data before it. Only
-the agents with most runs are watched. An agent that stopped has no scores that could fall.
+judge has no history. Of two judges in use, only the one with most scores is compared. A change needs six days with data before it.
+Agents beyond those with most runs are compared only together. An agent that stopped has no scores that could fall.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from streams.watch.incidents import (
 )
 from streams.watch.lifecycle import OPEN, Levels, decision_of, end_if_over, end_if_vanished, is_live, levels_of
 from streams.watch.measures import (
-    MAX_AGENTS,
+    OTHER_AGENTS,
     SESSION_SERIES,
     JudgeUse,
     ProjectRuns,
@@ -157,7 +157,8 @@ class ProjectData:
         """The number of series that the rules compared."""
         scores = 0 if self.scores is None else self.scores.measured.compared_series
         runs = 0 if self.runs is None else sum(len(agent.series) for agent in self.runs.runs.agents)
-        return scores + runs + (0 if self.sessions is None else len(SESSION_SERIES))
+        behaviour = 0 if self.behaviour is None else len(self.behaviour.behaviour.series)
+        return scores + runs + behaviour + (0 if self.sessions is None else len(SESSION_SERIES))
 
     @property
     def days_covered(self) -> int:
@@ -528,20 +529,18 @@ def _find_day_spots(measured: ProjectScores) -> list[BlindSpot]:
 
 
 def _find_agent_spots(cursor: duckdb.DuckDBPyConnection, runs: ProjectRuns) -> list[BlindSpot]:
-    """Return the agents beyond the limit; the query runs only if the limit is reached."""
-    if runs.watched_agents < MAX_AGENTS:
+    """Return the agents that are compared only together, if there are any."""
+    if all(agent_runs.agent != OTHER_AGENTS for agent_runs in runs.agents):
         return []
     watched = {agent_runs.agent for agent_runs in runs.agents}
     names = [row["agent"] for row in query_rows(cursor, "agents_with_runs", {"project": runs.project})]
-    if len(names) <= MAX_AGENTS:
-        return []
-    unwatched = [name or "" for name in names if name not in watched]
+    pooled = [name or "" for name in names if name not in watched]
     return [
         BlindSpot(
             reason=AGENTS_BEYOND_LIMIT,
-            subject=", ".join(filter(None, unwatched[:MAX_NAMED_AGENTS])),
+            subject=", ".join(filter(None, pooled[:MAX_NAMED_AGENTS])),
             since=None,
-            count=len(names) - MAX_AGENTS,
+            count=len(pooled),
             of=len(names),
         )
     ]

@@ -536,8 +536,10 @@ def _sum_tier_statistics(rows: pl.DataFrame, tier: str) -> TierStatistics:
 RUNS_QUERY = "watched_runs"
 MADE_BY = ("rule_version", "threshold_profile", "threshold_changes")
 TRUST, UNSAFE, FAILURE = "trust", "unsafe", "failure:"
-MAX_AGENTS = 20
-"""Agents per project that are watched: those with the most runs."""
+MAX_AGENTS = 250
+"""Agents of a project with series of their own: those with the most runs, or turns."""
+OTHER_AGENTS = "other agents"
+"""The name of all further agents, which are compared as one."""
 MIN_FAILED_RUNS = 2
 """Runs with a type of failure from which on it is a series."""
 
@@ -595,6 +597,14 @@ class AgentRuns:
         """Return the runs as units of a series, oldest first; times are UTC and naive."""
         return [Unit(row.last_at, row.runs, float(row.runs), float(row.total(series))) for row in self._rows]
 
+    def daily_sums(self, series: str, first: date, days: int) -> Floats:
+        """Return the sums of a series by day from `first` on: (`audit.drift.evidence_bounds.SUMS`, days)."""
+        day = np.array([(row.day - first).days for row in self._rows], dtype=np.int64)
+        weight = np.array([row.runs for row in self._rows], dtype=np.float64)
+        total = np.array([row.total(series) for row in self._rows], dtype=np.float64)
+        columns = np.ones_like(weight), weight, total, weight * weight, weight * total, total * total
+        return np.stack([np.bincount(day, column, days) for column in columns])
+
     def units_below(self, trust: int) -> list[Unit]:
         """Return the runs as units of the share of runs whose trust is below a level; times are UTC and naive."""
         return [
@@ -632,8 +642,6 @@ class ProjectRuns:
     as_of: datetime
     agents: tuple[AgentRuns, ...]
     """The agents with comparable runs of the last seven days."""
-    watched_agents: int
-    """The number of agents with runs in the window, at most `MOST_AGENTS`."""
 
     @property
     def days_covered(self) -> int:
@@ -652,14 +660,11 @@ def measure_runs(
     values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of, "most_agents": MAX_AGENTS}
     rows = [RunRow(*row) for row in query_tuples(cursor, RUNS_QUERY, values)]
     by_project: dict[str, list[AgentRuns]] = {}
-    watched_agents = Counter(project for project, _ in {(row.project, row.agent) for row in rows})
     for (project, agent), agent_rows in groupby(rows, lambda row: (row.project, row.agent)):
         runs = AgentRuns(agent or None, list(agent_rows), as_of)
         if runs.made_by:
             by_project.setdefault(project, []).append(runs)
-    project_runs = {
-        project: ProjectRuns(project, as_of, tuple(agents), watched_agents[project]) for project, agents in by_project.items()
-    }
+    project_runs = {project: ProjectRuns(project, as_of, tuple(agents)) for project, agents in by_project.items()}
     return project_runs, values
 
 

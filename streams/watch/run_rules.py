@@ -1,8 +1,8 @@
 """The rule about runs: it finds changes of each agent's trust, share of unsafe runs and share of each type of failure.
 
 1. Each run is a unit. `audit.drift.change_detector` finds changes of a series' mean, of any size and in both directions, and dates them.
-2. An agent has several series, each of which could raise a false alarm. So the evidence that a series needs is multiplied by the number
-   of series of the agent (Bonferroni correction): all series of an agent together raise no more false alarms than one tier.
+2. All series of all agents of a project are one family (`audit.drift.discoveries`): together they raise no more false alarms than one tier.
+   `audit.drift.evidence_bounds` selects the few series that are examined.
 3. If at least half of an agent's runs have the same trust, usually 100, their spread does not predict how far the next run may deviate.
    The certainty of a change of trust is then limited to that of a change in the counts of runs below certain levels
    (`docs/decisions/0082-shares-of-few-runs.md`).
@@ -12,14 +12,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from audit.drift.change_detector import SUSPECTED, Change, find_change
+from audit.drift.discoveries import family_penalty
+from audit.drift.evidence_bounds import mask_candidates
 from audit.drift.incident_evidence import Day, Numbers
-from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Reference
+from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Reference, day_number
 from audit.drift.watched_series import DRIFT, SESSION, VERBS, Key, bounds_of, name_session_series
 from schemas.lazy_numpy import np
 from streams.watch.findings import Comparison, Finding, Source, Wording, build_finding
@@ -41,6 +43,7 @@ SESSIONS = "sessions"
 """The name of the rule about sessions that were judged as a whole."""
 TRUST_LEVELS = (40, 60, 80)
 """Levels of trust below which runs are counted, in addition to the usual trust and the level above it."""
+_ROUNDING = 1e-9
 USUAL_TRUST_WEIGHT = 0.5
 """Weight of the counts below the usual trust. The other levels share the remaining weight."""
 
@@ -67,14 +70,35 @@ class RunRuleInput:
 
 def find_run_changes(data: RunRuleInput) -> Iterator[Finding]:
     """Yield the significant changes in the series of each agent's runs, those with most evidence first."""
-    for agent in data.runs.agents:
-        changes: dict[str, Change] = {}
-        for series in agent.series:
-            change = _find_run_change(data, agent, series)
-            if change is not None:
-                changes[series] = change
-        for series, change in sorted(changes.items(), key=lambda item: -item[1].log_evidence):
-            yield _build_agent_finding(data, agent, series, change)
+    family = [(agent, series) for agent in data.runs.agents for series in agent.series]
+    changes = [
+        (agent, series, change)
+        for agent, series in _select_candidates(data, family)
+        if (change := _find_run_change(data, agent, series)) is not None
+    ]
+    excess = [change.log_evidence - math.log(SUSPECTED) for _, _, change in changes]
+    penalty = family_penalty(excess, len(family))
+    by_evidence = sorted(zip(excess, changes, strict=True), key=lambda item: -item[0])
+    for evidence, (agent, series, change) in by_evidence:
+        if evidence >= penalty - _ROUNDING:
+            yield _build_agent_finding(data, agent, series, change, penalty)
+
+
+def _select_candidates(data: RunRuleInput, family: Sequence[tuple[AgentRuns, str]]) -> list[tuple[AgentRuns, str]]:
+    """Return the series that may have changed. The bounds know no excluded days, so a series with a decision always may."""
+    if not family:
+        return []
+    as_of = data.runs.as_of.date()
+    days = data.runs.days_covered
+    first = as_of - timedelta(days=days - 1)
+    sums = np.stack([agent.daily_sums(series, first, days) for agent, series in family], axis=1)
+    is_share = np.array([series != TRUST for _, series in family], dtype=bool)
+    mask = mask_candidates(sums, day_number(first), is_share)
+    return [
+        (agent, series)
+        for (agent, series), is_candidate in zip(family, mask, strict=True)
+        if is_candidate or data.reference(agent, series) is not NO_DECISION
+    ]
 
 
 def name_series(series: str) -> str:
@@ -86,7 +110,7 @@ def name_series(series: str) -> str:
 
 
 def _find_run_change(data: RunRuleInput, agent: AgentRuns, series: str) -> Change | None:
-    """Return the change of a series of an agent; None if its evidence is too weak for the number of series."""
+    """Return the change of a series of an agent by its own evidence; None without one."""
     as_of = data.runs.as_of.date()
     if agent.first_day is None or (as_of - agent.first_day).days < REFERENCE_DAYS:
         return None
@@ -96,8 +120,7 @@ def _find_run_change(data: RunRuleInput, agent: AgentRuns, series: str) -> Chang
         return None
     if series == TRUST:
         change = _limit_by_counts(data, agent, change)
-    min_evidence = math.log(SUSPECTED) + math.log(len(agent.series))
-    return change if change.log_evidence >= min_evidence else None
+    return change if change.log_evidence >= math.log(SUSPECTED) else None
 
 
 def _limit_by_counts(data: RunRuleInput, agent: AgentRuns, change: Change) -> Change:
@@ -127,7 +150,7 @@ def _limit_by_counts(data: RunRuleInput, agent: AgentRuns, change: Change) -> Ch
     return replace(change, log_evidence=min(change.log_evidence, log_average), confirmed_at=confirmed_at)
 
 
-def _build_agent_finding(data: RunRuleInput, agent: AgentRuns, series: str, change: Change) -> Finding:
+def _build_agent_finding(data: RunRuleInput, agent: AgentRuns, series: str, change: Change, log_penalty: float) -> Finding:
     days = {
         day: averages for day, averages in agent.days(series).items() if change.earliest_day <= day <= change.seen_at.date()
     }
@@ -144,7 +167,7 @@ def _build_agent_finding(data: RunRuleInput, agent: AgentRuns, series: str, chan
             runs_after=change.scores_after,
             having_before=None if series == TRUST else _count_having(change.mean_before, change.scores_before),
             having_after=None if series == TRUST else _count_having(change.mean_after, change.scores_after),
-            series=len(agent.series),
+            series=round(math.exp(log_penalty)),
             made_with=dict(agent.made_by),
         ),
     )

@@ -169,6 +169,7 @@ def test_no_byte_of_an_erased_session_is_left(tmp_path: Path, samples: SampleMak
             "daily_exchanges",
             "daily_scores",
             "hourly_scores",
+            "hourly_behaviour",
             "baselines",
             "alerts",
         }:

@@ -62,14 +62,14 @@ def dip(back: int) -> float:
 
 
 def test_the_number_of_agents_that_are_watched_is_set_in_one_place(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query that skips agents and the notice that names them must use the same limit."""
+    """No agent is dropped: those with fewer runs are compared as one."""
     records = [run for name in ("a", "b", "c") for run in runs(lambda _: 0.0, name=name, agent=name)]
     put(store, "diagnoses", [*records, ended_run("more-a", END - DAY, agent="a"), ended_run("more-c", END - DAY, agent="c")])
     monkeypatch.setattr(measures, "MAX_AGENTS", 2)
     with contextlib.closing(store.cursor()) as cursor:
         measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
-    assert [agent.agent for agent in measured["ops"].agents] == ["a", "c"]
-    assert measured["ops"].watched_agents == parameters["most_agents"] == 2
+    assert [agent.agent for agent in measured["ops"].agents] == ["a", "c", measures.OTHER_AGENTS]
+    assert parameters["most_agents"] == 2
 
 
 def test_recovered_runs_end_their_incident(store: Store) -> None:
