@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from driftline_trial.simulator import running
+from driftline_trial.simulator.answers import MODEL
 from driftline_trial.simulator.scripts import KINDS
 from schemas.errors import SettingsError
 from service.cli.terminal import out
@@ -37,6 +38,7 @@ def simulate_judge(
     ] = 0.0,
     batch_seconds: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Time that a batch of messages takes.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the random faults.")] = 0,
+    model: Annotated[str, typer.Option(metavar="NAME", help="Model that it claims to be.")] = MODEL,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log one line per request, without texts.")] = False,
 ) -> None:
     """Serve a simulated judge until interrupted: it speaks the Messages API, on this machine only, and needs no key.
@@ -46,7 +48,7 @@ def simulate_judge(
     if verbose:
         logging.getLogger("driftline_trial.simulator").setLevel(logging.INFO)
     scripts_for = dict(_split_script(text) for text in script_for or ())
-    serving = running(script, latency, seed, faults, port, batch_seconds=batch_seconds, scripts_for=scripts_for)
+    serving = running(script, latency, seed, faults, port, batch_seconds=batch_seconds, scripts_for=scripts_for, model=model)
     stopped = threading.Event()
     with handled(lambda _: stopped.set()), serving as judge:
         out.say(f"simulated judge at {judge.base_url} {NOTICE}")

@@ -76,7 +76,10 @@ Reader = Callable[[Mapping[str, str], bytes], ParsedRequest | Problem]
 class SimulatedJudge:
     """Answers calls. It rates by rules and understands nothing."""
 
-    def __init__(self, play: Plays, *, latency: float = 0.0, batch_seconds: float = 0.0, cut: Callable[[Scope], None]) -> None:
+    def __init__(
+        self, play: Plays, *, latency: float = 0.0, batch_seconds: float = 0.0, model: str = MODEL, cut: Callable[[Scope], None]
+    ) -> None:
+        self.model = model
         self.play = play
         """The script for messages; may be replaced."""
         self.batch_play = Play("answer")
@@ -202,7 +205,7 @@ class SimulatedJudge:
             "id": f"msg_simulated_{digest(request_id)}",
             "type": "message",
             "role": "assistant",
-            "model": MODEL,
+            "model": self.model,
             "content": [{"type": "text", "text": text[:room]}],
             "stop_reason": "end_turn" if len(text) <= room else "max_tokens",
             "stop_sequence": None,
@@ -363,14 +366,15 @@ def running(
     *,
     batch_seconds: float = 0.0,
     scripts_for: Mapping[str, str] | None = None,
+    model: str = MODEL,
 ) -> Iterator[RunningJudge]:
     """Serve the simulated judge while the context is open; connections that are still open at its end are cut.
 
     `latency` in seconds comes before each answer, `faults` is the share of requests that get a fault drawn by `seed`, port 0 is any
     free one, and a batch is processed for `batch_seconds`. Requests whose prompt holds a text of `scripts_for` go by its script instead,
-    each question by itself. SettingsError for a script that cannot be read or a port that cannot be had.
+    each question by itself. It calls itself `model`. SettingsError for a script that cannot be read or a port that cannot be had.
     """
-    server = _Server(Plays(script, scripts_for or {}, faults=faults, seed=seed), latency, batch_seconds)
+    server = _Server(Plays(script, scripts_for or {}, faults=faults, seed=seed), latency, batch_seconds, model)
     listening = _listen(port)
     thread = threading.Thread(target=server.run, args=([listening],), name="simulated-judge", daemon=True)
     thread.start()  # the socket is already listening, so there is no need to wait for the thread
@@ -384,8 +388,8 @@ def running(
 class _Server(uvicorn.Server):
     """Stops at once, even with open connections."""
 
-    def __init__(self, play: Plays, latency: float, batch_seconds: float) -> None:
-        self.judge = SimulatedJudge(play, latency=latency, batch_seconds=batch_seconds, cut=self._reset)
+    def __init__(self, play: Plays, latency: float, batch_seconds: float, model: str) -> None:
+        self.judge = SimulatedJudge(play, latency=latency, batch_seconds=batch_seconds, model=model, cut=self._reset)
         # Clients keep an idle connection for 5 s; one that we close at that very moment would lose their next call.
         options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "timeout_keep_alive": 75}
         super().__init__(uvicorn.Config(self.judge, loop="asyncio", http="h11", ws="none", lifespan="off", **options))
