@@ -1126,19 +1126,19 @@ class Notice(Record, frozen=True, kw_only=True):
     """Something that changed in a project's traffic, which says nothing of its quality."""
 
     reason: str
-    """mix_changed (an agent's share of the sessions changed) or new_agent (an agent that had no exchanges before)."""
+    """mix_changed (an agent's share of the sessions changed), new_agent (an agent that had no exchanges before), traffic_fell (fewer sessions per day) or unscored_rose (a larger share of the exchanges has no score)."""
     subject: str
-    """The agent; empty for exchanges without an agent."""
+    """The agent; empty for exchanges without an agent, and for the whole project."""
     since: datetime
     """Midnight of the first day, UTC; the most probable one if it is estimated."""
     before: float
-    """The share before the change; of a new agent, the mean score of the others on the same days."""
+    """The share, or the sessions per day, before the change; of a new agent, the mean score of the others on the same days."""
     after: float
-    """The share since the change; of a new agent, its mean score."""
+    """The share, or the sessions per day, since the change; of a new agent, its mean score."""
     tier: str = ""
     """The tier of the scores; empty for shares."""
     count: int
-    """Agents whose level changed as well, in any tier; of a new agent, its sessions."""
+    """Agents whose level changed as well, in any tier; of a new agent, its sessions; of traffic and unscored exchanges, the days since then."""
 
 
 class ProjectCheck(Record, frozen=True, kw_only=True):

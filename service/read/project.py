@@ -437,13 +437,28 @@ def describe_notices(notices: Sequence[Row]) -> list[str]:
         changed = shares[0]["count"]
         levels = f"{grouped_count(changed, 'agent')} changed as well" if changed else "every agent is as before"
         sentences.append(f"The mix of agents changed on {_format_since(shares[0])}: {moved}; {levels}.")
-    return sentences + [
-        f"{notice['subject'] or 'Traffic without an agent'} is new since {_format_since(notice)}: {TIERS[notice['tier']]} is "
-        f"{notice['after']:.2f} over {grouped_count(notice['count'], 'session')}, and {notice['before']:.2f} for the other agents on "
-        "the same days."
-        for notice in notices
-        if notice["reason"] == "new_agent"
-    ]
+    return (
+        sentences
+        + [
+            f"{notice['subject'] or 'Traffic without an agent'} is new since {_format_since(notice)}: {TIERS[notice['tier']]} is "
+            f"{notice['after']:.2f} over {grouped_count(notice['count'], 'session')}, and {notice['before']:.2f} for the other agents on "
+            "the same days."
+            for notice in notices
+            if notice["reason"] == "new_agent"
+        ]
+        + [_COVERAGE_NOTICES[notice["reason"]](notice) for notice in notices if notice["reason"] in _COVERAGE_NOTICES]
+    )
+
+
+_COVERAGE_NOTICES: Mapping[str, Callable[[Row], str]] = {
+    "traffic_fell": lambda notice: (
+        f"Sessions per day fell to {notice['after']:.0f} from {notice['before']:.0f} on {_format_since(notice)}: less of the agents is seen."
+    ),
+    "unscored_rose": lambda notice: (
+        f"{notice['after']:.0%} of the exchanges that were due to be judged have no score since {_format_since(notice)}, "
+        f"{notice['before']:.0%} before."
+    ),
+}
 
 
 def describe_blind_spot(spot: Row) -> str:

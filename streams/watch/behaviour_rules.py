@@ -13,9 +13,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from audit.drift.change_detector import CHECKED_DAYS, SUSPECTED, Change, find_ch
 from audit.drift.discoveries import family_penalty
 from audit.drift.evidence_bounds import SUMS, mask_candidates
 from audit.drift.incident_evidence import Day, Numbers
-from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Flags, Floats, Reference, day_number
+from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Flags, Floats, Reference, Unit, day_number
 from audit.drift.watched_series import (
     BEHAVIOUR,
     DRIFT,
@@ -49,6 +49,8 @@ LOOK_BACK = timedelta(days=91)
 """The time that a check looks back: thirteen weeks."""
 MIN_SHARE_CHANGE = 0.01
 MIN_SIZE_CHANGE = 0.1
+MIN_TRAFFIC_FALL = math.log(1.5)
+MIN_UNSCORED_RISE = 0.02
 _TURNS = "failed"
 """A series that counts every turn."""
 
@@ -111,6 +113,13 @@ class ProjectBehaviour:
     def days_covered(self) -> int:
         """The number of UTC days from the first turn to the as-of."""
         return int(self._sums.shape[2] - np.flatnonzero(self._sums[0].sum(axis=0))[0])
+
+    def sessions(self) -> dict[date, int]:
+        """Return the number of sessions of each complete day since the first one, oldest first."""
+        turns = [index for series, index in self._index.items() if series.series == _TURNS]
+        counts = self._sums[0, turns].sum(axis=0)[:-1]
+        first = int(np.argmax(counts > 0))
+        return {self._since + timedelta(days=day): round(counts[day]) for day in range(first, len(counts))}
 
     def agents_of(self, agent: str) -> list[str]:
         """Return the agents whose turns the series of an agent have: one, except for `OTHER_AGENTS`."""
@@ -311,6 +320,25 @@ def _describe_change(series: AgentSeries, name: str, change: Change) -> str:
         f"{name} {VERBS[change.direction]} from {before} to {after}, {size}. The first day of the change is most likely {change.first_day} "
         f"(95 % interval {change.earliest_day} to {change.latest_day}). No judge is involved."
     )
+
+
+def find_traffic_fall(behaviour: ProjectBehaviour) -> Change | None:
+    """Return a confirmed fall of the project's sessions per day by at least a third; its means are ln(1 + sessions).
+
+    A day is a unit. The last day counts once it is over.
+    """
+    units = [Unit(datetime.combine(day, time(12)), 1, 1.0, math.log1p(count)) for day, count in behaviour.sessions().items()]
+    change = find_change(units, behaviour.as_of.date() - timedelta(days=1))
+    return change if change is not None and change.confirmed_at is not None and change.size <= -MIN_TRAFFIC_FALL else None
+
+
+def find_unscored_rise(days: Iterable[Mapping[str, Any]], as_of: date) -> Change | None:
+    """Return a confirmed rise of the share of unscored exchanges by at least `MIN_UNSCORED_RISE`, from rows of the query `unscored_days`."""
+    units = [
+        Unit(datetime.combine(row["day"], time(12)), row["due"], float(row["due"]), float(row["unscored"])) for row in days
+    ]
+    change = find_change(units, as_of, is_share=True)
+    return change if change is not None and change.confirmed_at is not None and change.size >= MIN_UNSCORED_RISE else None
 
 
 def cell_reader(cursor: duckdb.DuckDBPyConnection) -> ReadCells:

@@ -29,9 +29,13 @@ from schemas.records import Baseline, BlindSpot, Incident, Notice, ProjectCheck
 from streams.watch.baselines import compute_baseline, needs_new_baseline
 from streams.watch.behaviour_rules import (
     BEHAVIOURS,
+    LOOK_BACK,
     BehaviourRuleInput,
+    ProjectBehaviour,
     cell_reader,
     find_behaviour_changes,
+    find_traffic_fall,
+    find_unscored_rise,
     measure_behaviour,
 )
 from streams.watch.evidence import (
@@ -71,6 +75,7 @@ from streams.watch.run_rules import RUNS, SESSIONS, RunRuleInput, SessionRuleInp
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS = "new_judge", "other_judges", "few_days"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
 MIX_CHANGED, NEW_AGENT = "mix_changed", "new_agent"
+TRAFFIC_FELL, UNSCORED_ROSE = "traffic_fell", "unscored_rose"
 TIER_OF_ALL = "tier1"
 """The tier that scores every exchange."""
 NOTICE_DAYS = 28
@@ -334,7 +339,10 @@ class Checker:
             findings=len(findings),
             series=data.compared_series,
             blind_spots=data.find_blind_spots(cursor),
-            notices=() if data.scores is None else find_notices(data.scores.measured, findings),
+            notices=(
+                *(() if data.scores is None else find_notices(data.scores.measured, findings)),
+                *(() if data.behaviour is None else find_coverage_notices(cursor, data.behaviour.behaviour)),
+            ),
         )
 
 
@@ -462,6 +470,28 @@ def find_notices(measured: ProjectScores, findings: Sequence[Finding]) -> tuple[
         if agents[share.stratum] not in new_names
     ]
     return (*moved, *new_agents)
+
+
+def find_coverage_notices(cursor: duckdb.DuckDBPyConnection, behaviour: ProjectBehaviour) -> tuple[Notice, ...]:
+    """Return what changed in how much of a project is seen: fewer sessions per day, and more exchanges without a score."""
+    as_of = behaviour.as_of.date()
+    values = {"project": behaviour.project, "since": midnight(as_of - LOOK_BACK), "until": midnight(as_of)}
+    changes = {
+        TRAFFIC_FELL: find_traffic_fall(behaviour),
+        UNSCORED_ROSE: find_unscored_rise(query_rows(cursor, "unscored_days", values), as_of - timedelta(days=1)),
+    }
+    return tuple(
+        Notice(
+            reason=reason,
+            subject="",
+            since=midnight(change.first_day),
+            before=math.expm1(change.mean_before) if reason == TRAFFIC_FELL else change.mean_before,
+            after=math.expm1(change.mean_after) if reason == TRAFFIC_FELL else change.mean_after,
+            count=(as_of - change.first_day).days,
+        )
+        for reason, change in changes.items()
+        if change is not None and (as_of - change.first_day).days < NOTICE_DAYS
+    )
 
 
 def find_blind_spots(

@@ -8,8 +8,9 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
+import msgspec
 import pytest
-from support.builders import exchange
+from support.builders import exchange, score
 from support.watch_histories import END, ended_run, put
 
 from analytics.deletion.retention import delete_rows
@@ -20,6 +21,7 @@ from analytics.sums.daily import refresh_daily
 from audit.drift.incident_evidence import evidence_of
 from audit.policy import Policy, ProjectSettings
 from schemas.records import Exchange, Incident, Label, ToolCall
+from service.read.project import describe_notices
 from streams.log.sink import StorePublisher
 from streams.watch import behaviour_rules
 from streams.watch.behaviour_rules import AgentSeries, measure_behaviour
@@ -195,3 +197,36 @@ def test_the_sums_are_those_of_the_current_exchanges_and_outlive_them(store: Sto
     delete_rows(store, "Exchange", positions)
     refresh_daily(store)
     assert days_of(store) == sums
+
+
+def test_traffic_that_falls_is_a_notice_and_no_incident(store: Store) -> None:
+    """Fewer sessions say nothing of quality, but a broken exporter looks like a healthy agent."""
+    records = [record for record in turns(quiet) if (END - record.occurred_at) > 7.5 * DAY or record.session_id.endswith("-1")]
+    fill(store, records)
+    result = check_project(store)
+    assert result.findings == ()
+    assert result.project_check is not None
+    (notice,) = result.project_check.notices
+    assert notice.reason == "traffic_fell"
+    assert notice.before == pytest.approx(TURNS_A_DAY, abs=1)
+    assert notice.after == pytest.approx(1, abs=0.5)
+    assert "Sessions per day fell to 1 from 10 on " in describe_notices([msgspec.structs.asdict(notice)])[0]
+
+
+def test_a_rising_share_without_scores_is_a_notice(store: Store) -> None:
+    """A judge that fails on every third exchange leaves the scores of the others as they were."""
+    fill(store, turns(quiet))
+    scores = [
+        score(
+            record.session_id, 1,
+            exchange_at=record.occurred_at, scored_at=record.occurred_at,
+            disposition="unscored" if END - record.occurred_at < 6.5 * DAY and number % 3 == 0 else "scored",
+        )
+        for number, record in enumerate(turns(quiet))
+    ]  # fmt: skip
+    put(store, "scores", scores)
+    refresh_daily(store)
+    result = check_project(store)
+    assert result.project_check is not None
+    assert [notice.reason for notice in result.project_check.notices] == ["unscored_rose"]
+    assert "have no score since " in describe_notices([msgspec.structs.asdict(result.project_check.notices[0])])[0]
