@@ -31,14 +31,20 @@ Whether the agent or the judge explains an incident:
 11. Rounds within the interval of the first day may be on either side, so they are not used.
 
 Both conclusions are wrong in 2.5 % of cases if rounds are independent and about normal.
+
+Whether another judge took over:
+
+12. The series of the watch never mix the scores of two judges: those of another judge are moved by how far apart the judges are. So the
+    verdicts of another judge are moved alike before rule 9, or left out if too few anchors were judged by both. What remains is a change
+    of a judge under the same name.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Literal, NamedTuple
 
@@ -115,6 +121,8 @@ class Verdict:
     """The start of the round, the same for all its verdicts."""
     value: float
     """0 to 1."""
+    judge: str = ""
+    """The judge's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +199,45 @@ def estimate_shift(rounds: Rounds, compared: Sides) -> Shift | None:
     ]
     per_round = 1 / len(compared.before) + 1 / len(compared.since)
     return _combine_variances(changes, deviations, per_round)
+
+
+class JudgeShift(NamedTuple):
+    """How far apart two judges are: the mean of the later one less that of the earlier one, with its 95 % interval."""
+
+    size: float
+    low: float
+    high: float
+    anchors: int
+    """The number of anchors that both judged."""
+
+    def scaled(self, scale: float) -> JudgeShift:
+        """Return the shift on a scale of another length than 1."""
+        return JudgeShift(self.size * scale, self.low * scale, self.high * scale, self.anchors)
+
+
+def measure_judge_shift(verdicts: Sequence[Verdict], earlier: str, later: str) -> JudgeShift | None:
+    """Return how far apart two judges are, by the rounds nearest to the change of the judge; None with too few rounds or anchors."""
+    rounds = group_by_round(verdicts)
+    judges_of: dict[datetime, set[str]] = defaultdict(set)
+    for verdict in verdicts:
+        judges_of[verdict.at].add(verdict.judge)
+    before = [time for time in rounds if judges_of[time] == {earlier}]
+    since = [time for time in rounds if judges_of[time] == {later}]
+    compared = comparable_sides(rounds, before[-MAX_ROUNDS:], since[:MAX_ROUNDS])
+    shift = estimate_shift(rounds, compared) if len(compared.anchors) >= MIN_ANCHORS else None
+    if shift is None:
+        return None
+    return JudgeShift(shift.size, shift.size - shift.half_width(), shift.size + shift.half_width(), len(compared.anchors))
+
+
+def _move_to_judge(verdicts: Sequence[Verdict], judge: str) -> list[Verdict]:
+    """Return the verdicts as this judge would have given them; those of a judge that cannot be compared with it are left out."""
+    moved = [verdict for verdict in verdicts if verdict.judge == judge]
+    for other in sorted({verdict.judge for verdict in verdicts} - {judge}):
+        shift = measure_judge_shift(verdicts, other, judge)
+        if shift is not None:
+            moved += [replace(verdict, value=verdict.value + shift.size) for verdict in verdicts if verdict.judge == other]
+    return moved
 
 
 def _average_anchors(rounds: Rounds, times: Sequence[datetime], anchors: Sequence[str]) -> dict[str, float]:
@@ -378,9 +425,12 @@ class Attribution:
 
 def attribute(verdicts: Sequence[Verdict], incident: IncidentChange) -> Attribution:
     """Decide by the verdicts on the anchors whether the judge or the agent caused the change of a tier."""
+    judges = Counter(verdict.judge for verdict in verdicts if _is_since(verdict.at, incident))
+    if judges:
+        verdicts = _move_to_judge(verdicts, max(judges, key=lambda judge: (judges[judge], judge)))
     rounds = group_by_round(verdicts)
     before = [time for time in rounds if time.date() < incident.earliest]
-    since = [time for time in rounds if time.date() > incident.latest and (incident.until is None or time < incident.until)]
+    since = [time for time in rounds if _is_since(time, incident)]
     compared = comparable_sides(rounds, before[-MAX_ROUNDS:], since[:MAX_ROUNDS])
     rounds_before = len(before)
     rounds_since = len(since)
@@ -400,6 +450,10 @@ def attribute(verdicts: Sequence[Verdict], incident: IncidentChange) -> Attribut
         rounds_before=rounds_before,
         rounds_since=rounds_since,
     )
+
+
+def _is_since(time: datetime, incident: IncidentChange) -> bool:
+    return time.date() > incident.latest and (incident.until is None or time < incident.until)
 
 
 def _find_shortage(anchors: int, before: int, since: int) -> Reason | None:

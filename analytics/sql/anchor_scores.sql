@@ -10,7 +10,8 @@ WITH latest AS (
 )
 SELECT
     split_part(s.exchange_id, '@', 1) AS anchor_id, s.exchange_at AS round_at, s.disposition, s.tier2_score,
-    s.tier2_5_alignment, s.tier3_score, s.judge_model, s.cost_usd
+    s.tier2_5_alignment, s.tier3_score, s.methodology, s.methodology_version, s.methodology_digest, s.rule_version,
+    s.judge_model, s.simulated, s.cost_usd
 FROM log.scores AS s
 SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
 ORDER BY round_at, anchor_id

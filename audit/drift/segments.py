@@ -45,6 +45,7 @@ from audit.drift.change_detector import (
     MIN_DAYS_BEFORE,
     SUSPECTED,
     Change,
+    Interval,
     find_change,
 )
 from audit.drift.change_evidence import ratio
@@ -149,6 +150,25 @@ def _reduce_evidence(change: Change, log_evidence: float) -> Change | None:
     return replace(change, log_evidence=log_evidence, confirmed_at=confirmed_at)
 
 
+def find_agreed_change(changes: Sequence[Change | None]) -> Change | None:
+    """Return the first of the changes that are found in a series under several assumptions, if all have the same direction; else None.
+
+    It has the least evidence of all, and an interval of its size that covers all intervals.
+    """
+    present = [change for change in changes if change is not None]
+    if len(present) < len(changes) or len({change.direction for change in present}) != 1:
+        return None
+    confirmations = [change.confirmed_at for change in present if change.confirmed_at is not None]
+    return replace(
+        present[0],
+        log_evidence=min(change.log_evidence for change in present),
+        confirmed_at=max(confirmations) if len(confirmations) == len(present) else None,
+        size_interval=Interval(
+            min(change.size_interval.low for change in present), max(change.size_interval.high for change in present)
+        ),
+    )
+
+
 def standardise(strata: Sequence[Cells], *, min_common_days: int = MIN_COMMON_DAYS) -> Standardised | None:
     """Return the series of the strata at the reference mix; None without sessions.
 
@@ -174,7 +194,9 @@ def standardise(strata: Sequence[Cells], *, min_common_days: int = MIN_COMMON_DA
     weights = sums.weight[:, has_sessions]
     totals = sums.total[:, has_sessions]
     return Standardised(
-        cells=_merge([shift_cells(strata[index], offset) for index, offset in zip(connected, offsets.tolist(), strict=True)]),
+        cells=merge_cells(
+            [shift_cells(strata[index], offset) for index, offset in zip(connected, offsets.tolist(), strict=True)]
+        ),
         levels=tuple(
             StratumLevel(index, reference_mean + offset, reference_share, recent_share)
             for index, offset, reference_share, recent_share in zip(
@@ -255,8 +277,8 @@ def shift_cells(cells: Cells, offset: float) -> Cells:
     return Cells(cells.last, units, scores, weight, total, squares, mixed, totals, cells.low - offset, cells.high - offset)
 
 
-def _merge(strata: Sequence[Cells]) -> Cells:
-    """Return the sums by hour of several strata."""
+def merge_cells(strata: Sequence[Cells]) -> Cells:
+    """Return the sums by hour of several strata together."""
     if len(strata) == 1:
         return strata[0]
     columns = [np.concatenate(parts) for parts in zip(*strata, strict=True)]
@@ -329,7 +351,7 @@ def _build_shares(strata: Sequence[Cells]) -> dict[int, Cells]:
     used = {index: cells for index, cells in enumerate(strata) if cells.last.size}
     if len(used) < 2:
         return {}
-    last = _merge([*used.values()]).last
+    last = merge_cells([*used.values()]).last
     hours = last.astype("datetime64[h]")
     counts = {}
     for index, cells in used.items():

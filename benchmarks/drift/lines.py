@@ -21,6 +21,7 @@ import numpy as np
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
+from audit.anchors import ANCHORS, anchor_project
 from audit.drift.incident_evidence import evidence_of
 from audit.policy import Policy
 from schemas.codec.single_object import encode
@@ -38,6 +39,9 @@ LEVEL, SIGMA = 0.7, 0.1
 """Mean and standard deviation of a score before the change."""
 SHARED = 0.5
 """The part of a score's variance that the scores of its session share."""
+ANCHORS_OF_PROJECT = 20
+ANCHOR_NOISE, ANCHOR_MOOD = 0.3, 0.2
+"""Standard deviations of a verdict on an anchor and of a judge's day, in sigma."""
 FELL, VERSION, HISTORY = "Tier 2 fell", "Tier 2 with agent_version 7 is lower", "History was added"
 MIX, NEW_AGENT = "mix_changed", "new_agent"
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS, UNSCORED = "new_judge", "other_judges", "few_days", "unscored"
@@ -97,6 +101,19 @@ class Traffic(NamedTuple):
     """The standard deviation by which the logarithm of the traffic differs from day to day."""
 
 
+class AnchorJudge(NamedTuple):
+    """The judge of a round of anchors."""
+
+    name: str
+    kindness: float
+    """How much higher its scores are, in sigma."""
+
+
+def new_judge(kindness: float, day: int = CHANGE) -> Callable[[int], AnchorJudge]:
+    """Return the judges of anchors that another judge takes over on a day."""
+    return lambda at: AnchorJudge("first", 0) if at < day else AnchorJudge("second", kindness)
+
+
 class Line(NamedTuple):
     """Projects to simulate, and what is to be said of them."""
 
@@ -114,6 +131,8 @@ class Line(NamedTuple):
     days: int = CHANGE + 14
     checked_from: int = CHANGE - 4
     projects: int = REPETITIONS
+    anchors: Callable[[int], AnchorJudge] | None = None
+    """Who judges the project's anchors on a day; None: it has no anchors."""
 
 
 def _mixed(share: Profile, better: float = 0.0) -> tuple[Traffic, ...]:
@@ -157,6 +176,9 @@ LINES = (
     Line("a canary version with 5 % is 2.5 sigma worse from its first exchange", (Traffic(lambda day: 50 if day < CHANGE else 47.5, agent="a", version="6"), Traffic(step(0, 2.5), always(-2.5), "a", version="7")), (VERSION,)),
     Line("another judge; the agent falls by 2 sigma the same day", (Traffic(step(50, 0), judge="first"), Traffic(step(0, 50), always(-2), judge="second")), notice=NEW_JUDGE),
     Line("another judge; the agent falls by 2 sigma five days later", (Traffic(step(50, 0), judge="first"), Traffic(step(0, 50), step(0, -2, CHANGE + 5), judge="second")), notice=NEW_JUDGE),
+    Line("another judge, a sigma kinder, with anchors; the agent falls by 2 sigma the same day", (Traffic(step(50, 0), judge="first"), Traffic(step(0, 50), always(-1), judge="second")), (FELL,), first_day=CHANGE, anchors=new_judge(1)),
+    Line("another judge, a sigma kinder, with anchors; the agent falls by 2 sigma five days later", (Traffic(step(50, 0), judge="first"), Traffic(step(0, 50), step(1, -1, CHANGE + 5), judge="second")), (FELL,), change=CHANGE + 5, first_day=CHANGE + 5, days=CHANGE + 19, anchors=new_judge(1)),
+    Line("another judge, a sigma kinder, with anchors; the agent is as before", (Traffic(step(50, 0), judge="first"), Traffic(step(0, 50), always(1), judge="second")), days=CHANGE + 30, anchors=new_judge(1)),
     Line("two judges side by side, 60/40; the agent of the 40 % falls by 3 sigma", (Traffic(always(30), agent="a", judge="first"), Traffic(always(20), step(0, -3), "b", "second")), _fell("b")),
     Line("an agent's two judges side by side, 60/40; it falls by 2 sigma", (Traffic(always(30), step(0, -2), judge="first"), Traffic(always(20), step(1, -1), judge="second")), (FELL,)),
     *(
@@ -303,10 +325,40 @@ def _append(store: Store, records: Sequence[tuple[str, Record]]) -> None:
 
 def _records_of(project: _Project, day: int) -> Iterator[tuple[str, Record]]:
     """Draw the records that come on a day: those of the day, and imported ones of the days before."""
+    yield from _anchor_scores(project, day)
     for part, traffic in enumerate(project.line.traffic):
         days = [day] if traffic.imported is None else range(day) if traffic.imported == day else []
         for happened in days:
             yield from _records(project, traffic, f"{project.name}-{part}-{happened}", happened, timedelta(days=day - happened))
+
+
+def _anchor_scores(project: _Project, day: int) -> Iterator[tuple[str, Record]]:
+    """Draw the scores of a round of anchors, at six in the morning of a day."""
+    if project.line.anchors is None:
+        return
+    judge = project.line.anchors(day)
+    at = START + timedelta(days=day, hours=6)
+    mood = ANCHOR_MOOD * project.rng.normal()
+    for number in range(ANCHORS_OF_PROJECT):
+        # Judges differ on some anchors more than on others.
+        quality = (number / ANCHORS_OF_PROJECT - 0.5) * 4 + judge.kindness * (1 + 0.4 * math.sin(number))
+        name = f"{project.name}-anchor{number}@{at:%Y-%m-%dT%H:%MZ}"
+        yield (
+            "scores",
+            msgspec.structs.replace(
+                SCORE,
+                score_id=name,
+                exchange_id=name,
+                connection=ANCHORS,
+                project=anchor_project(project.name),
+                session_id=f"{project.name}@{at:%Y-%m-%dT%H:%MZ}",
+                turn_number=number + 1,
+                exchange_at=at,
+                scored_at=at,
+                tier2_score=_score(quality + mood + ANCHOR_NOISE * project.rng.normal()),
+                judge_model=judge.name,
+            ),
+        )
 
 
 def _records(project: _Project, traffic: Traffic, name: str, day: int, late: timedelta) -> Iterator[tuple[str, Record]]:

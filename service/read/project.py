@@ -486,14 +486,25 @@ def _format_since(spot: Row) -> str:
     return f"{spot['since'].astimezone(UTC):%Y-%m-%d}"
 
 
+def _describe_new_judge(spot: Row) -> str:
+    since = _format_since(spot)
+    begin = f"{spot['since'].astimezone(UTC) + timedelta(days=spot['of']):%Y-%m-%d}"
+    comparisons = (
+        f"Comparisons begin on {begin} or later, after {spot['of']} days with its scores; it has {spot['count']}."
+        if spot["count"] <= spot["of"]
+        else "Later days are compared with each other."
+    )
+    return (
+        f"{spot['subject']} is the judge since {since}. Judged tiers are not compared with the days before, because no three days have "
+        f"scores of both judges, and too few anchors were judged by both. {comparisons} Tier 1, runs and behaviour are still compared."
+    )
+
+
 _BLIND_SPOT_DESCRIPTIONS: Mapping[str, Callable[[Row], str]] = {
-    "new_judge": lambda spot: (
-        f"Judged tiers are not compared since {_format_since(spot)}, because {spot['subject']} is the judge since then. Comparisons begin once it has "
-        f"scores of {spot['of']} days; it has {spot['count']}. Tier 1 and runs are still compared."
-    ),
+    "new_judge": _describe_new_judge,
     "other_judges": lambda spot: (
         f"{grouped(spot['count'])} of {grouped(spot['of'])} judged exchanges of the last 7 days are not compared, because another judge "
-        f"scored them: {spot['subject']}."
+        f"scored them: {spot['subject']}. No three days have scores of both judges, and too few anchors were judged by both."
     ),
     "few_days": lambda spot: (
         f"Not compared yet: there are scores on only {grouped_count(spot['count'], 'day')}, and a change needs {spot['of']} days before it."

@@ -27,11 +27,13 @@ from audit.anchors import (
     Attribution,
     IncidentChange,
     JudgeChange,
+    JudgeShift,
     Verdict,
     anchor_project,
     attribute,
     is_reserved,
     judge_change,
+    measure_judge_shift,
 )
 from audit.drift.watched_series import SESSION
 from audit.fingerprints import stable_id
@@ -147,6 +149,21 @@ def rounds_of(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime |
     return query_rows(cursor, "anchor_scores", {"judged_as": anchor_project(project), "from": start})
 
 
+def judge_shift(rows: Sequence[Mapping[str, Any]], tier: str, earlier: str, later: str) -> JudgeShift | None:
+    """Return how far apart two judges are in a tier by rows of `rounds_of`, on the tier's own scale; None with too few rounds or anchors.
+
+    Judges have the names that `name_judge` gives them.
+    """
+    _, lowest, highest = TIERS[tier]
+    shift = measure_judge_shift(_build_verdicts(rows, tier), earlier, later)
+    return None if shift is None else shift.scaled(highest - lowest)
+
+
+def name_judge(judge_model: str | None, *, simulated: bool | None) -> str:
+    """Return the name of the judge of a score: a simulated one is another judge, even under the same name."""
+    return (judge_model or "") + (" (simulated)" if simulated else "")
+
+
 def cause_of(store: Store, project: str, tier: str | None, change: IncidentChange | None) -> Attribution:
     """Return the cause of a change in a tier of a project: agent or judge, or the reason why it is unknown.
 
@@ -232,7 +249,12 @@ def _copy_anchors(anchors: Sequence[Anchor], project: str, at: datetime, now: da
 def _build_verdicts(rows: Sequence[Mapping[str, Any]], tier: str) -> list[Verdict]:
     column, lowest, highest = TIERS[tier]
     return [
-        Verdict(row["anchor_id"], row["round_at"], (row[column] - lowest) / (highest - lowest))
+        Verdict(
+            row["anchor_id"],
+            row["round_at"],
+            (row[column] - lowest) / (highest - lowest),
+            name_judge(row["judge_model"], simulated=row["simulated"]),
+        )
         for row in rows
         if row[column] is not None
     ]

@@ -4,7 +4,7 @@ A check reads tables and writes nothing. It uses neither a clock nor random numb
 records.
 
 Blind spots are what the rules could not compare, and why: that nothing was found is good news only where something was compared. A new
-judge has no history. Of two judges in use, only the one with most scores is compared. A change needs six days with data before it.
+judge has no history, unless anchors or days with both judges connect it with the one before. A change needs six days with data before it.
 Agents beyond those with most runs are compared only together. An agent that stopped has no scores that could fall.
 """
 
@@ -64,6 +64,7 @@ from streams.watch.measures import (
     JudgeUse,
     ProjectRuns,
     ProjectScores,
+    Segment,
     measure_runs,
     measure_scores,
     measure_sessions,
@@ -521,30 +522,39 @@ def find_blind_spots(
 
 
 def _find_judge_spots(measured: ProjectScores) -> list[BlindSpot]:
+    """Return the judges whose scores are not compared with those of the others: neither days nor anchors connect them."""
     uses = {use.judge: use for use in measured.judges(2 * REFERENCE_DAYS)}
-    current = uses.pop(measured.judge_key, None)
-    if current is None or not uses:
+    if len(uses) < 2:
         return []
+    segments = measured.judged_segments()
+    left_out = {stratum.judge for segment in segments for stratum in segment.left_out}
+    compared = {stratum.judge for segment in segments for stratum in segment.strata}
+    changes = [
+        (uses[older], uses[newer])
+        for older, newer in {pair for segment in segments for pair in _pair_separate_judges(segment, uses)}
+        if uses[older].last_day <= uses[newer].first_day
+    ]
     spots: list[BlindSpot] = []
-    is_new = current.days < MIN_DAYS_BEFORE or (measured.as_of.date() - current.first_day).days < REFERENCE_DAYS
-    if is_new and any(use.first_day < current.first_day for use in uses.values()):
-        spots.append(
-            BlindSpot(
-                reason=NEW_JUDGE,
-                subject=current.name,
-                since=midnight(current.first_day),
-                count=current.days,
-                of=REFERENCE_DAYS,
-            )
-        )
-    concurrent = [use for use in uses.values() if use.last_day > current.first_day and use.recent]
-    other_scores = sum(use.recent for use in concurrent)
-    all_scores = current.recent + other_scores
-    if concurrent and other_scores >= MIN_OTHER_JUDGES_SHARE * all_scores:
-        spots.append(
-            BlindSpot(reason=OTHER_JUDGES, subject=_name_judges(concurrent), since=None, count=other_scores, of=all_scores)
-        )
+    newest = max((newer for _, newer in changes), key=lambda use: (use.first_day, use.name), default=None)
+    age = 0 if newest is None else (measured.as_of.date() - newest.first_day).days
+    if newest is not None and (newest.days < MIN_DAYS_BEFORE or age < REFERENCE_DAYS):
+        since = midnight(newest.first_day)
+        spots.append(BlindSpot(reason=NEW_JUDGE, subject=newest.name, since=since, count=newest.days, of=MIN_DAYS_BEFORE))
+    replaced = {use.judge for change in changes for use in change}
+    others = [use for judge, use in uses.items() if use.recent and judge in left_out - compared - replaced]
+    scores = sum(use.recent for use in others)
+    all_scores = sum(use.recent for use in uses.values())
+    if others and scores >= MIN_OTHER_JUDGES_SHARE * all_scores:
+        spots.append(BlindSpot(reason=OTHER_JUDGES, subject=_name_judges(others), since=None, count=scores, of=all_scores))
     return spots
+
+
+def _pair_separate_judges(segment: Segment, uses: Mapping[tuple[Any, ...], JudgeUse]) -> Iterator[tuple[tuple[Any, ...], ...]]:
+    """Yield the judges in use whose scores of a segment are not compared with each other, the one that was used first first."""
+    for stratum in segment.left_out:
+        for other in segment.strata:
+            if stratum.without_judge == other.without_judge and {stratum.judge, other.judge} <= uses.keys():
+                yield tuple(sorted((stratum.judge, other.judge), key=lambda judge: uses[judge].first_day))
 
 
 def _name_judges(uses: Sequence[JudgeUse]) -> str:

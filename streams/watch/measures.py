@@ -8,6 +8,7 @@ Scores (`ProjectScores`):
    for the sampling.
 2. The strata of an agent, and those of the whole project, are standardised to one mix (`audit.drift.segments`): a change of the mix changes
    no level. Strata that never share days cannot be compared, so only those that are connected with most scores of the last days count.
+   Scores of a judge that another one replaced are moved by how far apart the anchors say both are (`Bridge`), so that the series goes on.
 3. Days are UTC days of the exchanges, independent of when they arrived and when they were scored.
 4. The baseline and its statistics are plain ones, of the means that made most scores of the last seven days.
 
@@ -28,19 +29,20 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from analytics.queries import query_tuples
 from analytics.sums.daily import read_hours
+from audit.anchors import JudgeShift
 from audit.drift.anomaly_rate import Day
 from audit.drift.change_detector import Unit
 from audit.drift.consecutive_days import DAYS, DailyAverage
-from audit.drift.segments import Standardised, standardise
+from audit.drift.segments import Standardised, merge_cells, shift_cells, standardise
 from audit.drift.series import NO_CELLS, Cells, Flags, Floats, Ints
 from audit.drift.slices import MAX_VALUES
 from audit.drift.watched_series import SESSION, TIERS
@@ -50,6 +52,7 @@ from audit.fingerprints import canonical_json, digest
 from schemas.lazy import duckdb, pl
 from schemas.lazy_numpy import np
 from schemas.records import TierStatistics
+from streams.upkeep.anchors import judge_shift, name_judge, rounds_of
 from streams.upkeep.annotations import VERSIONS
 
 if TYPE_CHECKING:
@@ -95,6 +98,21 @@ class Stratum(NamedTuple):
     judge: tuple[Any, ...]
     """Values of the columns `JUDGE`; empty for Tier 1, which asks no judge."""
 
+    @property
+    def without_judge(self) -> Stratum:
+        """The stratum as it would be without a judge, to find strata that only differ in their judges."""
+        return self._replace(judge=())
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """Scores of a judge that count in a series as scores of another judge, whose days they do not share."""
+
+    earlier: Stratum
+    later: Stratum
+    shift: JudgeShift
+    """What is added to the scores of the earlier judge."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
@@ -108,6 +126,11 @@ class Segment:
     strata: tuple[Stratum, ...]
     left_out: tuple[Stratum, ...]
     """The strata that share too few days with the others to be compared."""
+    bridges: tuple[Bridge, ...] = ()
+    at_ends: tuple[Standardised, ...] = ()
+    """The series with the shifts of all bridges at either end of their 95 % intervals; empty without a bridge."""
+    unbridged: Standardised | None = None
+    """The series without the scores that were moved; None without a bridge."""
 
     @property
     def cells(self) -> Cells:
@@ -146,7 +169,14 @@ class Statistics:
 class ProjectScores:
     """The comparable scores of one project, from rows of the query `watched_hours`, oldest first."""
 
-    def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime, waits_since: datetime | None = None) -> None:
+    def __init__(
+        self,
+        project: str,
+        rows: pl.DataFrame,
+        as_of: datetime,
+        waits_since: datetime | None = None,
+        read_anchors: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
+    ) -> None:
         self.project = project
         self.as_of = as_of
         self.waits_since = waits_since
@@ -175,6 +205,8 @@ class ProjectScores:
         self._strata_of_tier: dict[str, Mapping[Stratum, Ints]] = {}
         self._segments: dict[tuple[str, str | None], Segment | None] = {}
         self._slices: dict[tuple[str, str | None], dict[str, Segment]] = {}
+        self._read_anchors = read_anchors
+        self._shifts: dict[tuple[str, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]], JudgeShift | None] = {}
         self.judge_key = judge
         """The judge whose scores are compared, as values of the columns `JUDGE`; empty without one."""
 
@@ -246,6 +278,14 @@ class ProjectScores:
     def agents(self, tier: str) -> list[str]:
         """Return the agents with scores of a tier within the last seven days, sorted; a name is empty if the source does not tell it."""
         return sorted({stratum.agent for stratum, rows in self._strata(tier).items() if self._recent[rows].any()})
+
+    def judged_segments(self) -> list[Segment]:
+        """Return the segments of each agent and judged tier: those that the rules compare."""
+        segments = []
+        for tier in TIERS:
+            names: list[str | None] = [*self.agents(tier)] if tier != "tier1" else []
+            segments += [self.segment(tier, name) for name in (names if len(names) > 1 else [None] * len(names))]
+        return [segment for segment in segments if segment is not None]
 
     def agent_cells(self, tier: str) -> dict[str, Cells]:
         """Return the hourly sums of each agent's units of a tier, as they are, by the names of the agents."""
@@ -348,28 +388,74 @@ class ProjectScores:
         if only is not None:
             strata = {stratum: rows[np.isin(rows, only)] for stratum, rows in strata.items()}
             strata = {stratum: rows for stratum, rows in strata.items() if len(rows)}
-        standardised = standardise([self._sum_cells(tier, rows) for rows in strata.values()])
-        if standardised is None:
+        unbridged = standardise([self._sum_cells(tier, rows) for rows in strata.values()])
+        if unbridged is None:
             return None
-        if standardised.outside:
-            joined = _join_history(strata, standardised)
+        if unbridged.outside:
+            joined = _join_history(strata, unbridged)
             if len(joined) < len(strata):
                 strata = joined
-                standardised = standardise([self._sum_cells(tier, rows) for rows in strata.values()]) or standardised
+                unbridged = standardise([self._sum_cells(tier, rows) for rows in strata.values()]) or unbridged
         names = list(strata)
-        kept = [names[level.stratum] for level in standardised.levels]
-        rows = np.concatenate([strata[stratum] for stratum in kept])
-        shift = np.concatenate(
-            [np.full(len(strata[stratum]), shift) for stratum, shift in zip(kept, standardised.shifts, strict=True)]
-        )
+        bridges = self._find_bridges(tier, strata, {names[index] for index in unbridged.outside})
+        names = [stratum for stratum in names if stratum not in bridges]
+        standardised, at_ends = unbridged, list[Standardised]()
+        if bridges:
+            cells = {stratum: self._sum_cells(tier, rows) for stratum, rows in strata.items()}
+            standardised, *at_ends = filter(None, (_standardise_over(cells, bridges, end) for end in ("size", "low", "high")))
+        shifts = {names[level.stratum]: shift for level, shift in zip(standardised.levels, standardised.shifts, strict=True)}
+        crossed = [bridge for bridge in bridges.values() if bridge.later in shifts]
+        shifts |= {bridge.earlier: shifts[bridge.later] + bridge.shift.size for bridge in crossed}
+        rows = np.concatenate([strata[stratum] for stratum in shifts])
+        shift = np.concatenate([np.full(len(strata[stratum]), shift) for stratum, shift in shifts.items()])
         order = np.argsort(rows)
         return Segment(
             agent=agent,
             standardised=standardised,
             days=self._average_days(tier, rows[order], shift[order]),
-            strata=tuple(kept),
-            left_out=tuple(names[index] for index in standardised.outside),
+            strata=tuple(shifts),
+            left_out=tuple(stratum for stratum in strata if stratum not in shifts),
+            bridges=tuple(crossed),
+            at_ends=tuple(at_ends) if crossed else (),
+            unbridged=unbridged if crossed else None,
         )
+
+    def _find_bridges(self, tier: str, strata: Mapping[Stratum, Ints], outside: Collection[Stratum]) -> dict[Stratum, Bridge]:
+        """Return the bridges from replaced judges to the judge with the newest scores of an agent, by the stratum whose scores are moved."""
+        if not outside:
+            return {}
+        groups: dict[Stratum, list[Stratum]] = defaultdict(list)
+        for stratum in strata:
+            groups[stratum.without_judge].append(stratum)
+        bridges: dict[Stratum, Bridge] = {}
+        for group in groups.values():
+            later = max(group, key=lambda stratum: int(strata[stratum][-1]))
+            for earlier in group:
+                is_apart = earlier != later and (earlier in outside or later in outside)
+                shift = self._measure_shift(tier, earlier, later) if is_apart else None
+                if shift is not None:
+                    bridges[earlier] = Bridge(earlier, later, shift)
+        return bridges
+
+    def _measure_shift(self, tier: str, earlier: Stratum, later: Stratum) -> JudgeShift | None:
+        """Return how far apart the judges of two strata are by the anchors that both judged by the same rules."""
+        key = tier, earlier.rules, earlier.judge, later.judge
+        if key not in self._shifts:
+            verdicts = self._verdicts.get(earlier.rules, ())
+            names = (name_judge(judge[0], simulated=judge[1]) for judge in (earlier.judge, later.judge))
+            self._shifts[key] = judge_shift(verdicts, tier, *names)
+        return self._shifts[key]
+
+    @cached_property
+    def _verdicts(self) -> Mapping[tuple[Any, ...], Sequence[Mapping[str, Any]]]:
+        """The verdicts on the project's anchors, by the rules that made them."""
+        verdicts: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
+        for row in self._read_anchors():
+            if row["round_at"] >= self.as_of:
+                continue
+            *rules, version = (row[name] for name in RULES)
+            verdicts[*rules, find_comparable_rules(version)].append(row)
+        return verdicts
 
     def _sum_cells(self, tier: str, rows: Ints) -> Cells:
         """Sum rows by hour."""
@@ -437,7 +523,13 @@ def measure_scores(
     waiting_since = _read_waiting_since(cursor, projects, as_of)
     by_project = rows.partition_by("project", as_dict=True, maintain_order=True)
     scores = {
-        str(project): ProjectScores(str(project), project_rows, as_of, waiting_since.get(project))
+        str(project): ProjectScores(
+            str(project),
+            project_rows,
+            as_of,
+            waiting_since.get(project),
+            partial(rounds_of, cursor, str(project), midnight(since)),
+        )
         for (project,), project_rows in by_project.items()
     }
     return scores, values
@@ -499,6 +591,16 @@ def _join_history(strata: Mapping[Stratum, Ints], standardised: Standardised) ->
 def _parse_labels(text: str) -> tuple[tuple[str, str], ...]:
     """Return the labels of a row, from the column `labels`."""
     return tuple(json.loads(text).items()) if text else ()
+
+
+def _standardise_over(
+    cells: Mapping[Stratum, Cells], bridges: Mapping[Stratum, Bridge], end: Literal["size", "low", "high"]
+) -> Standardised | None:
+    """Return the series of strata whose bridges have their estimated shift, or that at an end of its interval."""
+    parts = {stratum: [part] for stratum, part in cells.items() if stratum not in bridges}
+    for earlier, bridge in bridges.items():
+        parts[bridge.later].append(shift_cells(cells[earlier], -getattr(bridge.shift, end)))
+    return standardise([merge_cells(group) for group in parts.values()])
 
 
 def _find_run_starts(keys: NDArray[Any]) -> Ints:

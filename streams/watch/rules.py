@@ -19,6 +19,7 @@ from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.discoveries import family_penalty
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.prefilter import bound_evidence
+from audit.drift.segments import find_agreed_change
 from audit.drift.series import Reference, merge_spans
 from audit.drift.spread import SpreadChange, find_spread
 from audit.drift.versions import VersionChange, compare_versions
@@ -37,7 +38,7 @@ from streams.watch.findings import (
     build_finding,
     list_days,
 )
-from streams.watch.measures import Segment, midnight
+from streams.watch.measures import Bridge, Segment, midnight
 
 CONSECUTIVE = "consecutive_days"
 SEQUENTIAL = "sequential"
@@ -216,15 +217,20 @@ class _Series:
         return self.data.measured.as_of.date()
 
     def find_change(self, reference: Reference | None = None, log_penalty: float = 0.0) -> Change | None:
-        """Return the change of the mean, by default the first one."""
-        change = find_change(
-            self.segment.cells,
-            self.as_of,
-            reference=self.first_reference if reference is None else reference,
-            bounds=bounds_of(self.key.tier),
-            log_penalty=log_penalty,
-        )
-        return None if change is None else self.segment.standardised.discount(change)
+        """Return the change of the mean, by default the first one. It is found whatever the shifts of bridges are within their intervals."""
+        changes: list[Change | None] = []
+        for standardised in (self.segment.standardised, *self.segment.at_ends):
+            change = find_change(
+                standardised.cells,
+                self.as_of,
+                reference=self.first_reference if reference is None else reference,
+                bounds=bounds_of(self.key.tier),
+                log_penalty=log_penalty,
+            )
+            if change is None:
+                return None
+            changes.append(standardised.discount(change))
+        return find_agreed_change(changes)
 
 
 class _Family(NamedTuple):
@@ -277,7 +283,9 @@ def _find_series_changes(
         if further is not None and further.direction == opened.direction:
             yield _build_change_finding(series, further, _ComparedDays(further_reference, opened.since), family, FURTHER)
     elif change is None and finds_spread:
-        spread = find_spread(cells, series.as_of, reference=series.reference)
+        # The spread of one judge's scores is not that of another's, and anchors do not tell how much they differ.
+        same_judges = (series.segment.unbridged or series.segment.standardised).cells
+        spread = find_spread(same_judges, series.as_of, reference=series.reference)
         if spread is not None:
             yield _build_spread_finding(series, spread)
 
@@ -353,7 +361,7 @@ def _build_change_finding(
     title = f"{series.name} {verb} to {change.mean_after:.2f} from {change.mean_before:.2f} on {change.first_day}"
     wording = Wording(
         title=title + ("" if series.key.agent is None else _describe_other_agents(family)),
-        description=_describe_change(series.name, change),
+        description=_describe_change(series.name, change) + _describe_bridges(series.segment.bridges),
         days=list_days(
             {
                 day: count
@@ -397,8 +405,19 @@ def _describe_change(name: str, change: Change) -> str:
     )
 
 
+def _describe_bridges(bridges: Sequence[Bridge]) -> str:
+    """Return by how much the scores of replaced judges were moved, for the end of a description; empty without a bridge."""
+    shifts = {(bridge.earlier.judge[0], bridge.later.judge[0], bridge.shift) for bridge in bridges}
+    return "".join(
+        f" The scores of the judge {earlier} were moved by {shift.size:+.3f} (95 % interval {shift.low:+.3f} to {shift.high:+.3f}), "
+        f"because {shift.anchors} anchors that both judged differ so much in the scores of {later}. The change is found with both ends of "
+        "the interval."
+        for earlier, later, shift in sorted(shifts)
+    )
+
+
 def _build_spread_finding(series: _Series, change: SpreadChange) -> Finding:
-    data, cells, name = series.data, series.segment.cells, series.name
+    data, cells, name = series.data, (series.segment.unbridged or series.segment.standardised).cells, series.name
     verb = "grew" if change.direction == UP else "shrank"
     amount = "more" if change.direction == UP else "less"
     counts = {day: count for day, count in series.segment.days.items() if change.first_day <= day.day <= change.until}
