@@ -233,7 +233,7 @@ def measure_judge_shift(verdicts: Sequence[Verdict], earlier: str, later: str) -
 def _move_to_judge(verdicts: Sequence[Verdict], judge: str) -> list[Verdict]:
     """Return the verdicts as this judge would have given them; those of a judge that cannot be compared with it are left out."""
     moved = [verdict for verdict in verdicts if verdict.judge == judge]
-    for other in sorted({verdict.judge for verdict in verdicts} - {judge}):
+    for other in {verdict.judge for verdict in verdicts} - {judge}:
         shift = measure_judge_shift(verdicts, other, judge)
         if shift is not None:
             moved += [replace(verdict, value=verdict.value + shift.size) for verdict in verdicts if verdict.judge == other]
@@ -421,13 +421,16 @@ class Attribution:
     """The number of anchors that were judged before and since."""
     rounds_before: int = 0
     rounds_since: int = 0
+    moved_judges: tuple[str, ...] = ()
+    """The names of other judges, whose verdicts were moved by how far apart the judges are."""
 
 
 def attribute(verdicts: Sequence[Verdict], incident: IncidentChange) -> Attribution:
     """Decide by the verdicts on the anchors whether the judge or the agent caused the change of a tier."""
     judges = Counter(verdict.judge for verdict in verdicts if _is_since(verdict.at, incident))
-    if judges:
-        verdicts = _move_to_judge(verdicts, max(judges, key=lambda judge: (judges[judge], judge)))
+    judge = max(judges, key=lambda judge: (judges[judge], judge), default=None)
+    if judge is not None:
+        verdicts = _move_to_judge(verdicts, judge)
     rounds = group_by_round(verdicts)
     before = [time for time in rounds if time.date() < incident.earliest]
     since = [time for time in rounds if _is_since(time, incident)]
@@ -449,6 +452,7 @@ def attribute(verdicts: Sequence[Verdict], incident: IncidentChange) -> Attribut
         anchors=len(compared.anchors),
         rounds_before=rounds_before,
         rounds_since=rounds_since,
+        moved_judges=tuple(sorted({verdict.judge for verdict in verdicts} - {judge})) if judge is not None else (),
     )
 
 

@@ -195,6 +195,8 @@ def _describe_cause(name: str, change: IncidentChange | None, attribution: Attri
         f"{attribution.anchors} anchors, {attribution.rounds_before} rounds before and {attribution.rounds_since} since), and {name} by "
         f"{_signed_size(change):+.3f}."
     )
+    if attribution.moved_judges:
+        changes += f" How far {' and '.join(attribution.moved_judges)} is from the present judge is not part of either."
     if attribution.cause == "judge":
         return f"{changes} The judge explains most of the change."
     if attribution.cause == "agent":

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.builders import exchange
-from support.watch_histories import END, ended_run, fallen, history, put, steady
+from support.builders import exchange, score
+from support.watch_histories import END, JUDGED, ended_run, fallen, history, put, steady
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
+from audit.anchors import anchor_project
 from audit.drift.incident_evidence import evidence_of
 from audit.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Label, Record, Review, Score
@@ -578,10 +579,10 @@ def test_a_fall_in_records_of_one_source_is_a_fall(store: Store, arrives: str) -
     """If all records came the same way, or none came live before the fall, the import does not explain it."""
     scores = history(fallen(6), 40, a_day=20)
     exchanges = []
-    for score in scores:
-        is_imported = arrives == "all imported" or (arrives == "imported up to yesterday" and score.exchange_at < END - DAY)
+    for scored in scores:
+        is_imported = arrives == "all imported" or (arrives == "imported up to yesterday" and scored.exchange_at < END - DAY)
         delay = 50 * DAY if is_imported else HOUR
-        exchanges.append(ingested_exchange(score, score.exchange_at + delay))
+        exchanges.append(ingested_exchange(scored, scored.exchange_at + delay))
     put(store, "exchanges", exchanges)
     put(store, "scores", scores)
     (check,) = check_project(store).incidents
@@ -617,11 +618,83 @@ def test_a_new_judge_makes_the_judged_tiers_a_blind_spot(store: Store) -> None:
     assert load_blind_spots(store) == [("new_judge", "claude-opus-5", 4)]
 
 
-def test_scores_of_a_second_judge_are_counted(store: Store) -> None:
-    """Of two concurrent judges, only the one with most scores is compared."""
+def test_two_judges_side_by_side_are_both_compared(store: Store) -> None:
+    """Each has a past of its own, so nothing is left out."""
     put(store, "scores", history(steady, 40, a_day=6))
-    put(store, "scores", history(steady, 40, a_day=4, name="other", judge_model="claude-opus-5"))
-    assert load_blind_spots(store) == [("other_judges", "claude-opus-5", 28)]
+    put(store, "scores", history(steady, 40, a_day=4, name="other", judge_model=NEW_JUDGE))
+    assert load_blind_spots(store) == []
+
+
+def test_scores_of_a_second_judge_with_too_few_common_days_are_counted(store: Store) -> None:
+    """Two days do not tell how far apart the judges are, so the second one's scores are not compared yet."""
+    put(store, "scores", history(steady, 40, a_day=6))
+    put(store, "scores", history(steady, 1, a_day=4, name="other", judge_model=NEW_JUDGE))
+    assert load_blind_spots(store) == [("other_judges", NEW_JUDGE, 8)]
+
+
+NEW_JUDGE = "claude-opus-5"
+
+
+def judged_anchors(since: int, kinder: float = 0.1, spread: float = 0.0) -> list[Score]:
+    """Return daily rounds of twenty anchors, which the new, kinder judge judges for so many days; on some it is kinder than on others."""
+    rounds = [(back, NEW_JUDGE if back < since else "claude-haiku-4-5") for back in range(since + 14, -1, -1)]
+    return [
+        score(
+            f"round {back}", number + 1, score_id=f"anchor {number}@{back}", exchange_id=f"anchor {number}@{back}", connection="anchors",
+            project=anchor_project("ops"), exchange_at=END - back * DAY - HOUR, scored_at=END - back * DAY - HOUR,
+            **(JUDGED | {"judge_model": judge, "tier2_score": round(0.3 + number / 50 + (judge == NEW_JUDGE) * (kinder + spread * (-1) ** number), 3)}),
+        )
+        for back, judge in rounds
+        for number in range(20)
+    ]  # fmt: skip
+
+
+def replaced_judge(store: Store, since: int, quality: Callable[[int], float], kinder: float = 0.1) -> None:
+    """Store scores of an agent whose judge was replaced by a kinder one so many days before the end."""
+    scores = history(lambda back: quality(back) + (kinder if back < since else 0), 40)
+    replaced_at = (END - since * DAY).date()
+    put(
+        store,
+        "scores",
+        [
+            msgspec.structs.replace(score, judge_model=NEW_JUDGE) if score.exchange_at.date() > replaced_at else score
+            for score in scores
+        ],
+    )
+
+
+@pytest.mark.parametrize("fell", [8, 4], ids=["the same day", "four days later"])
+@pytest.mark.parametrize("kinder", [0.15, -0.15])
+def test_a_series_goes_on_over_a_change_of_the_judge(store: Store, fell: int, kinder: float) -> None:
+    """An agent falls when its judge is replaced, or soon after: the anchors tell both apart, and the judge is not blamed."""
+    replaced_judge(store, 8, fallen(fell, 0.6, 0.8), kinder)
+    put(store, "scores", judged_anchors(8, kinder))
+    check = check_project(store)
+    (incident,) = check.incidents
+    assert (incident.direction, incident.confidence, incident.cause) == ("down", "confirmed", "agent")
+    change = evidence_of(incident).moved[0].observation
+    assert change.change == pytest.approx(-0.2, abs=0.03)
+    assert abs((incident.first_day or END) - (END - fell * DAY)) <= 2 * DAY
+    assert "claude-haiku-4-5 were moved by" in (change.description or "")
+    assert check.project_check is not None
+    assert check.project_check.blind_spots == ()
+
+
+def test_a_kinder_judge_is_no_change_of_the_agent(store: Store) -> None:
+    """With anchors judged by both, the series goes on as if the judge were the same."""
+    replaced_judge(store, 10, steady)
+    put(store, "scores", judged_anchors(10))
+    assert check_project(store).incidents == ()
+    assert load_blind_spots(store) == []
+
+
+@pytest.mark.parametrize(("spread", "found"), [(0.0, 1), (0.3, 0)], ids=["agree", "disagree"])
+def test_a_change_within_the_uncertainty_of_the_bridge_is_not_believed(store: Store, spread: float, found: int) -> None:
+    """If anchors disagree about how far apart the judges are, a small fall may be the judge's: it must hold at both ends."""
+    replaced_judge(store, 10, fallen(10, 0.73, 0.8))
+    put(store, "scores", judged_anchors(10, spread=spread))
+    assert len(check_project(store).incidents) == found
+    assert load_blind_spots(store) == []
 
 
 def test_monthly_batches_are_not_compared_and_are_a_blind_spot(store: Store) -> None:
