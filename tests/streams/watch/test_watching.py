@@ -688,6 +688,14 @@ def test_a_kinder_judge_is_no_change_of_the_agent(store: Store) -> None:
     assert load_blind_spots(store) == []
 
 
+def test_three_days_with_both_judges_connect_them_without_anchors(store: Store) -> None:
+    """They are days of the project's own traffic, so no blind spot is left, and a kinder judge is no change."""
+    put(store, "scores", history(steady, 40, end=END - 8 * DAY))
+    put(store, "scores", history(lambda _: 0.75, 10, name="new", judge_model=NEW_JUDGE))
+    assert check_project(store).incidents == ()
+    assert load_blind_spots(store) == []
+
+
 @pytest.mark.parametrize(("spread", "found"), [(0.0, 1), (0.3, 0)], ids=["agree", "disagree"])
 def test_a_change_within_the_uncertainty_of_the_bridge_is_not_believed(store: Store, spread: float, found: int) -> None:
     """If anchors disagree about how far apart the judges are, a small fall may be the judge's: it must hold at both ends."""
