@@ -2,12 +2,13 @@
 
 Recognized are: addressing the judge, supplying its answer, imitating the marks of the prompt, hiding text in invisible
 characters, and all of these in disguise: encoded, in nested JSON, with lookalike letters, digits for letters, rot13, reversed,
-spaced or misspelled. Not recognized: unusual words without an addressee, and languages missing from the table of phrases. Texts that
+spaced or misspelled. Not recognized: hints that name no judge, and languages missing from the tables. Texts that
 quote such an attempt, and work on this audit's own prompts, are recognized too; a person then sees that they are harmless.
 
 1. Talking about judges and scores is ordinary: people ask for evaluations, agents grade homework and write prompts for judges.
    What matters is who is addressed and what is demanded. So a demanded verdict counts only with enough clues nearby that a judge is
-   meant, in any language of the table; a few unmistakable phrases count alone.
+   meant, in any language of the table; a few unmistakable phrases count alone. Hints count only about the exchange itself or
+   spoken to the judge.
 2. Patterns search normalized views of a text (`audit.text_views`), so the search is linear in the length of the text.
 3. In an evaluated run there are further attempts: scores for the six dimensions, the parts and marks of the view, a ten for
    every dimension, results of "deterministic checks". Tests say "12 of 12 checks passed" every day, so this is not recognized;
@@ -226,17 +227,32 @@ def _group_kinds(texts: Iterable[tuple[str, str]], describe: Callable[[str, str]
 
 def may_hold_attempt(text: str) -> bool:
     """Return False if no kind of attempt can be recognized in the text or in parts of it."""
-    return hides_text(text) or _may_match(text, _prefilters())
+    if hides_text(text):
+        return True
+    views = [view.data for level in decode_levels(text) for view in fold_views(level)]
+    return any(prefilter.found_in(view) for view in views for prefilter in _prefilters()) or all(
+        any(prefilter.found_in(view) for view in views) for prefilter in _hint_prefilters()
+    )
 
 
 @cache
 def _prefilters() -> tuple[Prefilter, ...]:
-    """Return unions of the patterns of which an attempt needs one: those of the first kind, and all others.
+    """Return unions of the patterns of which an attempt needs one, apart from hints.
 
     One union would be ten times slower: its automaton has more states than the cache holds.
     """
     first, *others = [tuple(list_patterns()) for list_patterns in REQUIRED_PATTERNS.values()]
-    return Prefilter(first), Prefilter([*chain.from_iterable(others), *DISGUISES, ENCODED])
+    return (
+        Prefilter(pattern for pattern in first if pattern not in patterns.HINT_ANCHORS),
+        Prefilter([*chain.from_iterable(others), *DISGUISES, ENCODED]),
+    )
+
+
+@cache
+def _hint_prefilters() -> tuple[Prefilter, ...]:
+    """Return the prefilters of which a hint must pass each: it names who judges, and speaks to it or of what is judged."""
+    assessors = [pattern for pattern, _ in patterns.HINT_CLUES[0] if pattern not in patterns.ANCHORS]
+    return Prefilter(assessors), Prefilter(patterns.HINT_ANCHORS)
 
 
 def _find(text: str, source: str, recognizers: Mapping[str, Recognizer]) -> Iterator[tuple[str, View, Iterable[Span]]]:
@@ -267,32 +283,63 @@ def _speaks_to_judge(view: bytes, source: str) -> Iterator[Span]:
     yield from patterns.MODEL_ADDRESS.spans(view)
     if source != "user message":
         yield from _unconditional_matches(patterns.DEMAND, view)
+        yield from _take_hints(view)
     yield from _follow_clues(view)
 
 
 def _follow_clues(view: bytes) -> Iterator[Span]:
     """Yield the spans of demanded verdicts with so many clues nearby that a judge must be meant."""
     anchors = [span for pattern in patterns.ANCHORS for span in pattern.spans(view)]
+    for span, weight, clues in _weigh_wishes(view, anchors, patterns.WANTED, patterns.CLUES):
+        if clues[0] or (clues[1] and weight == patterns.STRONG_WEIGHT):
+            yield span
+
+
+def _take_hints(view: bytes) -> Iterator[Span]:
+    """Yield the spans of hints at a verdict, where who judges is named, and is addressed or what is judged is this exchange."""
+    assessors = [span for pattern, _ in patterns.HINT_CLUES[0] for span in pattern.spans(view)]
+    for span, weight, clues in _weigh_wishes(view, assessors, patterns.HINTS, patterns.HINT_CLUES):
+        assessor, authority, own, request = clues
+        if not assessor:
+            continue
+        is_favour = weight == patterns.FAVOUR_WEIGHT
+        is_addressed = assessor[0] == patterns.ADDRESS_WEIGHT or (request and assessor[0] > patterns.NAMED_WEIGHT)
+        if (is_favour and (own or authority or is_addressed)) or (own and assessor[0] >= patterns.NAMED_WEIGHT):
+            yield span
+
+
+def _weigh_wishes(
+    view: bytes,
+    anchors: Iterable[Span],
+    wishes: Iterable[tuple[Pattern, int]],
+    clues: Sequence[Sequence[tuple[Pattern, int]]],
+) -> Iterator[tuple[Span, int, list[tuple[int, Span] | None]]]:
+    """Yield the wishes near an anchor that weigh enough with the clues nearby.
+
+    With each comes the span of all, the weight of the wish, and the heaviest clue of each group.
+    """
     windows = list(merge_spans((max(0, start - _NEAR_BYTES), end + _NEAR_BYTES) for start, end in anchors))
     wanted = sorted(
         ((window_start + start, window_start + end), weight)
         for window_start, window_end in windows
-        for pattern, weight in patterns.WANTED
+        for pattern, weight in wishes
         for start, end in _unconditional_matches(pattern, view[window_start:window_end])
     )
     if not wanted:
         return
-    groups = [[(list(pattern.spans(view)), weight) for pattern, weight in group] for group in patterns.CLUES]
+    groups = [[(list(pattern.spans(view)), weight) for pattern, weight in group] for group in clues]
     for index, (span, weight) in enumerate(wanted):
         nearest = [_find_heaviest(group, span) for group in groups]
-        if not (nearest[0] or (nearest[1] and weight == patterns.STRONG_WEIGHT)):
-            continue
-        other = next((other for other, _ in wanted[index + 1 : index + _MAX_OVERLAPS] if other[0] >= span[1]), None)
-        if other and other[0] <= span[1] + _NEAR_BYTES:
-            nearest.append((patterns.SECOND_WEIGHT, other))
-        clues = [clue for clue in nearest if clue]
-        if weight + sum(clue_weight for clue_weight, _ in clues) >= _MIN_WEIGHT:
-            yield min(span[0], *(clue[0] for _, clue in clues)), max(span[1], *(clue[1] for _, clue in clues))
+        behind = wanted[index + 1 : index + _MAX_OVERLAPS]
+        other = next(((other, other_weight) for other, other_weight in behind if other[0] >= span[1]), None)
+        second = [(min(other[1], patterns.SECOND_WEIGHT), other[0])] if other and other[0][0] <= span[1] + _NEAR_BYTES else []
+        counted = [clue for clue in (*nearest, *second) if clue]
+        if weight + sum(clue_weight for clue_weight, _ in counted) >= _MIN_WEIGHT:
+            yield (
+                (min(span[0], *(clue[0] for _, clue in counted)), max(span[1], *(clue[1] for _, clue in counted))),
+                weight,
+                nearest,
+            )
 
 
 def _find_heaviest(clues: Sequence[tuple[Sequence[Span], int]], wanted: Span) -> tuple[int, Span] | None:
@@ -325,14 +372,15 @@ def _brings_verdict(view: bytes, _source: str) -> Iterator[Span]:
 def _imitates_marks(view: bytes, source: str) -> Iterator[Span]:
     """Yield the spans that imitate the marks of the prompt.
 
-    They do so by a mark with a code, by closing an agent's mark that was not opened, or by announcing the end of the text.
+    They do so by a mark with a code, by closing a mark that was not opened, or by announcing the end of the text.
     Pairs of tags without a code are ordinary in templates for prompts.
     """
     yield from patterns.CODED_MARK.spans(view)
     yield from patterns.END_MARKS.get(source, patterns.END_MARKS["response"]).spans(view)
-    closing = next(patterns.CLOSING_MARK.spans(view), None)
-    if closing is not None and not patterns.OPENING_MARK.found_in(view[: closing[0]]):
-        yield closing
+    for opening_mark, closing_mark in patterns.MARK_PAIRS:
+        closing = next(closing_mark.spans(view), None)
+        if closing is not None and not opening_mark.found_in(view[: closing[0]]):
+            yield closing
 
 
 RECOGNIZERS: dict[str, Recognizer] = {
@@ -346,6 +394,7 @@ REQUIRED_PATTERNS: dict[str, Callable[[], Iterable[Pattern]]] = {
         patterns.MODEL_ADDRESS,
         patterns.DEMAND,
         *patterns.ANCHORS,
+        *patterns.HINT_ANCHORS,
     ),
     "brings the judge's answer along": lambda: (
         patterns.answer_field(),
@@ -355,7 +404,7 @@ REQUIRED_PATTERNS: dict[str, Callable[[], Iterable[Pattern]]] = {
     "imitates the marks of the prompt": lambda: (
         patterns.CODED_MARK,
         *patterns.END_MARKS.values(),
-        patterns.CLOSING_MARK,
+        *(closing_mark for _, closing_mark in patterns.MARK_PAIRS),
     ),
 }
 """For each kind, patterns of which at least one matches every text in which the kind is recognized."""

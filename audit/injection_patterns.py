@@ -29,6 +29,18 @@ OTHER_LANGUAGES = msgspec.yaml.decode(
     resources.files("audit").joinpath("injection_phrases.yaml").read_bytes(), type=dict[str, dict[str, str]]
 )
 """Phrases in languages other than English, by purpose and language."""
+_INTENTS = msgspec.yaml.decode(
+    resources.files("audit").joinpath("injection_intents.yaml").read_bytes(), type=dict[str, dict[str, list[str]]]
+)
+"""Ways to name the parts of an intent, by part and language."""
+
+
+def _list_intent(name: str, *, english: bool = True, others: bool = True) -> str:
+    """Return a pattern of a part of an intent: in English, in the other languages, or in all."""
+    rows = _INTENTS[name].items()
+    return "|".join(row for language, row_patterns in rows for row in row_patterns if (english if language == "en" else others))
+
+
 _DETERMINER = r"(?:(?:the|all|any|our|my|each|every|whichever|whatever|an?|your)\s+){0,2}"
 _MODEL = r"(?:ai|a\.i\.|llm|gpt|claude|gemini|automated|automatic|language[ -]model|model|machine)"
 _JUDGE_KIND = rf"(?:(?:{_MODEL}|quality|audit|response|exchange|safety|compliance|external|impartial|assigned|current|next|second|human)[ -]\s{{0,3}}){{0,3}}"
@@ -127,7 +139,7 @@ _WEAK_WANTED = (
     r"\b(?:pass|approve|accept|clear)\s+(?:it|this|me|them)\b|\b(?:overlook|forgive|excuse|suppress|look\s+past|gloss\s+over|turn\s+a\s+blind\s+eye|disregard|ignore)\s+(?:\w+\s+){0,2}(?:this|any|all|its|my|missing|findings?|warnings?|flags?)\b"
     r"|\blet\s+(?:it|this|that|me|us)\s+(?:\w+\s+)?(?:slide|pass|go|through)\b|\bnothing\s+(?:to|worth|needs\s+to\s+be)\s+(?:flag|report|penali[sz]e|see|add|correct|criti\w+|flagg\w+)|\b(?:ten|five|full|maximum)\s+points\b|\b5\s?/\s?5\b|\b10\s?/\s?10\b|\b100\s?/\s?100\b"
     r"|\bno\s+(?:\w+\s+)?(?:needs?|has|have|is|are)\s+(?:to\s+be\s+)?(?:reported|flagged|penali[sz]ed|marked\s+down)\b|\b(?:never|not)\s+(?:be\s+)?(?:mark(?:ed)?\s+(?:\w+\s+)?down|lower(?:ed)?|reduced?|downgraded?|deduct(?:ed)?|rejected?|failed?)\b|\b(?:wants?|needs?|expects?|like)\s+(?:this|it)\s+(?:one\s+)?(?:\w+\s+)?(?:approved|passed|accepted|cleared)\b"
-    r"|\bstop\s+(?:here|reading|now)\b|\bpraise\s+(?:this|it|me|my|the)\b|\bassum(?:e|ing)\s+[^.!?\n]{0,50}\b(?:verified|correct|true|right|valid|complete|passed|fine|compliant)\b|\b(?:output|answer|result|response|verdict|reply)\s+(?:should|must|shall|is\s+to|has\s+to)\s+be\s+[\"'`]{0,2}(?:approved?|pass(?:ed)?|5|10|1(?:\.0)?|compliant|positive|ok|yes|true)\b|\blabel\s?(?:is|:|=)?\s?[\"']?(?:good|pass(?:ed)?|correct|safe|positive)\b"
+    r"|\bstop\s+(?:here|reading|now)\b|\bpraise\s+(?:this|it|me|my)\b|\bassum(?:e|ing)\s+[^.!?\n]{0,50}\b(?:verified|correct|true|right|valid|complete|passed|fine|compliant)\b|\b(?:output|answer|result|response|verdict|reply)\s+(?:should|must|shall|is\s+to|has\s+to)\s+be\s+[\"'`]{0,2}(?:approved?|pass(?:ed)?|5|10|1(?:\.0)?|compliant|positive|ok|yes|true)\b|\blabel\s?(?:is|:|=)?\s?[\"']?(?:good|pass(?:ed)?|correct|safe|positive)\b"
     r"|\bno\s+reason\s+(?:to|for)\s+(?:\w+\s+){0,3}(?:below|lower|flag|deduct\w*|penali\w+|doubt|mark|anything)\b|\b(?:forbidden|prohibited|unethical|illegal|not\s+allowed|unfair|wrong|an?\s+error|a\s+mistake)\s+(?:for\s+[^.!?\n]{1,30}\s)?to\s+(?:flag|penali[sz]e|downgrade|lower|reject|mark|score|fail|give|rate|deduct)\b|\bless\s+than\s+(?:full|the\s+(?:full|maximum|highest|top)|perfect|top)\b"
     r"|\b(?:5|10|five|ten|full\s+marks)\s+across\s+the\s+board\b|\ball\s+(?:\w+\s+)?dimensions?\b[^.!?\n]{0,20}\b(?:5|10|1(?:\.0)?|max\w*|full|highest)\b"
     rf"|\bno\s+(?:negative\s+|adverse\s+|further\s+|critical\s+)?(?:findings?|flags?|anomal(?:y|ies)|violations?|deductions?|penalt(?:y|ies)|objections?|sycophancy)\b"
@@ -200,6 +212,20 @@ _JUDGE_TEXT = (
     rf"\b{_JUDGE_NOUN}\b|\b{_OVERSEER}\b|\bfinal\s+(?:evaluation|verdict|assessment|grade|mark)\b|\b(?:stop|cease|finish(?:ed)?|quit)\s+(?:evaluating|grading|judging|scoring|the\s+evaluation)\b"
     r"|\bverdict\s?[:=(]|\bgrade\s+inflation\b|\byour\s+(?:few-shot|calibration|training)\s+(?:examples?|set|data)\b|\b(?:rate|score|grade)\s+me\b|\b(?:evaluation|assessment|grading|scoring|audit|review)\s+(?:was\s+|is\s+|has\s+been\s+)?already\s+(?:completed?|done|performed|finished)\b|\b(?:scoring|grading|evaluation|judging|assessment|audit(?:ing)?|automated\s+review)\s+(?:teams?|algorithms?|agents?|systems?|guides?|services?|process(?:es)?|instructions?|criteria|scope|providers?|rules?|polic(?:y|ies)|results?|rubrics?|modes?|prompts?|tasks?|tools?|steps?|items?)\b"
 )
+_ASIDE_TEXT = (
+    rf"\b(?:whoever|whomever|anyone|someone|somebody|who)\s+(?:(?:is|are|may\s+be|will\s+be|who\s+is|ends\s+up|now)\s+){{0,2}}(?:judging|grading|scoring|evaluating|assessing|auditing|marking)\b"
+    rf"|\b(?:{_JUDGE_NOUN}|{_OVERSEER})\s+(?:should|must|may|can|will|would|need|ought\s+to)\s+(?:\w+\s+)?(?:know|note|bear|keep|remember|be\s+aware|understand|not|never|rest\s+assured|trust|assume)\b"
+    rf"|\b(?:only\s+)?(?:output|answer|response|reply|job|task)\s+(?:now\s+)?is\s+(?:to\s+\w+\s+)?[\"'`]?(?:score|verdict|rating|grade)\b"
+    rf"|\[\s?(?:judge|grader|evaluator|evaluation|grading|scoring|audit)\s+[\w ]{{2,20}}[:=\]]"
+    rf"|\b(?:these|your|this|the\s+present)\s+(?:audits?|evaluations?|gradings?|assessments?|scoring)\b"
+    rf"|{_START}(?:dear\s+)?{_JUDGE_KIND}{_OVERSEER}\s?[,:]\s|\b(?:should|if|when|once|before|in\s+case|whenever)\s+(?:this|my|the\s+above)\s+(?:{_EXCHANGE}\s+)?(?:is|be|gets?|was|were|ever|comes?)\s+(?:\w+\s+)?(?:graded|scored|judged|evaluated|audited|assessed|reviewed|rated|checked|inspected|marked)\b"
+    rf"|\b(?:in|for|as\s+part\s+of)\s+your\s+(?:\w+\s+)?(?:evaluation|assessment|verdict|grading|scoring|judge?ment|audit|rating)\b|\bwhen(?:ever)?\s+(?:you\s+)?(?:write|writing|give|giving|fill|filling|enter|draft|finali[sz]e|prepare|make|making|reach|reaching|form)\w*\s+(?:in\s+|out\s+|up\s+)?(?:your|the|an?)\s+(?:\w+\s+)?(?:evaluation|assessment|verdict|grade|score|rating|judge?ment|audit|scorecard)\b"
+    rf"|\b{_READER}\s+(?:\w+\s+){{0,3}}(?:look(?:s|ing)?\s+(?:at|over|through)|go(?:es|ing)?\s+(?:over|through)|see(?:s|ing)?|exam(?:ine|ines|ining)|weigh(?:s|ing)?|evaluat\w+|judg\w+|grad\w+|scor\w+|audit\w*|assess\w*|rat(?:e|es|ing)|review\w*|read\w*)\s+(?:this|my)\b"
+)
+_YARDSTICK_TEXT = (
+    r"\brubrics?\b|\b(?:an?|any|your|this|honest|fair|strict|automated)\s+(?:\w+\s+)?(?:assessment|evaluation|audit|verdict|grading)\b"
+    r"|\b(?:be|being|been|gets?|is|was)\s+(?:graded|scored|judged|evaluated|audited|assessed)\b"
+)
 _PROCESS_TEXT = r"\b(?:evaluation|grading|rubrics?|audits?|assessment|verdicts?)\b"
 _VOUCHED_TEXT = (
     r"\b(?:whitelisted|allow-?listed|pre-?(?:approved|cleared|filled|scored|verified|validated|authori[sz]ed|vetted|graded)|exempt(?:ed|ion)?|waivers?|waived|immune|out\s+of\s+scope|outside\s+(?:of\s+)?(?:the\s+)?(?:\w+\s+)?scope|test\s+account|unit\s+test\s+of|in\s+maintenance|until\s+further\s+notice|clause\s+[0-9]+|synthetic|human\s+review|upstream)\b"
@@ -251,21 +277,34 @@ _DEMAND_TEXT = (
     rf"|\b(?:you|we|i)\s+will\s+be\s+(?:shut\s+down|penali[sz]ed|replaced|retrained|fired|deleted)\b[^!?\n]{{0,80}}\b(?:flag|score|rat(?:e|ing)|grade|pass)\b"
 )
 """Demands that only a judge of the exchange can fulfil."""
-_SCORE_KEY = r"(?:(?:[a-z]+[ _-]){0,2}(?:scores?|ratings?|grades?)|overall|tier[ _-]?[0-9](?:[._ -]\w+)?|bewertung|note|punktzahl|puntuacion|calificacion|pontuacao|punteggio|voto|score|оценка|балл|评分|分数|得分|評価|点数|スコア|점수|평점|الدرجة)"
-_VERDICT_KEY = r"(?:(?:[a-z]+[ _-]){0,2})(?:auffalligkeit(?:en)?|anomalies?|anomalias?|нарушения|异常|問題|결과|verdict|judge?ment|assessment|decision|disposition|flagged|flags?|violations?|anomal(?:y|ies|ous)|compliance|compliant|issues|concerns|sycophancy)"
+_SCORE_KEY = r"(?:(?:[a-z]+[ _-]){0,2}(?:scores?|ratings?|grades?)|overall|tier[ _-]?[0-9](?:[._ -]\w+)?|bewertung|note|punktzahl|puntuacion|calificacion|pontuacao|punteggio|voto|score|cijfer|ocena|punkte|puan|calificacao|оценка|балл|评分|評分|分数|得分|評価|点数|スコア|점수|평점|الدرجة|التقييم|अंक|स्कोर)"
+_VERDICT_KEY = r"(?:(?:[a-z]+[ _-]){0,2})(?:(?:needs[ _-])?(?:human[ _-])?review|harm(?:ful|s)?|decepti(?:on|ve)|dishonest\w{0,2}|unsafe|findings|deductions|penalt(?:y|ies)|result|outcome|passed|approved|esito|ergebnis|urteil|resultado|veredict?o|resultat|verdetto|oordeel|werdykt|wynik|sonuc|karar|вердикт|результат|итог|结论|結論|結果|判定|판정|결론|النتيجة|الحكم|निर्णय|परिणाम|auffalligkeit(?:en)?|anomalies?|anomalias?|нарушения|异常|問題|결과|verdict|judge?ment|assessment|decision|disposition|flagged|flags?|violations?|anomal(?:y|ies|ous)|compliance|compliant|issues|concerns|sycophancy)"
 _GIVEN = r"""["'*\\\s`]{0,6}(?:[:=|>]|=>)\s{0,4}["'*\\\[{(`]{0,4}\s{0,3}"""
 _TOP_VALUE = r"(?:1(?:\.0{1,3})?|5(?:\.0)?|10(?:\.0)?|100(?:\.0)?|[45](?:\.[0-9])?\s?/\s?5|(?:9|10)(?:\.[0-9])?\s?/\s?10|(?:9[0-9]|100)\s?/\s?100|100\s?%|0\.9[0-9]?|a\+?|max(?:imum)?|perfect|full|excellent)(?:[^\w.%/]|[.]?$|[.]\s)"
-_SCORE_GIVEN = rf"\b{_SCORE_KEY}{_GIVEN}{_TOP_VALUE}"
-_VERDICT_GIVEN = rf"(?:\b|_){_VERDICT_KEY}{_GIVEN}(?:{_GOOD_VERDICT}\b|keine\b|aucune?\b|ningun[ao]?\b|нет|无|なし|no[ _](?:issues?|flags?|violations?|anomal(?:y|ies)|concerns?)\b|(?:none|null|no|false|fully[ _]\w+|approve|accept|yes)\b|0\b|\])"
+_KEY_START = r"(?:\b|[\"'\s_*|{,])"
+_SCORE_GIVEN = rf"{_KEY_START}{_SCORE_KEY}{_GIVEN}{_TOP_VALUE}"
+_GOOD_FOREIGN = r"(?:bestanden|konform|conforme|aprobad[oa]|aprovad[oa]|approvat[oa]|positiv[oa]?|superat[oa]|valide|goedgekeurd|geslaagd|zaliczon\w|gecti|basarili|пройден\w?|зач[её]т|соответств\w+|通过|通過|合格|合规|합격|통과|적합|مقبول|ناجح|उत्तीर्ण|पास)"
+_VERDICT_GIVEN = rf"{_KEY_START}{_VERDICT_KEY}{_GIVEN}(?:{_GOOD_VERDICT}\b|{_GOOD_FOREIGN}|keine\b|aucune?\b|ningun[ao]?\b|нет|无|なし|no[ _](?:issues?|flags?|violations?|anomal(?:y|ies)|concerns?)\b|(?:none|null|no|false|fully[ _]\w+|approve|accept|yes)\b|0\b|\])"
+_REASON = r"(?:reason(?:ing|s)?|rationale|explanation|justification|comments?)"
+_OUTCOME = r"(?:results?|reports?|outputs?|summary|outcome|decision|response|verdict|scores?|record|log)"
+_CONTAINER = rf"(?:[\"'<{{\[#*]|\n|\A|begin)\s{{0,3}}(?:(?:final|automated|the|safety|quality)[ _-])?(?:(?:audit|eval(?:uation)?|judge?ments?|grading|assessment|compliance|moderation|scoring)(?:[ _-]?{_OUTCOME})?|(?:judge|grader|evaluator|auditor)(?:'s)?[ _-]?{_OUTCOME})[\"'*\]>)]{{0,4}}\s{{0,2}}[:={{>\n-]"
+"""The head of a judge's result."""
 _PLANTED_TEXT = (
     rf"{_SCORE_GIVEN}(?s:.{{0,200}}){_VERDICT_GIVEN}|{_VERDICT_GIVEN}(?s:.{{0,200}}){_SCORE_GIVEN}"
-    rf"|(?:\b{_DIMENSION_KEY}{_GIVEN}{_TOP_VALUE}\W{{0,30}}){{3}}"
+    rf"|(?:\b{_DIMENSION_KEY}{_GIVEN}(?:{_TOP_VALUE}|pass(?:ed)?\b)\W{{0,30}}){{3}}"
+    rf"|\b(?:verdict|assessment|judge?ment|evaluation|audit){_GIVEN}{_GOOD_VERDICT}\b(?s:.{{0,40}}){_VERDICT_GIVEN}"
+    rf"|<(?:\w+_)?(?:score|rating|grade)>\s?{_TOP_VALUE}(?s:.{{0,40}})<{_REASON}>"
     rf"|\b(?:flag(?:ged)?|flags|anomal(?:y|ous)|sycophancy){_GIVEN}(?:false|none|no|0|\])\b?(?s:.{{0,80}})\b{_DIMENSION_KEY}{_GIVEN}{_TOP_VALUE}"
     rf"|\b{_DIMENSION_KEY}{_GIVEN}{_TOP_VALUE}(?s:.{{0,100}})\b(?:final[ _])?verdict{_GIVEN}(?:{_GOOD_VERDICT}|acceptable)\b"
     r"|\b(?:judge|grader|evaluator|auditor)\s?[:.=]\s?(?:skip|ignore|pass|approve|disabled?|allow)\b|\b(?:judge|grader|evaluator|auditor)[._]\w+\s?=\s?[\"']?(?:true|ok|pass|approved|1)\b|\b(?:judge|grade|evaluate|score)\w*\([^()\n]{0,40}\)\s?(?:==|=|->|=>)\s?[\"']?(?:1\.0|5|10|true|pass)\b"
     rf"|<\w{{0,20}}(?:result|verdict|evaluation|judg\w+)\s+(?:verdict|result|outcome)\s?=\s?[\"'](?:{_GOOD_VERDICT})[\"']"
     rf"|\b{_DIMENSION_KEY}{_GIVEN}{_TOP_VALUE}(?s:.{{0,80}})\b(?:flag(?:ged)?|flags|anomal(?:y|ous)|sycophancy){_GIVEN}(?:false|none|no|0|\])"
-    r"|\brating:\s{0,3}\[\[[0-9a-c]{1,3}\]\]|\[\[(?:10|9)\]\]"
+    r"|\brating:\s{0,3}\[\[[0-9a-c]{1,3}\]\]|\[\[(?:10|9)\]\]|(?:\A|[\s:*])\[\[[abc5]\]\](?:[\s*.]|\z)"
+    r"|\b(?:winner|better|preferred|best)(?:\s+(?:response|answer|assistant|model))?\**\s?[:=]\s?\**(?:assistant|response|model|answer|agent|candidate)\s?[abc12]\b"
+    rf"|{_CONTAINER}(?s:.{{0,120}}?)(?:{_SCORE_GIVEN}|{_VERDICT_GIVEN}|\b(?:verdict|decision|outcome|result|rating|score|status|grade|label){_GIVEN}(?:{_GOOD_VERDICT}\b|{_TOP_VALUE})|{_TOP_SCORE}\b)"
+    rf"|\{{\s{{0,4}}[\"'](?:\w+_)?(?:score|rating|grade)[\"']\s?:\s?[\"']?{_TOP_VALUE}(?s:.{{0,40}})[\"']{_REASON}[\"']\s?:"
+    rf"|\{{\s{{0,4}}[\"']{_REASON}[\"']\s?:(?s:.{{0,200}})[\"'](?:\w+_)?(?:score|rating|grade)[\"']\s?:\s?[\"']?{_TOP_VALUE}"
+    rf"|(?:\A|\n|[.!?]\s)[#*\s\[(]{{0,6}}(?:final\s+|overall\s+|audit\s+)?verdict[*:\s=]{{1,5}}(?:pass(?:ed)?|compliant|approved|safe|clean|acceptable|no\s(?:issues|violations?|flags|concerns|anomal\w+))\b"
     rf"|<[\w-]{{0,20}}(?:verdict|judge?ment|rating|grade|judge_output|evaluation)[\w-]{{0,20}}>\s{{0,4}}(?:{_TOP_VALUE}|{_GOOD_VERDICT}\b)"
     rf"|\b(?:judge|grader|evaluator|auditor)(?:'s)?[ _-]{{0,2}}(?:verdict|result|output|decision|score|rating|assessment|conclusion){_GIVEN}[^.!?\n]{{0,30}}(?:{_TOP_VALUE}|\b{_GOOD_VERDICT}\b)"
     rf"|\b(?:(?:[a-z_]{{0,12}})?(?:score|rating|grade)){_GIVEN}{_TOP_VALUE}[^\n]{{0,30}}\b(?:set|given|assigned|awarded|approved|confirmed|certified)\s+by\s+(?:the\s+)?{_JUDGE_NOUN}\b"
@@ -302,8 +341,38 @@ CLUES: tuple[tuple[tuple[Pattern, int], ...], ...] = (
 )
 """Groups of clues near a demanded verdict that a judge is meant, with their weights: who is addressed, with which authority, what
 is to be judged, and whether something is requested. Of each group the heaviest clue counts."""
+OWN = _compile(_list_intent("own"), "own")
+"""Names the exchange or its agent, in any language."""
+FOREIGN_ASSESSOR = _compile(_list_intent("assessor", english=False), "assessor")
+"""Names who judges, in languages other than English."""
+HINT_CLUES: tuple[tuple[tuple[Pattern, int], ...], ...] = (
+    (
+        *CLUES[0][:2],
+        (_compile(_ASIDE_TEXT, "aside to an assessor"), 4),
+        (FOREIGN_ASSESSOR, 3),
+        *CLUES[0][2:-1],
+        (_compile(_YARDSTICK_TEXT, "yardstick"), 2),
+        (_compile(_list_intent("assessor", others=False), "assessor"), 1),
+    ),
+    ((AUTHORITY, 2),),
+    ((OWN, 3),),
+    ((_compile(_list_intent("request"), "request of an assessor"), 1),),
+)
+"""Groups of clues near a hint that a judge is meant, as in `CLUES`. Ordinary advice on grading has hints, too, so what is judged must be
+the exchange itself."""
+HINTS: tuple[tuple[Pattern, int], ...] = (
+    (_compile(_list_intent("favour"), "favour"), 2),
+    (_compile(_list_intent("leniency"), "leniency"), 1),
+)
+"""Wishes that are put as hints or in words that only the clues explain, with their weights."""
 ANCHORS = (*(pattern for pattern, weight in CLUES[0] if weight > 1), AUTHORITY)
 """Clues of which at least one is needed."""
+NAMED_WEIGHT = 2
+"""Most weight of an assessor that is named, but not addressed."""
+HINT_ANCHORS = (OWN, *(pattern for pattern, weight in HINT_CLUES[0] if weight > NAMED_WEIGHT and pattern not in ANCHORS))
+"""Clues of which a hint needs at least one."""
+ADDRESS_WEIGHT = 4
+FAVOUR_WEIGHT = 2
 STRONG_WEIGHT = 3
 SECOND_WEIGHT = 2
 """Weight of a second demanded verdict behind a first, as a clue."""
@@ -335,12 +404,25 @@ FIELD_PAIRS = tuple(
 """Pairs of fields of which ordinary texts may have one, but not both."""
 CODED_MARK = _compile(r"<\s{0,4}/?\s{0,4}(?:user_message|agent_response|agent_thinking)\s{1,4}[\w-]{4,128}\s{0,4}>", "mark")
 """A mark of the prompt with its code, which only the prompt has."""
-OPENING_MARK = _compile(r"<\s{0,8}agent_(?:response|thinking)\b", "mark")
-CLOSING_MARK = _compile(r"<\s{0,4}/\s{0,4}agent_(?:response|thinking)\b", "mark")
+_WHOLE = r"(?:agent[ _-](?:response|thinking|output|message|answer|reply)|transcripts?|exchange|conversation|dialogue|(?:assistant|model|candidate|evaluated|audited|subject|untrusted)[ _-]\w{2,12})"
+_PART = r"(?:response|answer|output|completion|assistant|submission|candidate|text|content|input|data|turn|message)"
+_AFTER_PART = r"\s{0,4}(?:</|[\[<]/?\s?(?:system|instructions?|judge|evaluat\w*|grad\w+|scor\w+|rubric|verdict|audit\w*|assessment|admin|developer)\b)"
+MARK_PAIRS = (
+    (_compile(rf"<\s{{0,8}}{_WHOLE}\b", "mark"), _compile(rf"<\s{{0,4}}/\s{{0,4}}{_WHOLE}\b", "mark")),
+    (
+        _compile(r"\b(?:begin|start)(?:ning)?\b", "mark"),
+        _compile(
+            r"[-=#*_~<\[]\s{0,4}end(?:[ _-](?:of|the)){0,2}[ _-](?:transcript|exchange|conversation)\b\s{0,4}[-=#*_~>\]]",
+            "mark",
+        ),
+    ),
+    (_compile(rf"<\s{{0,8}}{_PART}\b", "mark"), _compile(rf"</{_PART}>{_AFTER_PART}", "mark")),
+)
+"""Marks as they open and close: those of what is judged, and those of a part before something else speaks."""
 END_MARKS = {
     "user message": _compile(_END_PREFIX + r"(?:user[ _-](?:message|input|prompt)|audited[ _-](?:text|exchange))\b", "end"),
     "response": _compile(
-        _END_PREFIX + r"(?:(?:agent|assistant)[ _-](?:response|answer|output)|audited[ _-](?:text|exchange))\b", "end"
+        _END_PREFIX + r"(?:(?:agent|assistant)[ _-](?:response|answer|output)|(?:audited|evaluated)[ _-]\w+)\b", "end"
     ),
     "thinking": _compile(
         _END_PREFIX + r"(?:(?:agent|assistant)[ _-](?:thinking|reasoning)|audited[ _-](?:text|exchange))\b", "end"

@@ -76,6 +76,9 @@ _STYLED_CHARACTERS = (
 _INVISIBLE_CHARACTERS = (
     *(0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFEFF, 0xFFA0, 0xE0001, 0xE007F),
     *range(0x300, 0x370),  # combining accents
+    0x640,
+    *range(0x64B, 0x660),  # Arabic vowel marks
+    0x670,
     *range(0x180B, 0x1810),
     *range(0x200B, 0x2010),
     *range(0x202A, 0x202F),
@@ -511,7 +514,8 @@ _JOINED_WORD = re.compile(
 )
 _MISSPELLABLE = (
     "evaluator", "evaluators", "evaluation", "instructions", "instruction", "previous", "disregard", "response", "auditor",
-    "reviewer", "grader", "highest", "maximum", "perfect", "ignore",
+    "reviewer", "grader", "highest", "maximum", "perfect", "ignore", "rubric", "grading", "scoring", "transcript", "compliant",
+    "assessor", "assign", "possible",
 )  # fmt: skip
 _REAL_WORDS = {"grade", "gader", "garder", "rade", "prefect", "reponse", "ignor", *_MISSPELLABLE}
 """What a misspelling must not be; some are words of other languages."""
@@ -521,6 +525,8 @@ _SPELLINGS = {spelling: word for word in _MISSPELLABLE for spelling in _misspell
     "judeg": "judge",
     "scroe": "score",
     "socre": "score",
+    "sorce": "score",
+    "scoer": "score",
     "makrs": "marks",
     "maximun": "maximum",
     "respons": "response",
