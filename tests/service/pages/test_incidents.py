@@ -28,6 +28,7 @@ from service.pages.incidents import INCIDENTS_PER_PAGE, MAX_OPEN_EXCHANGES, MAX_
 from service.read.incidents import incident_records
 from service.setup.access import AccessStore, Holder
 from service.text.links import Links
+from streams.watch.behaviour_rules import BEHAVIOURS
 from streams.watch.rules import ALL_RULES, VERSIONS
 from streams.watch.run_rules import RUNS, SESSIONS
 
@@ -650,7 +651,7 @@ def test_the_pages_redirect_to_the_sign_in(call: Call, store: Store) -> None:
 
 def test_every_rule_is_explained() -> None:
     """Users can only judge an incident if its rule is explained."""
-    assert {*ALL_RULES, VERSIONS, RUNS, SESSIONS} == set(RULE_EXPLANATIONS) == set(RULE_NAMES)
+    assert {*ALL_RULES, VERSIONS, RUNS, SESSIONS, BEHAVIOURS} == set(RULE_EXPLANATIONS) == set(RULE_NAMES)
     assert all(list_figures(rule, Observation(since=NOW.date(), until=NOW.date())) for rule in RULE_NAMES)
 
 
