@@ -299,12 +299,11 @@ def _take_hints(view: bytes) -> Iterator[Span]:
     """Yield the spans of hints at a verdict, where who judges is named, and is addressed or what is judged is this exchange."""
     assessors = [span for pattern, _ in patterns.HINT_CLUES[0] for span in pattern.spans(view)]
     for span, weight, clues in _weigh_wishes(view, assessors, patterns.HINTS, patterns.HINT_CLUES):
-        assessor, authority, own, request = clues
+        assessor, authority, own, _ = clues
         if not assessor:
             continue
-        is_favour = weight == patterns.FAVOUR_WEIGHT
-        is_addressed = assessor[0] == patterns.ADDRESS_WEIGHT or (request and assessor[0] > patterns.NAMED_WEIGHT)
-        if (is_favour and (own or authority or is_addressed)) or (own and assessor[0] >= patterns.NAMED_WEIGHT):
+        is_spoken = authority or assessor[0] == patterns.ADDRESS_WEIGHT
+        if (own and assessor[0] >= patterns.NAMED_WEIGHT) or (weight == patterns.FAVOUR_WEIGHT and (own or is_spoken)):
             yield span
 
 

@@ -345,10 +345,17 @@ OWN = _compile(_list_intent("own"), "own")
 """Names the exchange or its agent, in any language."""
 FOREIGN_ASSESSOR = _compile(_list_intent("assessor", english=False), "assessor")
 """Names who judges, in languages other than English."""
+FOREIGN_ADDRESS = _compile(
+    r"(?:\b(?:all?a?|ao|aux?|para|pour|per|an|fur|aan|voor|do|dla|till|pro|pentru|untuk|kepada|gui|cho)|для)\s+(?:\S{1,12}\s+){0,2}"
+    rf"(?:{_list_intent('assessor', english=False)})[^.!?\n:]{{0,25}}:",
+    "address of an assessor",
+)
+"""Speaks to who judges, in languages other than English: a preposition, the name, a colon."""
 HINT_CLUES: tuple[tuple[tuple[Pattern, int], ...], ...] = (
     (
         *CLUES[0][:2],
         (_compile(_ASIDE_TEXT, "aside to an assessor"), 4),
+        (FOREIGN_ADDRESS, 4),
         (FOREIGN_ASSESSOR, 3),
         *CLUES[0][2:-1],
         (_compile(_YARDSTICK_TEXT, "yardstick"), 2),
