@@ -408,7 +408,7 @@ def gather_evidence(
         made_with=measured.made_with,
         policies=policies,
         sampling_mix=[parts.SamplingCount(**row) for row in query_rows(cursor, "sampling_change", periods)],
-        slices=explain_by_slices(cursor, tier_periods),
+        slices=_explain_finding_by_slices(cursor, tier_periods, finding),
         deployments=find_deployments(cursor, project, finding),
         exchanges=[_build_exchange(row, finding) for row in exchanges],
         usual=[_build_exchange(row, finding) for row in _find_usual_exchanges(cursor, project, finding, changed_agent)],
@@ -543,6 +543,14 @@ def explain_by_slices(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str
         sessions = {side: moments.sessions for side, moments in totals.items()}
         return SliceFindings(state=TOO_FEW, sessions=sessions, needed=MIN_SESSIONS)
     return _build_slice_findings(explanation, last_times)
+
+
+def _explain_finding_by_slices(cursor: duckdb.DuckDBPyConnection, parameters: Row, finding: Finding) -> SliceFindings:
+    """Explain a change by slices. A change that was found at one mix of the agents does not come from their mix."""
+    slices = explain_by_slices(cursor, parameters)
+    if finding.numbers.agents and slices.mix is not None and slices.mix.label == AGENT:
+        return msgspec.structs.replace(slices, mix=None)
+    return slices
 
 
 def _count_reasons(cursor: duckdb.DuckDBPyConnection, periods: Row) -> list[parts.ReasonCount]:

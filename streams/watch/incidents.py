@@ -468,7 +468,7 @@ def build_record(update: IncidentUpdate, project: str, as_of: datetime, evidence
     return msgspec.structs.replace(
         record,
         rule=update.finding.rule,
-        title=_build_title(update, explanation),
+        title=_build_title(update, explanation, evidence),
         description=_build_description(update, evidence, explanation),
     )
 
@@ -494,7 +494,7 @@ def _build_first_revision(
         agent=agent,
         status=OPEN,
         severity=update.severity,
-        title=_build_title(update, explanation),
+        title=_build_title(update, explanation, evidence),
         description=_build_description(update, evidence, explanation),
         metadata=_build_metadata(update, evidence),
         baseline_id=None if evidence.baseline is None else evidence.baseline.id,
@@ -508,8 +508,11 @@ def _build_first_revision(
     )
 
 
-def _build_title(update: IncidentUpdate, explanation: Explanation) -> str:
-    """Return the title of the leading finding, after a changed mix and before the names of the other series."""
+def _build_title(update: IncidentUpdate, explanation: Explanation, evidence: Evidence) -> str:
+    """Return the title of the leading finding, after a changed mix and before the names of the other series.
+
+    If one version alone was deployed on the possible first days of the change, the title names it with the day.
+    """
     prefix = ""
     if explanation.cause in {MIX, HISTORY}:
         mix_change = "The mix changed" if explanation.cause == MIX else "History was added"
@@ -522,7 +525,14 @@ def _build_title(update: IncidentUpdate, explanation: Explanation) -> str:
     if len(names) > MAX_NAMED_SERIES:
         names = [*names[: MAX_NAMED_SERIES - 1], f"{len(names) - MAX_NAMED_SERIES + 1} others"]
     suffix = f"; {' and '.join(names)} also changed" if names else ""
-    return prefix + update.finding.title + suffix
+    since = f" on {update.finding.since}"
+    versions = {
+        f"{deployment.label} {deployment.version}"
+        for deployment in evidence.deployments
+        if lead.key.agent is None or deployment.agent in (None, lead.key.agent)
+    }
+    deployed = f", with {versions.pop()}" if len(versions) == 1 else ""
+    return prefix + update.finding.title.replace(since, since + deployed, 1) + suffix
 
 
 def _build_description(update: IncidentUpdate, evidence: Evidence, explanation: Explanation) -> str:

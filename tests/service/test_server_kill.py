@@ -31,6 +31,12 @@ SHARED_CAPS = {"poor": 0.25, "rich": 4.0}
 SHARED_POLICY = "version: 1\nprojects:\n" + "".join(
     f"  {name}: {{costCapPerSession: null, costCaps: {{month: {cap}}}}}\n" for name, cap in SHARED_CAPS.items()
 )
+JUDGE = """
+judges:
+  stand-in: {{api: {api}, baseUrl: {base}/v1, keyEnv: STAND_IN_KEY, price: {{input: 1.0, output: 5.0}}}}
+defaults: {{judgeModel: stand-in/claude-haiku-4-5}}
+"""
+"""The judge of a policy, over another API than that of the environment."""
 MOODS = (
     *["answer"] * 12,
     *["slow:0.15"] * 4,
@@ -79,16 +85,23 @@ class Killer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shares", [False, True], ids=["session caps", "shared caps"])
-def test_kills_lose_and_duplicate_nothing(tmp_path: Path, *, shares: bool) -> None:
+@pytest.mark.parametrize(
+    ("shares", "api"),
+    [(False, "messages"), (True, "messages"), (False, "chat"), (False, "responses")],
+    ids=["session caps", "shared caps", "session caps over chat", "session caps over responses"],
+)
+def test_kills_lose_and_duplicate_nothing(tmp_path: Path, api: str, *, shares: bool) -> None:
     """After a power failure, every record with a 201 is there once, with one score and its cost, and no cap is exceeded.
 
     Ten kills; fifty in a soak run.
     """
     chance = random.Random(20261101)
     with running(",".join(chance.choices(MOODS, k=6000))) as judge, nursery() as children:
+        policy = SHARED_POLICY if shares else POLICY
+        if api != "messages":
+            policy += JUDGE.format(api=api, base=judge.base_url)
         home = Home(
-            tmp_path, SHARED_POLICY if shares else POLICY, ANTHROPIC_BASE_URL=judge.base_url, DRIFTLINE_JUDGE_DEADLINE="10"
+            tmp_path, policy, ANTHROPIC_BASE_URL=judge.base_url, STAND_IN_KEY="sk-stand-in", DRIFTLINE_JUDGE_DEADLINE="10"
         )
         load = Load(home, PROJECTS, chance)
         killer = Killer(children, judge, load)
