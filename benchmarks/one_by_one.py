@@ -26,8 +26,8 @@ WITH wanted AS (
         AND (l.version IS NULL OR (s.revision, s._offset) = l.version)
 ), sessions AS (
     SELECT
-        project, connection, session_id, exchange_at::DATE AS day, agent, labels, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated,
-        policy_digest, max(exchange_at) AS last_at, count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies,
+        project, connection, session_id, exchange_at::DATE AS day, agent, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated,
+        policy_digest, max(exchange_at) AS last_at, arg_max(labels, (exchange_at, labels)) AS labels, count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies,
         count(tier1) AS tier1_count, coalesce(sum(tier1), 0) AS tier1_sum, coalesce(sum(tier1::HUGEINT * tier1), 0) AS tier1_squares,
         nullif(count(tier1) * 1000000, 0)::HUGEINT AS tier1_weight, round(sum(1000000::HUGEINT * tier1) / 1e6)::HUGEINT AS tier1_total,
         count(tier2) AS tier2_count, coalesce(sum(tier2), 0) AS tier2_sum, coalesce(sum(tier2::HUGEINT * tier2), 0) AS tier2_squares,

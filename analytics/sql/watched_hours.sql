@@ -2,7 +2,7 @@
 --     daily averages and the units of `audit.drift.change_detector` are sums of these
 -- grain: one row per project, UTC hour of the sessions' last exchange of the day (six-hour blocks before
 --     $coarse_until), whether the hour is at or after that of $until, agent (empty: not given), labels (JSON, empty without
---     labels), and origin of the scores. A unit is one session on one day with one agent and the same labels: units, weight, total, and sums of their squares and products over the units; weights are 1 /
+--     labels), and origin of the scores. A unit is one session on one day with one agent: units, weight, total, and sums of their squares and products over the units; weights are 1 /
 --     sampling_probability; tier1 covers all exchanges, other tiers those that have it; low, high: smallest and
 --     largest mean of a unit
 -- parameters: $projects (list), $since (inclusive) and $until (exclusive) in event time, $coarse_until (earlier days

@@ -54,7 +54,6 @@ KEY = "project, day, agent, sampling_reason, disposition, simulated, weight"
 """The key columns of the daily sums."""
 _UNIT_DIMENSIONS = (
     "agent",
-    "labels",
     "methodology",
     "methodology_version",
     "methodology_digest",
@@ -63,7 +62,7 @@ _UNIT_DIMENSIONS = (
     "simulated",
     "policy_digest",
 )
-HOUR_KEY = ", ".join(("project", "hour", *_UNIT_DIMENSIONS))
+HOUR_KEY = ", ".join(("project", "hour", "labels", *_UNIT_DIMENSIONS))
 """The key columns of the hourly sums."""
 _UNIT_KEY = ", ".join(("project", "day", '"connection"', "session_id", *_UNIT_DIMENSIONS))
 _SCORE_COLUMNS = {"tier1": "tier1_score", "tier2": "tier2_score", "tier2_5": "tier2_5_alignment", "tier3": "tier3_score"}
@@ -147,6 +146,8 @@ def _unit_tier_columns(tier: str) -> tuple[str, ...]:
 
 _UNIT_COLUMNS = (
     "max(exchange_at) AS last_at",
+    # A session is one unit, even if labels differ from turn to turn: its turns are not independent.
+    "arg_max(labels, (exchange_at, labels)) AS labels",
     "count(*) AS exchanges",
     "count(*) FILTER (anomaly) AS anomalies",
     *(column for tier in TIERS for column in _unit_tier_columns(tier)),
@@ -417,7 +418,7 @@ def daily_sums_sql(current: str) -> str:
 def hourly_sums_sql(current: str) -> str:
     """Return the statement that sums rows of `current_scores_sql` by hour; `current` is a FROM clause.
 
-    The scores of a session on one day with the same agent, labels, methodology, rules, judge and policy form one unit, which counts in the hour of
+    The scores of a session on one day with the same agent, methodology, rules, judge and policy form one unit, which counts in the hour and under the labels of
     its last exchange.
     """
     units = f"SELECT {_UNIT_KEY}, {', '.join(_UNIT_COLUMNS)} FROM {current} GROUP BY {_UNIT_KEY}"
