@@ -66,6 +66,8 @@ DEFAULTS = {
     "judgeWithinHours": None,
     "heartbeatInterval": 300000,
     "baselineWindowDays": 14,
+    "watchedLabels": ("agent_version", "prompt_version", "tool_version", "task", "language"),
+    "minAlertedChange": {"sigmas": 0.5, "share": 0.02, "points": {}},
     "alertOnSuspected": False,
     "incidentRules": ("sequential", "consecutive_days", "rate_ratio", "runs", "sessions", "behaviour"),
     "retentionDays": 90,
