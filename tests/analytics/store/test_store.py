@@ -75,6 +75,7 @@ def test_the_tests_cover_every_topic_and_record_type() -> None:
         "Alert",
         "DailyExchanges",
         "DailyScores",
+        "HourlyBehaviour",
         "HourlyScores",
         "SessionCosts",
         "SessionScores",
