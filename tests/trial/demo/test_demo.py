@@ -205,7 +205,7 @@ def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     *lines, rest = shown.part("In short")
     project, other = PROJECTS[WORSE_AGENT], judge_change.PROJECT
     fell, roll_back, anomalies, judge, check = (line for line in lines if not line.startswith("demo: "))
-    assert fell.startswith(f"{project}: Tier 2 fell to 0.47 from 0.90 on {SINCE}; Tier 2.5 and 7 others ")
+    assert fell.startswith(f"{project}: Tier 2 fell to 0.47 from 0.90 on {SINCE}, with agent_version 7; Tier 2.5 and 7 others ")
     assert roll_back == "    → Roll back agent_version from 7 to 6"
     assert anomalies.startswith(f"{project}: 49% of the exchanges since {SINCE} ")
     assert judge.startswith(f"{other}: Tier 2 fell to 0.83 from 0.91 on {SCHEDULE.since}; Tier 2.5 and Tier 3 ")
@@ -297,9 +297,10 @@ def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Sh
     lines = [line for line in shown.part("In short") if line.startswith("demo: ")]
     assert lines[0].startswith("demo: Share of unsafe runs of support-desk ")
     assert "88% from 2% on 2026-10-24" in lines[0]
-    assert "Tier 1 and 4 others" in lines[0]
-    (anomalies,) = lines[1:]
+    assert "Tier 1 and 5 others" in lines[0]
+    anomalies, tokens = lines[1:]
     assert anomalies.startswith("demo: 7% of the exchanges since 2026-10-24 ")
+    assert tokens.startswith("demo: Input tokens per turn of support-desk rose to 662 from 305 on 2026-10-27; ")
     assert "0.7%" in anomalies
 
 
