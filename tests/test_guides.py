@@ -58,6 +58,7 @@ NOT_TESTED_HERE = {
     "kubernetes": "needs a cluster; tests/test_operating_examples.py checks the manifests and the commands in them",
     "producing": "tests/kafka/test_guides.py",
     "simulation": "tests/simulation/test_simulation.py runs the histories",
+    "tools": "a command with an example's project; tests/service/test_tool_findings.py has the rules and findings",
     "review": "a command with an example's project; tests/test_docs_site.py checks its options",
     "tutorial": "tests/trial/demo/test_demo.py",
     "handbook": "a template of each command; tests/test_docs_site.py checks their options",
