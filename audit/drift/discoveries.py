@@ -21,28 +21,29 @@ expected number of wrong names grows with the years that are watched, as `SUSPEC
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from audit.drift.change_detector import HISTORY_DAYS
+from audit.drift.change_detector import HISTORY_DAYS, SUSPECTED, Change
 from audit.drift.series import Flags, Floats
 from schemas.lazy_numpy import np
 
 FLEET_RATE = 0.1
 """The expected share of wrong ones among the confirmed changes of an installation is at most this."""
 _ROUNDING = 1e-9
+Name = TypeVar("Name")
 
 
-def find_confirmed(log_evidence: Sequence[float], threshold: float) -> Flags:
+def find_confirmed(log_evidence: Sequence[float] | Floats, threshold: float, series: int = 0) -> Flags:
     """Return the mask of the series of a family that e-BH names; `threshold` is the evidence that a series needs alone.
 
-    Logarithms are natural; minus infinity is no evidence.
+    Logarithms are natural; minus infinity is no evidence. `series` is the size of the family if further series have no evidence.
     """
     evidence = np.asarray(log_evidence, dtype=np.float64)
-    count = len(evidence)
-    if not count:
+    if not len(evidence):
         return np.zeros(0, dtype=bool)
     ranked = np.sort(evidence)[::-1]
-    needed = math.log(threshold * count) - np.log(np.arange(1, count + 1))
+    needed = math.log(threshold * max(series, len(evidence))) - np.log(np.arange(1, len(evidence) + 1))
     named = np.flatnonzero(ranked >= needed - _ROUNDING)
     mask: Flags = evidence >= (ranked[named[-1]] if named.size else math.inf)
     return mask
@@ -53,9 +54,12 @@ def log_e_value(log_evidence: float) -> float:
     return log_evidence - math.log(HISTORY_DAYS)
 
 
-def find_fleet_discoveries(log_e_values: Sequence[float], rate: float = FLEET_RATE) -> Flags:
-    """Return the mask of the series of an installation that may be confirmed, by the log e-values of all its series."""
-    return find_confirmed(log_e_values, 1 / rate)
+def find_fleet_discoveries(log_e_values: Sequence[float], series: int = 0, rate: float = FLEET_RATE) -> Flags:
+    """Return the mask of the series of an installation that may be confirmed, by the log e-values of those with evidence.
+
+    `series` is the number of all series.
+    """
+    return find_confirmed(log_e_values, 1 / rate, series)
 
 
 def family_penalty(log_excess: Sequence[float] | Floats, series: int) -> float:
@@ -63,5 +67,17 @@ def family_penalty(log_excess: Sequence[float] | Floats, series: int) -> float:
 
     `log_excess` is the log evidence beyond that threshold, of the series that have any.
     """
-    evidence = [*log_excess, *[-math.inf] * (series - len(log_excess))]
-    return math.log(max(series, 1) / max(1, int(find_confirmed(evidence, 1.0).sum())))
+    return math.log(max(series, 1) / max(1, int(find_confirmed(log_excess, 1.0, series).sum())))
+
+
+def believe_changes(
+    find: Callable[[Name, float], Change | None], names: Iterable[Name], series: int
+) -> tuple[dict[Name, Change], float]:
+    """Return the changes of a family of `series` series that are believed, by name, and the penalty for each of them.
+
+    `find` returns the change of a series with a penalty for its log evidence. `names` are the series that may have changed.
+    """
+    found = {name: change for name in names if (change := find(name, 0.0)) is not None}
+    penalty = family_penalty([change.log_evidence - math.log(SUSPECTED) for change in found.values()], series)
+    believed = {name: find(name, penalty) for name in found}
+    return {name: change for name, change in believed.items() if change is not None}, penalty

@@ -20,10 +20,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from analytics.queries import run_query
-from audit.drift.change_detector import CHECKED_DAYS, SUSPECTED, Change, find_change
-from audit.drift.discoveries import family_penalty
+from audit.drift.change_detector import CHECKED_DAYS, Change, find_change
+from audit.drift.discoveries import believe_changes
 from audit.drift.evidence_bounds import SUMS, mask_candidates
 from audit.drift.incident_evidence import Day, Numbers
+from audit.drift.segments import merge_cells
 from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Flags, Floats, Reference, Unit, day_number
 from audit.drift.watched_series import (
     BEHAVIOUR,
@@ -189,7 +190,7 @@ def read_cells(
         .items()
     ):
         parts.setdefault(owners[AgentSeries(agent, series)], []).append(_build_cells(rows))
-    return {series: _merge_cells(cells) for series, cells in parts.items()}
+    return {series: merge_cells(cells) for series, cells in parts.items()}
 
 
 def _build_cells(rows: pl.DataFrame) -> Cells:
@@ -197,20 +198,6 @@ def _build_cells(rows: pl.DataFrame) -> Cells:
         rows[name].to_numpy().astype(np.float64) for name in (*SUMS, "low", "high")
     )
     return Cells(rows["last_at"].to_numpy(), units, weight, weight, total, squares, mixed, totals, low, high)
-
-
-def _merge_cells(parts: Sequence[Cells]) -> Cells:
-    """Sum the cells of several agents by hour."""
-    if len(parts) == 1:
-        return parts[0]
-    last, *columns = (np.concatenate([part[column] for part in parts]) for column in range(len(parts[0])))
-    order = np.argsort(last, kind="stable")
-    hours = last[order].astype("datetime64[h]")
-    starts = np.append(0, np.flatnonzero(hours[1:] != hours[:-1]) + 1)
-    units, scores, weight, total, squares, mixed, totals, low, high = (column[order] for column in columns)
-    columns = [np.add.reduceat(column, starts) for column in (units, scores, weight, total, squares, mixed, totals)]
-    columns += [np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)]
-    return Cells(np.maximum.reduceat(last[order], starts), *columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,16 +234,10 @@ def find_behaviour_changes(data: BehaviourRuleInput) -> Iterator[Finding]:
     # The bounds know no excluded days, so the detector examines each series with a decision.
     wanted = {*data.behaviour.candidates(), *(series for series in family if series.key.series in data.references)}
     cells = data.read_cells(data.behaviour, sorted(wanted))
-    first_changes = {series: data.find_change(series, cells[series]) for series in sorted(cells)}
-    evidence = [change.log_evidence - math.log(SUSPECTED) for change in first_changes.values() if change is not None]
-    penalty = family_penalty(evidence, len(family))
-    changes = {
-        series: data.find_change(series, cells[series], penalty)
-        for series, change in first_changes.items()
-        if change is not None
-    }
-    believed = [(series, change) for series, change in changes.items() if change is not None]
-    for series, change in sorted(believed, key=lambda item: -item[1].log_evidence):
+    changes, penalty = believe_changes(
+        lambda series, log_penalty: data.find_change(series, cells[series], log_penalty), sorted(cells), len(family)
+    )
+    for series, change in sorted(changes.items(), key=lambda item: -item[1].log_evidence):
         yield _build_behaviour_finding(data, series, change, penalty)
 
 

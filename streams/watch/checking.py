@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from analytics.queries import query_rows
 from audit.drift.change_detector import MIN_DAYS_BEFORE
@@ -124,18 +124,6 @@ class CheckResult:
     """The revisions of open incidents that got more severe."""
 
 
-class FleetEvidence(NamedTuple):
-    """What other projects add to the decision which changes are confirmed."""
-
-    series: int
-    """The number of series that their newest checks compared."""
-    log_e_values: tuple[float, ...]
-    """The log e-values of their live incidents."""
-
-
-_NO_OTHERS = FleetEvidence(0, ())
-
-
 @dataclass(frozen=True, slots=True)
 class ProjectData:
     """The data of one project that a check examines: scores, finished runs, judged sessions, behaviour, or some of them."""
@@ -150,8 +138,8 @@ class ProjectData:
     """The baseline that applies to the check."""
     stopped: Sequence[Mapping[str, Any]] = ()
     """The agents that stopped, as rows of the query `stopped_agents`."""
-    fleet: FleetEvidence = _NO_OTHERS
-    """The series and the evidence of the other projects."""
+    fleet: Sequence[Mapping[str, Any]] = ()
+    """The series and the evidence of all projects, as rows of the query `fleet_evidence`."""
 
     @property
     def find_companions(self) -> FindCompanions:
@@ -252,7 +240,7 @@ class Checker:
                 else BehaviourRuleInput(behaviour, references, behaviour_parameters, cell_reader(cursor)),
                 baseline,
                 stopped.get(project, ()),
-                _read_fleet_evidence(fleet, project),
+                fleet,
             )
             revisions = [*reviewed, *ended]
             yield self._check_project(cursor, data, incidents, revisions, levels, is_new_baseline=new_baseline is not None)
@@ -347,20 +335,17 @@ class Checker:
         )
 
 
-def _read_fleet_evidence(rows: Sequence[Mapping[str, Any]], project: str) -> FleetEvidence:
-    """Return the evidence of the projects but one, from rows of the query `fleet_evidence`."""
-    others = [row for row in rows if row["project"] != project]
-    log_e_values = [log_e_value(evidence) for row in others for evidence in row["log_evidence"]]
-    return FleetEvidence(sum(row["series"] for row in others), tuple(log_e_values))
-
-
 def _confirm_over_fleet(findings: Sequence[Finding], data: ProjectData) -> Iterator[Finding]:
     """Yield the findings; those that weigh evidence are only suspected if too many of the fleet's confirmed changes could be false."""
     weighed = {index: _log_e_value_of(finding) for index, finding in enumerate(findings)}
     own = {index: value for index, value in weighed.items() if value is not None}
-    series = max(data.compared_series, len(own)) + data.fleet.series
-    known = [*own.values(), *data.fleet.log_e_values]
-    named = find_fleet_discoveries([*known, *[-math.inf] * (series - len(known))])
+    if not own:
+        yield from findings
+        return
+    others = [row for row in data.fleet if row["project"] != data.project]
+    series = max(data.compared_series, len(own)) + sum(row["series"] for row in others)
+    known = [*own.values(), *(log_e_value(evidence) for row in others for evidence in row["log_evidence"])]
+    named = find_fleet_discoveries(known, series)
     is_named = dict(zip(own, named[: len(own)].tolist(), strict=True))
     for index, finding in enumerate(findings):
         yield finding if is_named.get(index, True) else replace(finding, confirmed=False)

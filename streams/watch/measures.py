@@ -349,20 +349,16 @@ class ProjectScores:
         The labels of versions are those of the agent, its prompts and tools, and its model.
         """
         first_day = np.datetime64(since)
-        yardsticks = [stratum._replace(agent="") for stratum in self._rows_of(tier, agent)]
-        yardstick_of = np.full(len(self._agents), -1)
-        for stratum, rows in self._rows_of(tier, agent).items():
-            yardstick_of[rows] = yardsticks.index(stratum._replace(agent=""))
         rows_by_label = self._rows_by_label(tier, agent)
         versions: dict[str, tuple[Cells, Cells]] = {}
         for label, rows in rows_by_label.items():
             is_new = self._column("day")[rows[0]] >= first_day and self._recent[rows].any()
             if label[0] in VERSION_LABELS and is_new:
                 others = [other for name, other in rows_by_label.items() if name[0] == label[0] and name != label]
-                other_rows = np.unique(np.concatenate(others))
                 # Only scores by the same rules and judge are compared: the ones of most of the version's scores.
-                yardstick = np.bincount(yardstick_of[rows]).argmax()
-                sides = [side[yardstick_of[side] == yardstick] for side in (rows, other_rows)]
+                strata = self._rows_of(tier, agent).values()
+                comparable = max(strata, key=lambda stratum_rows: np.isin(rows, stratum_rows).sum())
+                sides = [np.intersect1d(side, comparable) for side in (rows, np.concatenate(others))]
                 if len(sides[1]):
                     versions[" ".join(label)] = self._sum_cells(tier, sides[0]), self._sum_cells(tier, sides[1])
         return versions

@@ -16,7 +16,7 @@ from audit.drift import consecutive_days
 from audit.drift.anomaly_rate import Day as AnomalyDay
 from audit.drift.anomaly_rate import Spike, anomaly_spike
 from audit.drift.change_detector import SUSPECTED, Change, find_change
-from audit.drift.discoveries import family_penalty
+from audit.drift.discoveries import believe_changes, family_penalty
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.prefilter import bound_evidence
 from audit.drift.segments import find_agreed_change
@@ -255,11 +255,10 @@ def _find_family_changes(data: RuleInput, family: Mapping[Key, _Series]) -> tupl
         [series.segment.cells for series in many], data.measured.as_of.date(), [series.first_reference for series in many]
     )
     least = alarm + family_penalty(bounds - alarm, len(many))
-    possible = {series.key: series for series, bound in zip(many, bounds.tolist(), strict=True) if bound >= least}
-    found = {key: change for key, series in possible.items() if (change := series.find_change()) is not None}
-    penalty = family_penalty([change.log_evidence - alarm for change in found.values()], len(family))
-    believed = {key: family[key].find_change(log_penalty=penalty) for key in found}
-    changes = {key: change for key, change in believed.items() if change is not None}
+    possible = [series.key for series, bound in zip(many, bounds.tolist(), strict=True) if bound >= least]
+    changes, penalty = believe_changes(
+        lambda key, log_penalty: family[key].find_change(log_penalty=log_penalty), possible, len(family)
+    )
     return changes, round(math.exp(penalty))
 
 
