@@ -379,10 +379,6 @@ def _to_naive_utc(time: datetime) -> datetime:
     return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
 
 
-NO_CELLS = cells_of(())
-"""The cells of a series without units."""
-
-
 def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Merge spans that overlap or are adjacent; returns them oldest first."""
     merged: list[Span] = []

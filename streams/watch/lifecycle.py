@@ -41,7 +41,7 @@ from datetime import UTC, date, datetime, time, timedelta
 import msgspec
 
 from audit.drift.incident_evidence import ChangedSeries, Level, evidence_of
-from audit.drift.series import NO_CELLS
+from audit.drift.series import cells_of
 from audit.drift.watched_series import BEHAVIOUR, SESSION, SPIKE, TIERS, Key
 from schemas.lazy_numpy import np
 from schemas.records import Incident
@@ -244,7 +244,7 @@ def _read_behaviour_levels(behaviour: ProjectBehaviour, changed: ChangedSeries, 
 def _read_tier_levels(measured: ProjectScores, key: Key) -> list[DayLevel]:
     tier = key.tier or ""
     segment = measured.segment(tier, key.agent) if key.slice is None else measured.slices(tier, key.agent).get(key.slice)
-    cells = NO_CELLS if segment is None else segment.cells
+    cells = cells_of(()) if segment is None else segment.cells
     days = cells.last.astype("datetime64[D]")
     starts = np.flatnonzero(days != np.concatenate(([np.datetime64(0, "D")], days[:-1])))
     if not starts.size:

@@ -43,7 +43,7 @@ from audit.drift.anomaly_rate import Day
 from audit.drift.change_detector import Unit
 from audit.drift.consecutive_days import DAYS, DailyAverage
 from audit.drift.segments import Standardised, merge_cells, shift_cells, standardise
-from audit.drift.series import NO_CELLS, Cells, Flags, Floats, Ints
+from audit.drift.series import Cells, Flags, Floats, Ints, cells_of
 from audit.drift.slices import MAX_VALUES
 from audit.drift.watched_series import SESSION, TIERS
 from audit.evaluation.dimensions import DIMENSIONS
@@ -304,7 +304,7 @@ class ProjectScores:
         They end before the first hour in which an exchange still waits for its score, because late scores may be worse than the others.
         """
         segment = self.segment(tier, agent)
-        return NO_CELLS if segment is None else segment.cells
+        return cells_of(()) if segment is None else segment.cells
 
     def _strata(self, tier: str) -> Mapping[Stratum, Ints]:
         """Return the rows of each stratum of a tier, in order of time."""
