@@ -268,6 +268,29 @@ def rows_of(cells: Cells, origin: float = 0.0) -> Floats:
     return np.stack((cells.units, cells.scores, cells.weight, total, cells.squares, mixed, totals))
 
 
+class UnitSums(NamedTuple):
+    """The sums over the units of each day, oldest first, in the order of `rows_of`; 0 for days without units."""
+
+    units: Floats
+    scores: Floats
+    weight: Floats
+    total: Floats
+    squares: Floats
+    mixed: Floats
+    totals: Floats
+
+    @property
+    def mean(self) -> Floats:
+        """The mean of each day; 0 for days without units."""
+        return self.total / np.where(self.weight > 0, self.weight, np.inf)
+
+    @property
+    def centred_squares(self) -> Floats:
+        """Sum of the squared products weight x (mean of the unit - mean of the day)."""
+        mean = self.mean
+        return np.maximum(0.0, self.totals - 2 * mean * self.mixed + mean * mean * self.squares)
+
+
 def _running_sums(rows: Floats, stratum: Ints) -> Floats:
     by_stratum = np.zeros((len(rows), STRATA, len(stratum) + 1))
     by_stratum[:, stratum, np.arange(1, len(stratum) + 1)] = rows

@@ -21,7 +21,19 @@ from typing import NamedTuple
 from audit.drift.change_detector import CONFIRMED, SUSPECTED
 from audit.drift.change_evidence import MIN_VARIANCE, log_bayes_factor
 from audit.drift.consecutive_days import Direction, Severity
-from audit.drift.series import NO_DECISION, Cells, DeviantUnits, Flags, Floats, Ints, Reference, date_of, day_number, rows_of
+from audit.drift.series import (
+    NO_DECISION,
+    Cells,
+    DeviantUnits,
+    Flags,
+    Floats,
+    Ints,
+    Reference,
+    UnitSums,
+    date_of,
+    day_number,
+    rows_of,
+)
 from schemas.lazy_numpy import np
 
 DAYS = 28
@@ -145,36 +157,13 @@ class _Values(NamedTuple):
         return cls(*[np.zeros(0)] * 6)
 
 
-class _DailySums(NamedTuple):
-    """The sums over the sessions of each day, oldest first, in the order of `rows_of`."""
-
-    units: Floats
-    scores: Floats
-    weight: Floats
-    total: Floats
-    squares: Floats
-    mixed: Floats
-    totals: Floats
-
-    @property
-    def mean(self) -> float:
-        """The mean score of all days."""
-        return float(self.total.sum() / self.weight.sum())
-
-    @property
-    def centered_squares(self) -> Floats:
-        """Sum of the squared products weight x (mean of the session - mean of the day)."""
-        mean = self.total / self.weight
-        return np.maximum(0.0, self.totals - 2 * mean * self.mixed + mean * mean * self.squares)
-
-
 class _GroupSums(NamedTuple):
     """The sums over the days of each group."""
 
     units: Floats
     freedom: Floats
     """Degrees of freedom: a day with n sessions has n - 1."""
-    centered_squares: Floats
+    centred_squares: Floats
     squares: Floats
     scores: Floats
     weight: Floats
@@ -185,13 +174,14 @@ def _build_values(cells: Cells, as_of: date, reference: Reference) -> _Values:
     days, rows = _sum_days(cells, as_of, reference)
     if not days.size:
         return _Values.empty()
-    sums = _DailySums(*rows)
-    deviant = DeviantUnits.from_sums(rows, _usual_score(cells, sums.mean))
+    sums = UnitSums(*rows)
+    mean = float(sums.total.sum() / sums.weight.sum())
+    deviant = DeviantUnits.from_sums(rows, _usual_score(cells, mean))
     firsts, lasts = _group_days(sums.units - 1, deviant)
     if not lasts.size:
         return _Values.empty()
     groups = _sum_groups(sums, firsts, lasts[-1] + 1)
-    variance = groups.centered_squares / groups.squares * groups.units / groups.freedom
+    variance = groups.centred_squares / groups.squares * groups.units / groups.freedom
     return _Values(
         first_day=days[firsts],
         last_day=days[lasts],
@@ -212,9 +202,9 @@ def _sum_days(cells: Cells, as_of: date, reference: Reference) -> tuple[Floats, 
     return days[is_used].astype(np.float64), rows[:, is_used]
 
 
-def _sum_groups(sums: _DailySums, firsts: Ints, end: int) -> _GroupSums:
+def _sum_groups(sums: UnitSums, firsts: Ints, end: int) -> _GroupSums:
     """Sum the days of each group. `firsts` are the first days of the groups; the last group ends before `end`."""
-    by_day = np.stack((sums.units, sums.units - 1, sums.centered_squares, sums.squares, sums.scores, sums.weight))
+    by_day = np.stack((sums.units, sums.units - 1, sums.centred_squares, sums.squares, sums.scores, sums.weight))
     return _GroupSums(*np.add.reduceat(by_day[:, :end], firsts, axis=1))
 
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import date
-from typing import NamedTuple
 
 from audit.comparison import t_quantile
 from audit.drift.change_detector import CONFIDENCE, MIN_RARE_UNITS, Interval
@@ -41,6 +40,7 @@ from audit.drift.series import (
     Flags,
     Floats,
     Ints,
+    UnitSums,
     date_of,
     day_correlation,
     day_number,
@@ -134,56 +134,35 @@ def compare_versions(version: Cells, others: Cells, as_of: date) -> VersionChang
     )
 
 
-class _DailySums(NamedTuple):
-    """The sums of each day, in the order of `rows_of`; 0 for days without sessions."""
-
-    units: Floats
-    scores: Floats
-    weight: Floats
-    total: Floats
-    squares: Floats
-    mixed: Floats
-    totals: Floats
-
-    @property
-    def mean(self) -> Floats:
-        return ratio(self.total, self.weight)
-
-    @property
-    def centred(self) -> Floats:
-        """Sum of the squared products weight x (mean of the session - mean of the day)."""
-        return np.maximum(0.0, self.totals - 2 * self.mean * self.mixed + self.mean**2 * self.squares)
-
-    @property
-    def free_squares(self) -> Floats:
-        """The number by which `centred` is divided to get the variance of a unit: n - 1 for n units of weight 1."""
-        return self.squares * np.maximum(0.0, 1 - ratio(self.squares, self.weight**2))
+def _free_squares(sums: UnitSums) -> Floats:
+    """Return the number by which the centred squares are divided to get the variance of a unit: n - 1 for n units of weight 1."""
+    return sums.squares * np.maximum(0.0, 1 - ratio(sums.squares, sums.weight**2))
 
 
-def _pair_days(version: Cells, others: Cells, as_of: date) -> tuple[Ints, _DailySums, _DailySums]:
+def _pair_days(version: Cells, others: Cells, as_of: date) -> tuple[Ints, UnitSums, UnitSums]:
     """Return the days from `DAYS_BEFORE` the version's first one on, with the sums of both sides."""
     first = version.days[0] if version.last.size else day_number(as_of)
     days = np.arange(first - DAYS_BEFORE, max(first, day_number(as_of)) + 1)
 
-    def sum_days(cells: Cells) -> _DailySums:
+    def sum_days(cells: Cells) -> UnitSums:
         index = cells.days - days[0]
         is_used = (index >= 0) & (index < len(days))
         rows = [np.bincount(index[is_used], row[is_used], len(days)).astype(np.float64) for row in rows_of(cells)]
-        return _DailySums(*rows)
+        return UnitSums(*rows)
 
     return days, sum_days(version), sum_days(others)
 
 
-def _weigh_days(version: _DailySums, others: _DailySums, is_common: Flags) -> Contrast:
+def _weigh_days(version: UnitSums, others: UnitSums, is_common: Flags) -> Contrast:
     """Return the mean difference over the common days, as a contrast of one pair: the others before, the version after."""
-    unit = max(MIN_VARIANCE, float(ratio(others.centred.sum(), others.free_squares.sum())))
+    unit = max(MIN_VARIANCE, float(ratio(others.centred_squares.sum(), _free_squares(others).sum())))
     freedom = max(1.0, float(np.maximum(0.0, others.units - 1).sum()))
-    others_common = _DailySums(*(column[is_common] for column in others))
-    common = _DailySums(*(column[is_common] for column in version))
+    others_common = UnitSums(*(column[is_common] for column in others))
+    common = UnitSums(*(column[is_common] for column in version))
     # Shorter sessions vary more, as independent scores would, until their variance has been measured.
     variance_per_weight = unit * float(others_common.squares.sum() / others_common.weight.sum())
     expected = np.maximum(unit, variance_per_weight * ratio(common.weight, common.squares))
-    observed = ratio(common.centred * common.units, expected * common.squares).sum()
+    observed = ratio(common.centred_squares * common.units, expected * common.squares).sum()
     version_freedom = float((common.units - 1).sum())
     # A few units often vary more by chance, so the excess counts as far as it is beyond its standard error.
     excess = max(1.0, (PSEUDO_UNITS + float(observed) - math.sqrt(2 * version_freedom)) / (PSEUDO_UNITS + version_freedom))
@@ -217,7 +196,7 @@ def _weigh_days(version: _DailySums, others: _DailySums, is_common: Flags) -> Co
     )
 
 
-def _measure_day_variance(sums: _DailySums, unit: float) -> float:
+def _measure_day_variance(sums: UnitSums, unit: float) -> float:
     """Return the variance of days beyond what their units explain."""
     is_used = sums.units > 0
     return _excess_variance(sums.mean[is_used], unit * sums.squares[is_used] / sums.weight[is_used] ** 2)
@@ -245,9 +224,7 @@ def _find_range(cells: Cells, days: Ints) -> Ranges:
     return cells.low[is_used].min(keepdims=True), cells.high[is_used].max(keepdims=True)
 
 
-def _bound_by_counts(
-    version: Cells, others: Cells, version_sums: _DailySums, others_sums: _DailySums, is_common: Flags
-) -> float:
+def _bound_by_counts(version: Cells, others: Cells, version_sums: UnitSums, others_sums: UnitSums, is_common: Flags) -> float:
     """Return an upper bound of the log evidence if nearly all scores of the others have one value; infinity if they vary.
 
     Units are then counted by whether they have another value, as in `audit.drift.change_detector`.
@@ -267,7 +244,7 @@ def _bound_by_counts(
     return float(discount_correlated(log_e, correlation, units_per_day)[0])
 
 
-def _count_days(sums: _DailySums, usual: float) -> tuple[Counts, DaySums]:
+def _count_days(sums: UnitSums, usual: float) -> tuple[Counts, DaySums]:
     """Count the units off the usual value, with sums by day."""
     off = DeviantUnits.from_sums(np.stack(sums), usual).min_count
     units = sums.units
