@@ -205,6 +205,7 @@ class ProjectScores:
         self._strata_of_tier: dict[str, Mapping[Stratum, Ints]] = {}
         self._segments: dict[tuple[str, str | None], Segment | None] = {}
         self._slices: dict[tuple[str, str | None], dict[str, Segment]] = {}
+        self._labelled_rows: dict[tuple[str, str | None], dict[tuple[str, str], Ints]] = {}
         self._read_anchors = read_anchors
         self._shifts: dict[tuple[str, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]], JudgeShift | None] = {}
         self.judge_key = judge
@@ -365,16 +366,19 @@ class ProjectScores:
 
     def _rows_by_label(self, tier: str, agent: str | None) -> dict[tuple[str, str], Ints]:
         """Return the rows of an agent with each value of a label, for labels with a few values."""
+        if (tier, agent) in self._labelled_rows:
+            return self._labelled_rows[tier, agent]
         rows_of: dict[tuple[str, str], list[int]] = defaultdict(list)
         for row in np.sort(np.concatenate([np.zeros(0, np.int64), *self._rows_of(tier, agent).values()])).tolist():
             for label in self._labels[row]:
                 rows_of[label].append(row)
         values = Counter(name for name, _ in rows_of)
-        return {
+        self._labelled_rows[tier, agent] = {
             label: np.array(rows)
             for label, rows in sorted(rows_of.items())
             if label[0] != ARRIVAL and 1 < values[label[0]] <= MAX_VALUES
         }
+        return self._labelled_rows[tier, agent]
 
     def _rows_of(self, tier: str, agent: str | None) -> dict[Stratum, Ints]:
         return {stratum: rows for stratum, rows in self._strata(tier).items() if agent in (None, stratum.agent)}
