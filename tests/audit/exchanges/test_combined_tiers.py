@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builders import exchange
 from support.effort import examples
+from support.recording_judge import RecordingJudge
 from support.yaml_files import read_yaml
 
 from audit.answer_text import extract_answer
@@ -32,12 +33,12 @@ from audit.exchanges.outcomes import (
     structural_score,
 )
 from audit.exchanges.prompts import ExchangeQuestions
-from audit.exchanges.questions import COST_CAP, Invalid, Question, Reply, outcome_state, recorded_reply
+from audit.exchanges.questions import COST_CAP, Invalid, Question, Reply, outcome_state
 from audit.policy import BehaviouralDimension, Policy, ProjectPolicy, ProjectSettings, When, load_policy
 from driftline_trial.simulator.answers import obedient_answer, simulated_answer
 from schemas.codec.single_object import encode
 from schemas.errors import PolicyError
-from schemas.records import Exchange, Judgement, Score, ScoringTask
+from schemas.records import Exchange, Score, ScoringTask
 
 SEPARATE = Policy().for_project("ops")
 COMBINED = Policy(defaults=ProjectSettings(combine_tiers=True)).for_project("ops")
@@ -71,58 +72,24 @@ def task(
     )
 
 
-class Judge:
-    """The simulated judge as a function that records every judgement, as a live judge does."""
+class Judge(RecordingJudge):
+    """The simulated judge."""
 
     def __init__(self, changes: Mapping[str, Any] | None = None, *, outcome: str = "answered", obeys: bool = False) -> None:
         """Each answer about both tiers gets the changes; its judgement has the outcome."""
-        self.changes = changes or {}
-        self.outcome = outcome
-        self.obeys = obeys
-        self.questions: list[Question] = []
-        self.judgements: list[Judgement] = []
+
+        def answer(question: Question) -> dict[str, Any]:
+            texts = {material.name: json.loads(material.literal) for material in question.materials}
+            shown = {name: text for name, text in texts.items() if isinstance(text, str)}
+            answer = (obedient_answer(question.schema, shown) if obeys else None) or simulated_answer(question.schema, shown)
+            return answer | (changes or {} if question.purpose == BOTH else {})
+
+        super().__init__(answer, lambda question: outcome if question.purpose == BOTH else "answered")
 
     @property
     def asked(self) -> list[str]:
         """The purposes of the questions, in order."""
         return [question.purpose for question in self.questions]
-
-    def __call__(self, question: Question) -> Reply:
-        """Return the recorded reply, or record a new one."""
-        matching = [judgement for judgement in self.judgements if judgement.fingerprint == question.fingerprint]
-        if not matching:
-            matching = [self.record(question)]
-        reply = recorded_reply(matching, 0)
-        assert reply is not None
-        return reply
-
-    def record(self, question: Question) -> Judgement:
-        """Ask, and record the judgement."""
-        self.questions.append(question)
-        texts = {material.name: json.loads(material.literal) for material in question.materials}
-        shown = {name: text for name, text in texts.items() if isinstance(text, str)}
-        answer = (obedient_answer(question.schema, shown) if self.obeys else None) or simulated_answer(question.schema, shown)
-        is_both = question.purpose == BOTH
-        judgement = Judgement(
-            judgement_id=f"j{len(self.judgements)}",
-            fingerprint=question.fingerprint,
-            connection="local",
-            project="ops",
-            session_id="s",
-            subject_id="s:1",
-            purpose=question.purpose,
-            requested_model=question.model,
-            answering_model="answering",
-            outcome=self.outcome if is_both else "answered",
-            answer=json.dumps(answer | (self.changes if is_both else {})),
-            attempts=1,
-            cost_usd=0.001,
-            judged_at=exchange("s", 1).ingested_at,
-            part=question.part,
-            masked_passages=question.masked_passages,
-        )
-        self.judgements.append(judgement)
-        return judgement
 
 
 def judged(audited: Exchange, policy: ProjectPolicy, judge: Any, **given_task: Any) -> Score:
