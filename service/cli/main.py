@@ -90,6 +90,21 @@ def _application_for(arguments: Sequence[str]) -> typer.Typer:
     return application([name]) if name in COMMANDS else _command_list()
 
 
+def command_of(app: typer.Typer) -> Any:
+    """Return the command of an app. Its help shows no type for a flag, which takes no value."""
+    command = typer.main.get_command(app)
+    _hide_flag_types(command)
+    return command
+
+
+def _hide_flag_types(command: Any) -> None:
+    for parameter in (*command.params, command.get_help_option(typer.Context(command))):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for member in getattr(command, "commands", {}).values():
+        _hide_flag_types(member)
+
+
 def _print_version(is_set: bool) -> None:
     if is_set:
         out.print(f"driftline {installed_version()}")
@@ -135,8 +150,8 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code. Expected errors are printed as one line with a hint."""
     if arguments[:1] == [COMPLETE]:
         *before, last = arguments[1:] or [""]
-        return _exit_code_of(lambda: print_completions(typer.main.get_command(_application_for(before)), before, last))
-    command = typer.main.get_command(_application_for(arguments))
+        return _exit_code_of(lambda: print_completions(command_of(_application_for(before)), before, last))
+    command = command_of(_application_for(arguments))
     return _exit_code_of(lambda: command.main(arguments, prog_name="driftline", standalone_mode=False))
 
 

@@ -186,9 +186,14 @@ class ProfiledFiles:
 
 
 def profile_files(
-    paths: Iterable[Path], fields: Fields | None, redactor: Redactor, *, require_columns: bool = True
+    paths: Iterable[Path],
+    fields: Fields | None,
+    redactor: Redactor,
+    *,
+    columns_by_field: Mapping[str, str] = {},
+    require_columns: bool = True,
 ) -> ProfiledFiles:
-    """Profile the files at the paths, by the rules of this module.
+    """Profile the files at the paths, by the rules of this module. `columns_by_field` overrides fields of the mapping.
 
     Raises InputError for a rejected path, or if no file is left. Unless `require_columns`, a table may lack columns of required
     fields.
@@ -199,7 +204,7 @@ def profile_files(
         is_named = file in paths
         try:
             check_input_file(file, EXCHANGE_FORMAT)
-            profile = profile_file(file, fields)
+            profile = profile_file(file, fields, columns_by_field)
             if profile.own_table not in (None, EXCHANGES) and not is_named:
                 profiled.other_tables += 1
                 continue

@@ -172,7 +172,7 @@ def test_the_most_changed_exchanges_have_both_explanations(driftline: Command) -
 @pytest.mark.usefixtures("strict")
 def test_json_has_the_complete_comparison(driftline: Command) -> None:
     """Builds that check a policy read it."""
-    code, out, _ = driftline("compare", "live", "strict", "--json", "--top", "2", "--project", "ops")
+    code, out, _ = driftline("compare", "strict", "--json", "--top", "2", "--project", "ops")
     document = json.loads(out)
 
     assert code == 0

@@ -113,6 +113,26 @@ def test_no_secret_is_shown_or_stored(driftline: Command, tmp_path: Path, option
     assert "[SECRET:" in output or "[SECRET:" in stored.decode("utf-8", "replace")
 
 
+def test_a_field_is_set_without_a_mapping_file(driftline: Command, tmp_path: Path) -> None:
+    """One unusual column name should cost one option, whose time format is recognized as in a proposed mapping."""
+    rows_of_file = [
+        {("asked" if name == "timestamp" else name): value for name, value in row.items()} | {"asked": "30/11/2026 10:00:00"}
+        for row in ROWS
+    ]
+    write_lines(tmp_path / "a.jsonl", rows_of_file)
+    code, out, _ = driftline(
+        "import", "exchanges", "a.jsonl", "--set", "occurred_at=asked", "--set", "labels.llm=model", "--json"
+    )
+    assert (code, json.loads(out)["exchanges"]) == (0, len(ROWS))
+    assert rows(tmp_path / "driftline.duckdb", "SELECT DISTINCT occurred_at::VARCHAR, labels[1].name FROM log.exchanges") == [
+        ("2026-11-30 10:00:00", "llm")
+    ]
+    for option, problem in {"asked": "--set asked: is not FIELD=COLUMN", "occurred_at=when": "no column when"}.items():
+        code, _, err = driftline("import", "exchanges", "a.jsonl", "--set", option)
+        assert code == 2
+        assert problem in err
+
+
 def test_a_proposed_mapping_can_be_written_corrected_and_used(driftline: Command, tmp_path: Path) -> None:
     """A table with an unusual time column needs one corrected line."""
     write_lines(

@@ -39,7 +39,10 @@ from streams.replay.plan import LIVE, folder_of, outcome_in
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help="Label of a replay, or live for the scores in the database.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Label to compare with. Changes are B minus A.")],
+    second: Annotated[
+        str | None,
+        typer.Argument(metavar="B", help="Label to compare with: changes are B minus A. Without B, live is compared with A."),
+    ] = None,
     project: Project = None,
     top: Annotated[int, typer.Option(min=0, max=1000, help="Number of most-changed exchanges to show.")] = 5,
     database: Database = None,
@@ -47,9 +50,10 @@ def compare(
 ) -> None:
     """Compare two scorings of the same exchanges: changes of means with intervals, states, largest changes, cost."""
     settings = settings_of(database)
-    sides = [find_side(label, settings.database) for label in (first, second)]
+    labels = (LIVE, first) if second is None else (first, second)
+    sides = [find_side(label, settings.database) for label in labels]
     with contextlib.ExitStack() as stack:
-        if LIVE in {first, second}:
+        if LIVE in labels:
             file = stack.enter_context(readable_file(settings))
             sides = [replace(side, path=file) if side.label == LIVE else side for side in sides]
         stack.enter_context(working("comparing"))

@@ -80,7 +80,7 @@ from streams.judging.rejudging import estimate_bulk
 from streams.process import handled
 from streams.sources.copies import SessionFiles
 from streams.sources.event_files import EVENT_FILES
-from streams.sources.exchange_files.mapping import load_mapping, mapping_text
+from streams.sources.exchange_files.mapping import load_mapping, mapping_text, parse_columns
 from streams.sources.exchange_files.profiling import FileProfile, Layout
 from streams.sources.exchange_files.reading import Labels
 from streams.sources.source import PendingAnswer, ReadingContext
@@ -191,6 +191,14 @@ Map = Annotated[
         "--map", metavar="FILE", help="File that maps columns to fields. By default, fields are found by column name."
     ),
 ]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=COLUMN",
+        help="Column of a field, for example occurred_at=asked_at; overrides the mapping. May be repeated.",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Show the format, the mapping and the first ten exchanges of each file; store nothing."),
@@ -210,6 +218,7 @@ def import_exchanges(
         typer.Argument(metavar="PATH…", help="JSON lines, CSV or Parquet files (also .gz or .zst), or folders of them."),
     ],
     mapping: Map = None,
+    columns: Columns = None,
     dry_run: DryRun = False,
     save_map: SaveMap = None,
     judge: Judge = False,
@@ -221,7 +230,10 @@ def import_exchanges(
     fields = None if mapping is None else load_mapping(mapping)
     policy = policy_of(settings)
     redactor = redactor_of(settings, policy)
-    profiled = profile_files(paths, fields, redactor, require_columns=not (dry_run or save_map is not None))
+    columns_by_field = parse_columns(columns or ())
+    profiled = profile_files(
+        paths, fields, redactor, columns_by_field=columns_by_field, require_columns=not (dry_run or save_map is not None)
+    )
     warn_skipped(profiled.rejected)
     if profiled.other_tables:
         err.say(f"{counted(profiled.other_tables, 'file')} of the export skipped: other tables than exchanges")

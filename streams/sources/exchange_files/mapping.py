@@ -29,12 +29,23 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from audit.settings_files import Document
 from audit.surrogates import repair_text
 from audit.times import parse_timestamp
 from schemas.bounds import EARLIEST, LABEL_NAME, LATEST, MAX_LABELS, NO_LABELS
+from schemas.errors import InputError
 from streams.sources.lines import json_type
 from streams.sources.otlp.messages import ELIDED, Message, find_spoken_text, output_text, read_messages
 from streams.sources.otlp.token_usage import read_provider_usage
@@ -169,13 +180,18 @@ class Fields(_MappingModel):
     def sources(self) -> Mapping[str, Source]:
         """Return the sources by field name. A label's field name is `labels.NAME`."""
         sources: dict[str, Source] = {}
-        for name in type(self).model_fields:
+        for name in SINGLE_FIELDS:
             source = getattr(self, name)
             if isinstance(source, Source):
                 sources[name] = source
         for name, source in self.labels.items():
             sources[f"labels.{name}"] = source
         return sources
+
+
+SINGLE_FIELDS = tuple(name for name in Fields.model_fields if name != "labels")
+"""The fields that have one source."""
+_LABEL_NAMES: TypeAdapter[str] = TypeAdapter(LabelName)
 
 
 class ExchangeMapping(_MappingModel):
@@ -191,6 +207,26 @@ def load_mapping(path: Path) -> Fields:
     Raises PolicyError with each problem as `FILE:LINE: field: reason`.
     """
     return Document(path, hint=HINT).validate(ExchangeMapping).fields
+
+
+def parse_columns(assignments: Sequence[str]) -> dict[str, str]:
+    """Parse `FIELD=COLUMN` texts; a label's field is `labels.NAME`. Raises InputError that names a wrong one."""
+    columns: dict[str, str] = {}
+    for assignment in assignments:
+        field, _, column = assignment.partition("=")
+        label = field.removeprefix("labels.")
+        try:
+            if label != field:
+                _LABEL_NAMES.validate_python(label)
+            is_field = label != field or field in SINGLE_FIELDS
+        except ValidationError:
+            is_field = False
+        if not is_field or not column:
+            raise InputError(
+                f"--set {assignment}: is not FIELD=COLUMN", hint=f"FIELD is {', '.join(SINGLE_FIELDS)} or labels.NAME."
+            )
+        columns[field] = column
+    return columns
 
 
 def mapping_text(sources: Mapping[str, Source], comment: str = "") -> str:

@@ -157,8 +157,8 @@ class FileProfile(NamedTuple):
         problem = "" if self.time_problem is None else f"The {redactor.redact(self.time_problem)[0]}. "
         return InputError(
             f"{self.path}: no column gives {', '.join(self.missing)}",
-            hint=f"{problem}Its columns: {columns}. "
-            "Write a mapping with --save-map map.yaml, name the columns in it, and import the file with --map map.yaml.",
+            hint=f"{problem}Its columns: {columns}. Name one with --set {self.missing[0]}=COLUMN, "
+            "or write a mapping with --save-map map.yaml, name the columns in it, and import the file with --map map.yaml.",
         )
 
 
@@ -173,10 +173,11 @@ def _build_fields(sources: Mapping[str, Source]) -> Fields:
     return Fields(**fields, labels=labels)
 
 
-def profile_file(path: Path, mapping: Fields | None = None) -> FileProfile:
-    """Profile a file by its first rows.
+def profile_file(path: Path, mapping: Fields | None = None, columns_by_field: Mapping[str, str] = {}) -> FileProfile:
+    """Profile a file by its first rows. `columns_by_field` overrides the mapping, or the proposed one, field by field.
 
-    Raises InputError if the file holds no exchanges, or if the mapping names a column that the file lacks.
+    Raises InputError if the file holds no exchanges, if the mapping or `columns_by_field` names a column that the file lacks, or if
+    `columns_by_field` is given for a known export.
     """
     file_format = detect_format(path).file_format
     rows = list(_read_first_rows(path))
@@ -186,15 +187,21 @@ def profile_file(path: Path, mapping: Fields | None = None) -> FileProfile:
     own_table = None if mapping is not None else table_of(path, columns)
     if not rows and own_table is None:
         raise InputError(f"{path}: has no readable row", hint="Check how the file was written, or name another file.")
+    named = {field: _name_column(field, column, rows) for field, column in columns_by_field.items()}
+    export = None if mapping is not None or own_table is not None else _find_export(columns)
+    if named and (own_table is not None or export is not None):
+        layout_name = OWN_EXPORT if export is None else export.name
+        raise InputError(f"{path}: is {layout_name}, whose columns are known", hint="Import it without --set, or give --map.")
     if mapping is not None:
-        _require_columns(path, mapping, rows, file_format)
-        return FileProfile(path, file_format, columns, sources=mapping.sources())
+        sources = {**mapping.sources(), **named}
+        _require_columns(path, sources, rows, file_format)
+        return FileProfile(path, file_format, columns, sources=sources)
     if own_table is not None:
         return FileProfile(path, file_format, columns, own_table)
-    export = _find_export(columns)
     if export is not None:
         return FileProfile(path, file_format, columns, export=export)
-    sources = propose_sources(rows)
+    _require_columns(path, named, rows, file_format)
+    sources = propose_sources(rows) | named
     problem = find_time_problem(rows) if sources and "occurred_at" not in sources else None
     return FileProfile(path, file_format, columns, sources=sources, time_problem=problem)
 
@@ -213,15 +220,23 @@ def _read_first_rows(path: Path) -> Iterator[Json]:
                 yield row.value
 
 
-def _require_columns(path: Path, mapping: Fields, rows: Sequence[Json], file_format: Format) -> None:
+def _name_column(field: str, column: str, rows: Sequence[Json]) -> Source:
+    """Return a column that the user names as the source of a field. The format of a time is recognized."""
+    if field != "occurred_at":
+        return Source(column=column)
+    values = [value for value in (find_value(row, column) for row in rows) if value not in (None, "")]
+    return _find_time_source(_Column(column, frozenset(), values)) or TimeSource(column=column)
+
+
+def _require_columns(path: Path, sources: Mapping[str, Source], rows: Sequence[Json], file_format: Format) -> None:
     """Raise InputError if no row has the column of a field. In JSON, the column of an optional field may appear in later rows."""
-    for name, source in mapping.sources().items():
+    for name, source in sources.items():
         is_fixed = file_format is not Format.JSON and source.column is not None and "." not in source.column
         if source.column is None or not (name in REQUIRED or is_fixed):
             continue
         if not any(source.column in row or find_value(row, source.column) is not None for row in rows):
-            hint = "Correct the mapping. --dry-run without --map lists the columns."
-            raise InputError(f"{path}: has no column {source.column}, which the mapping names for {name}", hint=hint)
+            hint = "Correct it there. --dry-run without --map and --set lists the columns."
+            raise InputError(f"{path}: has no column {source.column}, which the mapping or --set names for {name}", hint=hint)
 
 
 def propose_sources(rows: Sequence[Json]) -> dict[str, Source]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import typer.main
+import typer
 
-from service.cli.main import application
+from service.cli.main import application, command_of
 
 Command = Callable[..., tuple[int, str, str]]
 LISTS = {
@@ -48,7 +48,7 @@ def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, command
 
 
-EVERY = dict(commands(typer.main.get_command(application())))
+EVERY = dict(commands(command_of(application())))
 
 
 def options(command: Any) -> dict[str, Any]:
@@ -83,6 +83,18 @@ def test_an_option_has_the_same_help_everywhere() -> None:
     assert set(different) <= MAY_DIFFER, different
     for option in ("--json", "--since", "--limit", "--db", "--policy", "--yes", "--kafka"):
         assert len(help_texts[option]) == 1, option
+
+
+def test_a_flag_shows_no_type() -> None:
+    """`--json <bool>` reads as if the option took a value."""
+    shown = {
+        f"{name} {parameter.opts[0]}": parameter.display_type_rich(typer.Context(command))
+        for name, command in EVERY.items()
+        for parameter in command.get_params(typer.Context(command))
+        if getattr(parameter, "is_flag", False)
+    }
+    assert {flag: text for flag, text in shown.items() if text} == {}
+    assert len(shown) > len(EVERY)
 
 
 def test_nearly_every_command_prints_json() -> None:
