@@ -18,9 +18,9 @@ All arrays are days x series, because one array operation costs more than the nu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from audit.drift.change_detector import (
     CANDIDATE_AGES,
@@ -29,8 +29,10 @@ from audit.drift.change_detector import (
     MIN_DAYS_BEFORE,
     SUSPECTED,
     WINDOW_DAYS,
+    Change,
 )
 from audit.drift.change_evidence import MIN_FREEDOM, MIN_UNITS_AFTER, MIN_UNITS_BEFORE, MIN_VARIANCE, ratio
+from audit.drift.discoveries import believe_changes, family_penalty
 from audit.drift.series import BLOCK_HOURS, NO_DECISION, Cells, Flags, Floats, Ints, Reference, day_number
 from schemas.lazy_numpy import np
 
@@ -46,6 +48,7 @@ _UNITS, _WEIGHT, _TOTAL, _SQUARES, _MIXED, _TOTALS = range(6)
 _BLOCKS, _BLOCK_SQUARES, _BLOCK_MIXED, _BLOCK_TOTALS, _DAYS, _DAY_SQUARES, _DAY_MIXED, _DAY_TOTALS = range(6, 14)
 _DAY_BLOCKS = 24 // BLOCK_HOURS
 Singles: TypeAlias = "NDArray[np.float32]"
+Name = TypeVar("Name")
 
 
 def bound_evidence(
@@ -67,6 +70,23 @@ def bound_evidence(
 def may_have_changed(many: Sequence[Cells], as_of: date, references: Sequence[Reference] | None = None) -> Flags:
     """Return the mask of the series in which `find_change` may find a change; the others have none."""
     return bound_evidence(many, as_of, references) >= math.log(SUSPECTED)
+
+
+def find_family_changes(
+    family: Mapping[Name, Cells],
+    as_of: date,
+    find: Callable[[Name, float], Change | None],
+    references: Sequence[Reference] | None = None,
+) -> tuple[dict[Name, Change], float]:
+    """Return the changes of many series that are believed together, by name, and the penalty for each; see `believe_changes`.
+
+    `find` is called only for the series that can be named according to their upper bounds.
+    """
+    alarm = math.log(SUSPECTED)
+    bounds = bound_evidence([*family.values()], as_of, references)
+    least = alarm + family_penalty(bounds - alarm, len(family))
+    possible = [name for name, bound in zip(family, bounds.tolist(), strict=True) if bound >= least]
+    return believe_changes(find, possible, len(family))
 
 
 class _Chunk(NamedTuple):

@@ -42,7 +42,7 @@ SHARED = 0.5
 ANCHORS_OF_PROJECT = 20
 ANCHOR_NOISE, ANCHOR_MOOD = 0.3, 0.2
 """Standard deviations of a verdict on an anchor and of a judge's day, in sigma."""
-FELL, VERSION, HISTORY = "Tier 2 fell", "Tier 2 with agent_version 7 is lower", "History was added"
+FELL, ROSE, VERSION, HISTORY = "Tier 2 fell", "Tier 2 rose", "Tier 2 with agent_version 7 is lower", "History was added"
 MIX, NEW_AGENT = "mix_changed", "new_agent"
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS, UNSCORED = "new_judge", "other_judges", "few_days", "unscored"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
@@ -123,6 +123,8 @@ class Line(NamedTuple):
     """How the titles of the confirmed incidents begin, and of no others."""
     notice: str | None = None
     """The reason of a blind spot, or against a project's health, that is told."""
+    also: tuple[str, ...] = ()
+    """How titles begin that are true as well, and may be confirmed before the others or not at all."""
     phrase: str = ""
     """Words that the evidence has, too."""
     change: int = CHANGE
@@ -166,8 +168,8 @@ LINES = (
     Line("sessions get shorter, five scores to one", (Traffic(length=step(5, 1)),)),
     Line("share of a weaker agent goes from 20 to 70 %", _mixed(step(0.2, 0.7)), notice=MIX),
     Line("the same over 30 days", _mixed(ramp(0.2, 0.7, 30)), notice=MIX, days=CHANGE + 42),
-    Line("both agents improve by half a sigma, the weaker one's share grows", _mixed(step(0.2, 0.7), 0.5), _rose("strong", "weak"), notice=MIX),
-    Line("both agents fall by 0.8 sigma, the weaker one's share shrinks", _mixed(step(0.7, 0.2), -0.8), _fell("strong", "weak"), notice=MIX),
+    Line("both agents improve by half a sigma, the weaker one's share grows", _mixed(step(0.2, 0.7), 0.5), _rose("strong", "weak"), notice=MIX, also=(ROSE,)),
+    Line("both agents fall by 0.8 sigma, the weaker one's share shrinks", _mixed(step(0.7, 0.2), -0.8), _fell("strong", "weak"), notice=MIX, also=(FELL,)),
     Line("one agent falls by 3 sigma, another rises by as much", (Traffic(always(25), step(0, -3), "a"), Traffic(always(25), step(0, 3), "b")), (*_fell("a"), *_rose("b"))),
     Line("one agent falls by 2 sigma, another rises to the same level", (Traffic(always(25), step(1, -1), "a"), Traffic(always(25), step(-3, -1), "b")), (*_fell("a"), *_rose("b"))),
     Line("eight agents of constant quality, their shares wander", tuple(Traffic(always(6), always(number - 3.5), f"agent{number}", wandering_share=0.6) for number in range(8)), days=102, checked_from=14, change=0),
@@ -248,7 +250,9 @@ def _row(line: Line, histories: Sequence[History]) -> list[str]:
     delays = [day - line.change + 1 for day in days_of_reports]
     dated = [history.incidents[line.titles[-1]] for history in histories if line.titles and line.titles[-1] in history.titles]
     dated_correctly = sum(incident.first_day == START + timedelta(days=line.first_day or 0) for incident in dated)
-    unexpected_titles = Counter(title for history in histories for title in sorted(set(history.titles) - set(line.titles)))
+    unexpected_titles = Counter(
+        title for history in histories for title in sorted(set(history.titles).difference(line.titles, line.also))
+    )
     suspected = Counter(f"{title} (suspected)" for history in histories for title in sorted(history.suspected))
     return [
         line.name,
@@ -257,14 +261,16 @@ def _row(line: Line, histories: Sequence[History]) -> list[str]:
         f"{len(days_of_reports)} of {len(histories)}",
         f"{statistics.median(delays):g}" if has_delay and delays else "",
         f"{dated_correctly} of {len(dated)}" if line.first_day is not None else "",
-        f"{sum(bool(set(history.titles) - set(line.titles)) for history in histories)}",
+        f"{sum(bool(set(history.titles).difference(line.titles, line.also)) for history in histories)}",
         ", ".join(f"{title} {count}" for title, count in (*unexpected_titles.most_common(), *suspected.most_common())),
     ]
 
 
 def _day_of_report(line: Line, history: History) -> int | None:
     """Return the day on which everything was said that is to be said; None if it was not, or if something else was confirmed."""
-    if set(line.titles) != set(history.titles) or (line.notice is not None and line.notice not in history.notices):
+    if set(line.titles) != set(history.titles) - set(line.also) or (
+        line.notice is not None and line.notice not in history.notices
+    ):
         return None
     if line.phrase and line.phrase not in history.incidents[line.titles[-1]].metadata:
         return None

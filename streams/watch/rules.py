@@ -15,10 +15,9 @@ from typing import NamedTuple
 from audit.drift import consecutive_days
 from audit.drift.anomaly_rate import Day as AnomalyDay
 from audit.drift.anomaly_rate import Spike, anomaly_spike
-from audit.drift.change_detector import SUSPECTED, Change, find_change
-from audit.drift.discoveries import believe_changes, family_penalty
+from audit.drift.change_detector import Change, find_change
 from audit.drift.incident_evidence import Day, Numbers
-from audit.drift.prefilter import bound_evidence
+from audit.drift.prefilter import find_family_changes
 from audit.drift.segments import find_agreed_change
 from audit.drift.series import Reference, merge_spans
 from audit.drift.spread import SpreadChange, find_spread
@@ -248,16 +247,11 @@ _BY_ITSELF = _Family()
 
 def _find_family_changes(data: RuleInput, family: Mapping[Key, _Series]) -> tuple[dict[Key, Change], int]:
     """Return the changes of the means of many series, as many as can be believed together, and the number of series for each of them."""
-    alarm = math.log(SUSPECTED)
-    many = list(family.values())
-    # More evidence never names less, so only the series that their upper bounds name can be named.
-    bounds = bound_evidence(
-        [series.segment.cells for series in many], data.measured.as_of.date(), [series.first_reference for series in many]
-    )
-    least = alarm + family_penalty(bounds - alarm, len(many))
-    possible = [series.key for series, bound in zip(many, bounds.tolist(), strict=True) if bound >= least]
-    changes, penalty = believe_changes(
-        lambda key, log_penalty: family[key].find_change(log_penalty=log_penalty), possible, len(family)
+    changes, penalty = find_family_changes(
+        {key: series.segment.cells for key, series in family.items()},
+        data.measured.as_of.date(),
+        lambda key, log_penalty: family[key].find_change(log_penalty=log_penalty),
+        [series.first_reference for series in family.values()],
     )
     return changes, round(math.exp(penalty))
 
