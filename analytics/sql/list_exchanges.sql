@@ -1,5 +1,6 @@
 -- purpose: the scored exchanges of a project, filtered, sorted and paged
--- grain: one row per exchange with its current score. sort_number, sort_text, sort_id: sort keys
+-- grain: one row per exchange with its current score. question, answer: excerpts of one line, NULL for a deleted
+--     exchange; sort_number, sort_text, sort_id: sort keys
 -- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: unbounded),
 --     $agent ('' for unnamed; NULL: any), $session (NULL: any), $anomalies (true: only with an anomaly, false: only
 --     without; NULL: any), $reason (part of an anomaly reason or a flag, case-insensitive; NULL: any), $outcome (of
@@ -74,14 +75,17 @@ WITH tagged AS (
     -- Select the few rows by time first, so that wide columns are read only for them.
     SELECT rowid AS row FROM log.exchanges WHERE project = $project AND occurred_at IN (SELECT exchange_at FROM page)
 ), exchanges AS MATERIALIZED (
-    SELECT occurred_at, exchange_id, connection, agent_model, labels FROM log.exchanges AS e SEMI JOIN exchange_rows
-        ON e.rowid = exchange_rows.row
+    SELECT
+        occurred_at, exchange_id, connection, agent_model, labels, log.excerpt(user_message) AS question,
+        log.excerpt(agent_response) AS answer
+    FROM log.exchanges AS e
+    SEMI JOIN exchange_rows ON e.rowid = exchange_rows.row
     QUALIFY row_number() OVER (PARTITION BY connection, exchange_id ORDER BY revision DESC, _offset DESC) = 1
 )
 SELECT
     s.exchange_at, s.score_id, s.exchange_id, s.connection, s.agent, s.session_id, s.turn_number, s.disposition, s.sampling_reason,
     s.tier1_score, s.tier1_flags, s.tier2_score, s.tier2_5_alignment, s.tier3_score, s.anomaly, s.anomaly_reasons, s.cost_usd, s.simulated,
-    e.agent_model, e.labels, p.sort_number, p.sort_text, p.score_id AS sort_id
+    e.agent_model, e.labels, e.question, e.answer, p.sort_number, p.sort_text, p.score_id AS sort_id
 FROM page AS p
 JOIN log.scores AS s ON s.rowid = p.row
 LEFT JOIN exchanges AS e ON e.occurred_at = s.exchange_at AND e.exchange_id = s.exchange_id AND e.connection = s.connection

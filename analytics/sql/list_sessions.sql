@@ -1,7 +1,8 @@
 -- purpose: the sessions of a project with the scores of their exchanges, their events and their runs, filtered,
 --     sorted and paged
 -- grain: one row per session with a scored exchange or an event in the period. Counts, means and costs cover the
---     period; sort_number, sort_text, sort_id: sort keys
+--     period; question: an excerpt of the session's first question, NULL without one; sort_number, sort_text,
+--     sort_id: sort keys
 -- parameters: $project, $since (inclusive) and $until (exclusive) of the time of exchanges and events, $agent ('' for
 --     unnamed; NULL: any), $anomalies (true: only with an anomaly, false: only without; NULL: any), $failure (primary
 --     failure of the run, '' for a run without one; NULL: any), $readiness (of the run; NULL: any), $tier (tier1,
@@ -108,11 +109,36 @@ WITH session_days AS MATERIALIZED (
     LEFT JOIN runs USING (connection, session_id)
     WHERE ($failure IS NULL OR (run IS NOT NULL AND coalesce(primary_failure_type, '') = $failure))
         AND ($readiness IS NULL OR readiness_level = $readiness)
+), page AS MATERIALIZED (
+    FROM filtered
+    WHERE log.listed_after($down, sort_number, sort_text, sort_id, $last_number, $last_text, $last_id)
+    ORDER BY
+        sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
+        CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, sort_id
+    LIMIT $limit
+), first_turns AS MATERIALIZED (
+    -- A session may have begun before the period.
+    SELECT connection, session_id, min(first_at) AS occurred_at
+    FROM (
+        SELECT connection, session_id, first_at FROM log.session_scores WHERE project = $project
+        UNION ALL
+        SELECT connection, session_id, first_at FROM session_days
+    )
+    SEMI JOIN page USING (connection, session_id)
+    GROUP BY connection, session_id
+), question_rows AS MATERIALIZED (
+    -- Select the few rows by time first, so that texts are read only for them.
+    SELECT rowid AS row FROM log.exchanges WHERE project = $project AND occurred_at IN (SELECT occurred_at FROM first_turns)
+), questions AS (
+    SELECT connection, session_id, log.excerpt(arg_max(user_message, (revision, _offset))) AS question
+    FROM log.exchanges AS e
+    SEMI JOIN question_rows ON e.rowid = question_rows.row
+    SEMI JOIN first_turns USING (connection, session_id, occurred_at)
+    GROUP BY connection, session_id
 )
-SELECT *
-FROM filtered
-WHERE log.listed_after($down, sort_number, sort_text, sort_id, $last_number, $last_text, $last_id)
+SELECT page.*, question
+FROM page
+LEFT JOIN questions USING (connection, session_id)
 ORDER BY
     sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
     CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, sort_id
-LIMIT $limit

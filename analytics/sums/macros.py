@@ -283,6 +283,10 @@ _INCIDENT_WORST = """(
 )"""
 
 
+_MAX_EXCERPT = 200
+# Cut before squeezing white space: a text may have megabytes.
+_EXCERPT = f"left(trim(regexp_replace(left(text, {4 * _MAX_EXCERPT}), '\\s+', ' ', 'g')), {_MAX_EXCERPT})"
+
 # The steps of a wrap-up in a text. Patterns are constants, because DuckDB would compile any other pattern for every text.
 _WRAP_PARTS = ", ".join(f"'{name}': regexp_matches(text, '{pattern}', 'i')" for name, pattern in PATTERNS.items())
 _WRAP_STEPS = f"({{{_WRAP_PARTS}}})"
@@ -341,6 +345,7 @@ def macro_statements() -> Iterator[str]:
         "kept_cost_hours(in_project, first, until)": f"TABLE {KEPT_COST_HOURS}",
         "session_days(in_project, first, until)": f"TABLE {SESSION_DAYS}",
         "scores_around(in_project, before_since, before_until, after_since, after_until)": f"TABLE {_SCORES_AROUND}",
+        "excerpt(text)": f"({_EXCERPT})",
         "wrap_steps(text)": _WRAP_STEPS,
         f"listed_scores({_LIST_PARAMETERS})": f"TABLE {_LISTED_SCORES}",
         "listed_after(down, number, text, id, last_number, last_text, last_id)": _LISTED_AFTER,

@@ -97,7 +97,9 @@ EXCHANGES = ListDefinition(
     derive_params=_derive_label,
     columns=(
         Column(key="exchange_at", title="Exchange", cell="exchange", sort="at"),
-        Column(key="anomaly_reasons", title="Findings", cell="found"),
+        Column(key="question", title="Question, answer and findings", cell="texts"),
+        Column(key="answer", title="Answer", is_shown=False),
+        Column(key="anomaly_reasons", title="Findings", is_shown=False),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
         Column(key="session_id", title="Session", cell="session", sort="session", down=False),
         Column(key="turn_number", title="Turn", cell="number", sort="turn", is_number=True),
@@ -125,7 +127,8 @@ SESSIONS = ListDefinition(
     filters=(_AGENT, _ANOMALIES, _FAILURE, _READINESS, _TIER, _MIN_SCORE, _MAX_SCORE),
     derive_params=_derive_tier,
     columns=(
-        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="session_id", title="Session", cell="session_name", sort="session", down=False),
+        Column(key="question", title="First question", is_shown=False),
         Column(key="last_at", title="Last record", cell="moment", sort="at"),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
         Column(key="turns", title="Turns", cell="number", sort="turns", is_number=True),

@@ -261,7 +261,7 @@ def test_an_empty_file_is_valid(call: Call, tokens: Tokens) -> None:
     browser = cookie(signed_in(call, tokens.root))
     assert call("GET", LINKS.list_file("ops", "sessions.json"), headers=browser).json() == []
     text = call("GET", LINKS.list_file("ops", "sessions.csv"), headers=browser).text
-    assert text.startswith("session_id,last_at,agent")
+    assert text.startswith("session_id,question,last_at,agent")
     assert len(text.splitlines()) == 1
 
 
@@ -278,7 +278,13 @@ def test_a_file_has_a_maximum_length(call: Call, tokens: Tokens, monkeypatch: py
 def test_an_agents_name_is_neither_a_formula_nor_markup(call: Call, tokens: Tokens, store: Store, look: Look) -> None:
     """Names and reasons are foreign texts, and a spreadsheet would run a text that begins with an equals sign."""
     at = NOW - timedelta(hours=1)
-    hostile_exchange = exchange(HOSTILE, 1, agent=HOSTILE, agent_model=HOSTILE, occurred_at=at, ingested_at=at)
+    texts = {
+        "agent": HOSTILE,
+        "agent_model": HOSTILE,
+        "user_message": HOSTILE,
+        "agent_response": f"{HOSTILE}\n\n{'long ' * 100}",
+    }
+    hostile_exchange = exchange(HOSTILE, 1, **texts, occurred_at=at, ingested_at=at)
     anomaly_fields = {"anomaly": True, "anomaly_reasons": (HOSTILE,), "tier1_flags": (HOSTILE,)}
     fill(store, [hostile_exchange], [score(HOSTILE, 1, score_id="one", agent=HOSTILE, exchange_at=at, **anomaly_fields)])
     for name in LISTS:
@@ -290,6 +296,10 @@ def test_an_agents_name_is_neither_a_formula_nor_markup(call: Call, tokens: Toke
         (row,) = csv.DictReader(io.StringIO(call("GET", LINKS.list_file("ops", f"{name}.csv"), headers=browser).text))
         assert row["agent"] == f"'{HOSTILE}"
         assert row["session_id"] == f"'{HOSTILE}"
+        assert row["question"] == f"'{HOSTILE}"
+        # An excerpt is one line of bounded length.
+        assert len(row.get("answer", "").splitlines()) <= 1
+        assert len(row.get("answer", "")) <= 201
 
 
 @pytest.mark.usefixtures("fleet")
