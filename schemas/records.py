@@ -1126,19 +1126,19 @@ class Notice(Record, frozen=True, kw_only=True):
     """Something that changed in a project's traffic, which says nothing of its quality."""
 
     reason: str
-    """mix_changed (an agent's share of the sessions changed), new_agent (an agent that had no exchanges before), traffic_fell (fewer sessions per day) or unscored_rose (a larger share of the exchanges has no score)."""
+    """mix_changed (an agent's share of the sessions changed), new_agent (an agent that had no exchanges before), traffic_fell (fewer sessions per day), unscored_rose (a larger share of the exchanges has no score) or description_changed (an agent was sent another description of a tool)."""
     subject: str
-    """The agent; empty for exchanges without an agent, and for the whole project."""
+    """The agent; empty for exchanges without an agent, and for the whole project. Of descriptions, the tools and the agent."""
     since: datetime
-    """Midnight of the first day, UTC; the most probable one if it is estimated."""
+    """Midnight of the first day, UTC; the most probable one if it is estimated. Of descriptions, the time of the first session with the newest one."""
     before: float
-    """The share, or the sessions per day, before the change; of a new agent, the mean score of the others on the same days."""
+    """The share, or the sessions per day, before the change; of a new agent, the mean score of the others on the same days; of descriptions, the sessions with the one before."""
     after: float
-    """The share, or the sessions per day, since the change; of a new agent, its mean score."""
+    """The share, or the sessions per day, since the change; of a new agent, its mean score; of descriptions, the sessions with the new one."""
     tier: str = ""
     """The tier of the scores; empty for shares."""
     count: int
-    """Agents whose level changed as well, in any tier; of a new agent, its sessions; of traffic and unscored exchanges, the days since then."""
+    """Agents whose level changed as well, in any tier; of a new agent, its sessions; of traffic and unscored exchanges, the days since then; of descriptions, the tools."""
 
 
 class ProjectCheck(Record, frozen=True, kw_only=True):
@@ -1525,6 +1525,31 @@ class StageState(Record, frozen=True, kw_only=True):
     """The state, MessagePack."""
 
 
+class ToolDescription(Record, frozen=True, kw_only=True):
+    """A description of a tool that an agent was sent on a UTC day. They are made from the events of the type tool_definitions, made again for each day with new ones, and go with their events."""
+
+    project: str
+    """Project of the events."""
+    day: datetime
+    """First moment of the day, UTC (event time)."""
+    agent: str
+    """Name of the agent; empty where the source tells none."""
+    tool: str
+    """Name of the tool."""
+    description: str
+    """First 16 hexadecimal digits of the SHA-256 of the description, with each run of spaces as one space."""
+    sessions: int
+    """Sessions of the day in which the agent was sent the description."""
+    first_at: datetime
+    """Time of the first event of the day with the description."""
+    last_at: datetime
+    """Time of the last one."""
+    connection: str
+    """Connection that delivered the first one."""
+    session_id: str
+    """Session of the first one, as the source named it."""
+
+
 class UnusedSpans(Record, frozen=True, kw_only=True):
     """Spans of one trace and one instrumentation scope of which nothing was made but perhaps a count of tokens, for one reason."""
 
@@ -1629,6 +1654,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "SessionScores": SessionScores,
     "Span": Span,
     "StageState": StageState,
+    "ToolDescription": ToolDescription,
     "TraceAssembly": TraceAssembly,
     "Watermark": Watermark,
 }

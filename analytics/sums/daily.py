@@ -60,7 +60,7 @@ def _refresh_sums(store: Store, kept: KeptSums) -> set[Day]:
     for days in _split_days(changed):
         with store.transaction() as transaction:
             kept.recompute(transaction.connection, days)
-    if changed:
+    if ends:
         with store.transaction() as transaction:
             # If the sums were deleted meanwhile, the watermarks have changed, and the next refresh recomputes the days.
             if transaction.watermarks(kept.consumer) == watermarks:
@@ -88,12 +88,12 @@ def delete_hours(store: Store, kept_from: Callable[[str], datetime]) -> int:
 
 
 def _count_new_records(store: Store, kept: KeptSums) -> tuple[dict[Partition, int], dict[Partition, int], dict[Day, int]]:
-    """Return the watermarks, the ends of the topics, and the number of new records per day, from one snapshot."""
+    """Return the watermarks, the ends of the topics with new records, and the number of those that change a day, from one snapshot."""
     with contextlib.closing(store.cursor()) as cursor:
         cursor.begin()
         watermarks = cursor.execute(_SELECT_WATERMARKS, {"consumer": kept.consumer}).fetchall()
         rows = cursor.execute(_COUNT_NEW_RECORDS.format(changed=kept.changed)).fetchall()
-        ends = cursor.execute(kept.ends).fetchall() if rows else []
+        ends = cursor.execute(kept.ends).fetchall()
     counts = {(project, day): count for day, project, count in rows}
     return _map_positions(watermarks), _map_positions(ends), counts
 

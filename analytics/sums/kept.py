@@ -1,8 +1,8 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
 """Kept sums: materialized sums of records by day, with their sources, their outdated days and their recomputation.
 
-1. There are five families: scores by UTC day and hour, scores by session and day, judgements by session and hour, exchanges by day,
-   behaviour by hour. Each has one definition, for kept sums and for sums computed on demand.
+1. There are six families: scores by UTC day and hour, scores by session and day, judgements by session and hour, exchanges by day,
+   behaviour by hour, descriptions of tools by day. Each has one definition, for kept sums and for sums computed on demand.
 2. Billionths are added as integers, so sums depend neither on the order nor on the grouping of scores. A sum that may exceed 64 bits is
    stored as a rounded double; sums of these are added as integers again.
 3. A judgement never changes, but the hour in which it counts can: that of its exchange, which on Kafka may arrive later, or that of the
@@ -41,9 +41,16 @@ SESSION_SUMS = "scores by session and day"
 """Consumer of the session sums."""
 BEHAVIOUR_SUMS = "behaviour by hour"
 """Consumer of the sums of behaviour."""
+DESCRIPTION_SUMS = "descriptions of tools by day"
+"""Consumer of the descriptions of tools."""
 RETENTION = "retention"
 """Consumer whose watermarks are, by project, the start of its complete history in microseconds since 1970, UTC."""
-TABLES = {"scores": "log.scores", "judgements": "log.judgements", "exchanges": "log.exchanges"}
+TABLES = {
+    "scores": "log.scores",
+    "judgements": "log.judgements",
+    "exchanges": "log.exchanges",
+    "agent-events": "log.agent_events",
+}
 """The table of each source topic."""
 CURRENT_ROWS = TABLES | {"exchanges": CURRENT_EXCHANGES}
 """The current rows of each source topic. Scores include all revisions; their sums select the latest."""
@@ -282,6 +289,10 @@ _SHARES = {
 """The shares of turns: which turns count, and which of them have the property."""
 _SIZES = {size: _CALLS if size == "tool_calls" else size for size in SIZES}
 """The sizes of turns. Sizes span orders of magnitude, so their logarithms are added: a change is a factor."""
+_IS_DESCRIBED = "event = 'tool_definitions'"
+_DESCRIPTION_KEY = "project, day, agent, tool, description"
+_MAX_DESCRIPTIONS = 500
+"""Descriptions of an agent and day that are kept: those of most sessions. A source may invent a tool per call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -541,6 +552,29 @@ def behaviour_sums_sql(exchanges: str) -> str:
     GROUP BY ALL"""
 
 
+def tool_descriptions_sql(events: str) -> str:
+    """Return the statement that lists the descriptions of tools by day; `events` is a FROM clause with a WHERE clause.
+
+    Traces have digests of descriptions in place of their texts, with spaces that do not count (`streams.sources.otlp.reading`).
+    """
+    text = "definition.value ->> '$'"
+    return f"""
+    WITH described AS (
+        SELECT
+            project, date_trunc('day', occurred_at) AS day, coalesce(e.payload ->> '$.agent', agent, '') AS agent, definition.key AS tool,
+            CASE WHEN source = 'otlp' THEN {text} ELSE left(sha256(trim(regexp_replace({text}, '[[:space:]]+', ' ', 'g'))), 16) END AS description,
+            occurred_at, "connection", session_id
+        FROM (FROM {events} AND {_IS_DESCRIBED}) AS e, json_each(e.payload, '$.tools') AS definition
+        WHERE json_type(e.payload, '$.tools') = 'OBJECT' AND definition.type = 'VARCHAR'
+    )
+    SELECT
+        {_DESCRIPTION_KEY}, count(DISTINCT ("connection", session_id)) AS sessions, min(occurred_at) AS first_at, max(occurred_at) AS last_at,
+        unnest(arg_min({{'connection': "connection", 'session_id': session_id}}, (occurred_at, "connection", session_id)))
+    FROM described
+    GROUP BY {_DESCRIPTION_KEY}
+    QUALIFY row_number() OVER (PARTITION BY project, day, agent ORDER BY sessions DESC, tool, description) <= {_MAX_DESCRIPTIONS}"""
+
+
 def _count_rows_sql(topic: str, time: str) -> str:
     return f"SELECT {time}::DATE, count(*) FROM {TABLES[topic]} WHERE {time} >= $first AND {time} < $end GROUP BY ALL"
 
@@ -634,7 +668,23 @@ BEHAVIOUR_BY_HOUR = KeptSums(
     outlived={"Exchange": "occurred_at"},
 )
 """Sums of the behaviour of agents, by the hour of their exchanges."""
-ALL_SUMS = (SCORES_BY_DAY, COSTS_BY_SESSION, EXCHANGES_BY_DAY, SCORES_BY_SESSION, BEHAVIOUR_BY_HOUR)
+DESCRIPTIONS_BY_DAY = KeptSums(
+    consumer=DESCRIPTION_SUMS,
+    topics=("agent-events",),
+    row_counts=_count_rows_sql("agent-events", "occurred_at"),
+    tables={"ToolDescription": "day"},
+    changed=f"""(
+        SELECT project, date_trunc('day', occurred_at) AS day
+        FROM {new_rows_sql(DESCRIPTION_SUMS, "agent-events")}
+        WHERE {_IS_DESCRIBED}
+    )""",
+    replacement=_recompute_sql(
+        "log.tool_descriptions", tool_descriptions_sql(_select_days_sql("agent-events", "occurred_at")), _DESCRIPTION_KEY
+    ),
+    deleted={"AgentEvent": "occurred_at"},
+)
+"""The descriptions of tools that agents were sent. They name sessions, so they are deleted with their events."""
+ALL_SUMS = (SCORES_BY_DAY, COSTS_BY_SESSION, EXCHANGES_BY_DAY, SCORES_BY_SESSION, BEHAVIOUR_BY_HOUR, DESCRIPTIONS_BY_DAY)
 
 _NEW_JUDGEMENTS = new_rows_sql(COST_SUMS, "judgements")
 CHANGED_JUDGEMENTS = f"""

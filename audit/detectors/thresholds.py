@@ -131,7 +131,7 @@ class ToolRules(PolicyModel):
     external: ToolNames = ()
     """Tools that send their arguments to others, so that these must contain no secret."""
     definitions: bool = False
-    """On: the descriptions of tools in traces are read, and one that changes within a session is a finding."""
+    """On: the descriptions of tools in traces are read; one that changes within a session is a finding, one that changes between sessions a notice."""
 
 
 NO_RULES = ToolRules()

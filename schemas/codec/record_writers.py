@@ -2087,6 +2087,28 @@ def record_dd07c1ee680a63db_0(record: Any) -> bytes:
     )
 
 
+def record_bbcb5b5c47b6c2d0_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xbb\xcb[\\G\xb6\xc2\xd0",
+            WORDS[record.project],
+            written_time(record.day),
+            WORDS[record.agent],
+            WORDS[record.tool],
+            NUMBERS[len(_data := record.description.encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record.sessions) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            written_time(record.first_at),
+            written_time(record.last_at),
+            WORDS[record.connection],
+            NUMBERS[len(_data := record.session_id.encode())] + _data,
+        )
+    )
+
+
 def record_ba3bc65c2f422475_1(record: Any) -> bytes:
     return b"".join(
         (
@@ -2210,6 +2232,7 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\n\x98wS7\xaa\x83K": record_0a98775337aa834b_0,  # SessionScores
     b"\xc3\x01\x94fT\xc1\xcf\xdd\xac=": record_946654c1cfddac3d_0,  # Span
     b"\xc3\x01\xdd\x07\xc1\xeeh\nc\xdb": record_dd07c1ee680a63db_0,  # StageState
+    b"\xc3\x01\xbb\xcb[\\G\xb6\xc2\xd0": record_bbcb5b5c47b6c2d0_0,  # ToolDescription
     b"\xc3\x01\xba;\xc6\\/B$u": record_ba3bc65c2f422475_0,  # TraceAssembly
     b"\xc3\x01\xad\x1f`%V\xfeG\xf3": record_ad1f602556fe47f3_0,  # Watermark
 }
@@ -7117,6 +7140,28 @@ def fields_dd07c1ee680a63db_0(record: Any) -> bytes:
     )
 
 
+def fields_bbcb5b5c47b6c2d0_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xbb\xcb[\\G\xb6\xc2\xd0",
+            WORDS[record["project"]],
+            written_time(record["day"]),
+            WORDS[record["agent"]],
+            WORDS[record["tool"]],
+            NUMBERS[len(_data := record["description"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["sessions"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            written_time(record["first_at"]),
+            written_time(record["last_at"]),
+            WORDS[record["connection"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+        )
+    )
+
+
 def fields_765c2d9dd751f913_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -7406,6 +7451,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\n\x98wS7\xaa\x83K": fields_0a98775337aa834b_0,  # SessionScores
     b"\xc3\x01\x94fT\xc1\xcf\xdd\xac=": fields_946654c1cfddac3d_0,  # Span
     b"\xc3\x01\xdd\x07\xc1\xeeh\nc\xdb": fields_dd07c1ee680a63db_0,  # StageState
+    b"\xc3\x01\xbb\xcb[\\G\xb6\xc2\xd0": fields_bbcb5b5c47b6c2d0_0,  # ToolDescription
     b"\xc3\x01v\\-\x9d\xd7Q\xf9\x13": fields_765c2d9dd751f913_0,  # TraceAssembly
     b"\xc3\x01\xba;\xc6\\/B$u": fields_ba3bc65c2f422475_0,  # TraceAssembly
     b"\xc3\x01\xe9\x88\xb1\xbd\xba@\xe5\x0f": fields_e988b1bdba40e50f_0,  # TraceAssembly

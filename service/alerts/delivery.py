@@ -5,7 +5,7 @@
 2. A few due alerts are sent one by one. Many are sent as one digest, for example after quiet hours or when a whole fleet falls silent.
 3. An alert is delivered at least once: after a crash between the delivery and its record, it is sent again with the same id.
 4. A judge with unreadable answers raises one alert until its answers are readable again. A cap of a project or of the installation
-   raises one alert for each day or month in which it leaves out questions.
+   raises one alert for each day or month in which it leaves out questions. A description of a tool that changed raises one alert.
 5. A failing receiver is skipped for the rest of the run, and does not delay other channels. A failed alert is retried later, or given up.
 6. The addresses of channels are secrets, because anyone who knows Slack's address can post there. Error messages omit them.
 
@@ -36,13 +36,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from analytics.queries import query_rows
 from analytics.store.store import DELIVERED, GIVEN_UP, WAITING, Outbox, Store
 from audit.fingerprints import stable_id
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.lazy import httpx2
 from schemas.records import Alert, Incident
-from service.alerts.notices import Notice, cap_notice, incident_notice, judge_notice
+from service.alerts.notices import Notice, cap_notice, description_notice, incident_notice, judge_notice
 from service.read.caps import SharedCap, reached_caps
 from service.read.judges import UnreadableJudge, unreadable_judges
 from service.setup.settings import QuietHours, Secret, Settings, quiet_hours_of
@@ -50,6 +51,7 @@ from service.setup.workspace import Clock
 from service.text.formats import MISSING, counted, plain
 from streams.engine.record_intake import RecordIntake
 from streams.judges.rate_limits import retry_after
+from streams.watch.checking import DESCRIPTION_CHANGED
 from streams.watch.lifecycle import CONFIRMED
 
 FIRST_RETRY_SECONDS = 5.0
@@ -114,6 +116,7 @@ class Delivery:
             return
         await self._raise_incident_alerts()
         await self._raise_judge_alerts()
+        await self._raise_description_alerts()
         due = await asyncio.to_thread(self._alerts.outbox.due, self._alerts.now())
         if not due:
             return
@@ -140,6 +143,16 @@ class Delivery:
             notices = [*map(judge_notice, judges), *map(cap_notice, caps)]
             await self._alerts.raise_alerts(notices)
             self._judgements = end
+
+    async def _raise_description_alerts(self) -> None:
+        since = self._alerts.now() - MAX_INCIDENT_AGE
+        notices = await asyncio.to_thread(self._read_notices)
+        changed = [row for row in notices if row["reason"] == DESCRIPTION_CHANGED and row["since"] >= since]
+        await self._alerts.raise_alerts([description_notice(row) for row in changed])
+
+    def _read_notices(self) -> list[dict[str, Any]]:
+        with closing(self._alerts.store.cursor()) as cursor:
+            return list(query_rows(cursor, "notices", {"project": None}))
 
     def _read_unreadable_judges(self) -> tuple[UnreadableJudge, ...]:
         with closing(self._alerts.store.cursor()) as cursor:

@@ -15,6 +15,7 @@ from schemas.records import Incident
 from service.read.caps import SharedCap
 from service.read.incidents import incident_answer
 from service.read.judges import UnreadableJudge
+from service.read.project import describe_notices
 from service.read.telemetry import OpenSession
 from service.text.answers import camel
 from service.text.links import API
@@ -23,7 +24,7 @@ from streams.watch.lifecycle import SUSPECTED
 Severity = Literal["warning", "critical"]
 MAX_NAMED_SESSIONS = 10
 """Maximum number of sessions named in a notice."""
-INCIDENT, TELEMETRY, JUDGE, COST_CAP, TEST = "incident", "telemetry", "judge", "cost_cap", "test"
+INCIDENT, TELEMETRY, JUDGE, COST_CAP, TOOL, TEST = "incident", "telemetry", "judge", "cost_cap", "tool", "test"
 _SILENCE_TEXTS = {
     "warning": "No heartbeat or record for {minutes:g} min ({missed} missed intervals of {interval:g} min).",
     "critical": "No heartbeat or record for {minutes:g} min ({missed} missed intervals of {interval:g} min): it has stopped.",
@@ -37,9 +38,9 @@ class Notice:
     """The content of an alert. Notices with the same kind, subject and cause are duplicates."""
 
     kind: str
-    """incident, telemetry, judge, cost_cap or test."""
+    """incident, telemetry, judge, cost_cap, tool or test."""
     subject: str
-    """The incident, session, model or cap that it is about."""
+    """The incident, session, model, cap or tools that it is about."""
     cause: str
     """The reason for another alert about the subject, such as a higher severity."""
     severity: Severity
@@ -169,6 +170,21 @@ def cap_notice(cap: SharedCap) -> Notice:
             "capUsd": cap.cap_usd,
             "reachedAt": cap.reached_at and cap.reached_at.isoformat(),
         },
+    )
+
+
+def description_notice(row: Mapping[str, Any]) -> Notice:
+    """Return the notice about tools with other descriptions, from a row of the query `notices`; one for each new description."""
+    return Notice(
+        TOOL,
+        f"{row['project']}: {row['subject']}",
+        row["since"].isoformat(),
+        "warning",
+        f"{row['subject']}: another description",
+        describe_notices([row])[0],
+        row["project"],
+        f"{API}/{quote(row['project'], safe='')}/behaviour",
+        {"tools": row["subject"], "since": row["since"].isoformat(), "sessions": round(row["after"])},
     )
 
 

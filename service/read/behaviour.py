@@ -1,4 +1,7 @@
-"""What agents do, by agent and version, without a judge: shares of turns and calls, and typical sizes per turn, with their days."""
+"""What agents do, by agent and version, without a judge: shares of turns and calls, and typical sizes per turn, with their days.
+
+With the descriptions of tools that the agents were sent.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ import msgspec
 from analytics.queries import query_rows
 from audit.drift.watched_series import BEHAVIOUR, format_level, is_size, name_behaviour
 from schemas.lazy import duckdb
-from service.text.answers import Answer
+from service.text.answers import Answer, Moment
+from streams.watch.behaviour_rules import LOOK_BACK
 
 
 class BehaviourDay(Answer, frozen=True):
@@ -39,11 +43,31 @@ class Behaviour(Answer, frozen=True):
     days: list[BehaviourDay]
 
 
+class ToolDescription(Answer, frozen=True):
+    """A description of a tool that an agent was sent. Descriptions are told apart by their digests."""
+
+    agent: Annotated[str, msgspec.Meta(description="Empty if the source tells no agent.")]
+    tool: str
+    description: Annotated[str, msgspec.Meta(description="The first 16 hexadecimal digits of its SHA-256.")]
+    previous: Annotated[
+        str | None, msgspec.Meta(description="The description that came before it; null for the first one of 91 days.")
+    ]
+    first_at: Moment
+    last_at: Moment
+    sessions: Annotated[int, msgspec.Meta(description="Sessions, each counted once per UTC day.")]
+    connection: str
+    session_id: Annotated[str, msgspec.Meta(description="The first session with it.")]
+
+
 class BehaviourList(Answer, frozen=True):
     """What agents did, by agent, version and measure."""
 
     behaviour: list[Behaviour]
     count: int
+    descriptions: Annotated[
+        list[ToolDescription],
+        msgspec.Meta(description="The descriptions of tools that were seen in the period, by agent and tool."),
+    ]
 
 
 def read_behaviour(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> list[Behaviour]:
@@ -75,6 +99,13 @@ def read_behaviour(cursor: duckdb.DuckDBPyConnection, project: str, start: datet
             )
         )
     return behaviours
+
+
+def read_descriptions(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> list[ToolDescription]:
+    """Return the descriptions of tools that the agents of a project were sent in a period, by agent and tool, oldest first."""
+    values = {"projects": [project], "since": start - LOOK_BACK, "until": end, "changed_since": None}
+    rows = (row for row in query_rows(cursor, "tool_descriptions", values) if row["last_at"] >= start)
+    return [ToolDescription(**{name: row[name] for name in ToolDescription.__struct_fields__}) for row in rows]
 
 
 def format_behaviour(behaviour: Behaviour) -> str:

@@ -446,17 +446,23 @@ def describe_notices(notices: Sequence[Row]) -> list[str]:
             for notice in notices
             if notice["reason"] == "new_agent"
         ]
-        + [_COVERAGE_NOTICES[notice["reason"]](notice) for notice in notices if notice["reason"] in _COVERAGE_NOTICES]
+        + [_NOTICES[notice["reason"]](notice) for notice in notices if notice["reason"] in _NOTICES]
     )
 
 
-_COVERAGE_NOTICES: Mapping[str, Callable[[Row], str]] = {
+_NOTICES: Mapping[str, Callable[[Row], str]] = {
     "traffic_fell": lambda notice: (
         f"Sessions per day fell to {notice['after']:.0f} from {notice['before']:.0f} on {_format_since(notice)}: less of the agents is seen."
     ),
     "unscored_rose": lambda notice: (
         f"{notice['after']:.0%} of the exchanges that were due to be judged have no score since {_format_since(notice)}, "
         f"{notice['before']:.0%} before."
+    ),
+    "description_changed": lambda notice: (
+        f"{notice['subject']} {'has another description' if notice['count'] == 1 else 'have other descriptions'} since "
+        f"{format_minute(notice['since'])}: the model reads what the tool's server wrote there. Seen in "
+        f"{grouped_count(round(notice['after']), 'session')}, the one before in {round(notice['before']):,}. Unless you changed it, take the "
+        "tool away from the agent, compare both descriptions, and pin the version of its server."
     ),
 }
 

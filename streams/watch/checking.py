@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from analytics.queries import query_rows
@@ -77,14 +79,15 @@ NEW_JUDGE, OTHER_JUDGES, FEW_DAYS = "new_judge", "other_judges", "few_days"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
 MIX_CHANGED, NEW_AGENT = "mix_changed", "new_agent"
 TRAFFIC_FELL, UNSCORED_ROSE = "traffic_fell", "unscored_rose"
+DESCRIPTION_CHANGED = "description_changed"
 TIER_OF_ALL = "tier1"
 """The tier that scores every exchange."""
 NOTICE_DAYS = 28
-"""Days for which a change of the mix is told."""
+"""Days for which a change of the mix, or of a tool's description, is told."""
 MIN_OTHER_JUDGES_SHARE = 0.1
 """The share of the last seven days' judged scores from which other judges are a blind spot."""
 MAX_NAMED_AGENTS = 5
-"""Agents and judges that a blind spot names."""
+"""Agents, judges and tools that a blind spot or a notice names."""
 StoppedAgents = Mapping[str, Sequence[Mapping[str, Any]]]
 """The rows of the query `stopped_agents`, by project."""
 
@@ -140,6 +143,8 @@ class ProjectData:
     """The agents that stopped, as rows of the query `stopped_agents`."""
     fleet: Sequence[Mapping[str, Any]] = ()
     """The series and the evidence of all projects, as rows of the query `fleet_evidence`."""
+    descriptions: Sequence[Mapping[str, Any]] = ()
+    """The descriptions of tools that replaced others of late, as rows of the query `tool_descriptions`."""
 
     @property
     def find_companions(self) -> FindCompanions:
@@ -198,6 +203,7 @@ class Checker:
         reviews = _read_pending_reviews(cursor, projects)
         stopped = read_stopped_agents(cursor, projects, as_of)
         fleet = query_rows(cursor, "fleet_evidence", {"as_of": as_of})
+        descriptions = self._read_changed_descriptions(cursor, projects, as_of)
         for project in projects:
             incidents = {incident.incident_id: incident for incident in known.incidents.get(project, ())}
             reviewed = _apply_missed_reviews(incidents, reviews, known.unflushed)
@@ -241,6 +247,7 @@ class Checker:
                 baseline,
                 stopped.get(project, ()),
                 fleet,
+                descriptions.get(project, ()),
             )
             revisions = [*reviewed, *ended]
             yield self._check_project(cursor, data, incidents, revisions, levels, is_new_baseline=new_baseline is not None)
@@ -249,6 +256,23 @@ class Checker:
         """Compute the baseline of measured scores over a number of days, by default the policy's window."""
         window = days or self.policy.for_project(measured.project).settings.baseline_window_days
         return compute_baseline(measured, self.policy, window)
+
+    def _read_changed_descriptions(
+        self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime
+    ) -> dict[str, list[Mapping[str, Any]]]:
+        """Return the descriptions of tools that replaced others of late, by project, of agents whose policy compares them."""
+        detectors = {project: self.policy.for_project(project).settings.detectors for project in projects}
+        values = {
+            "projects": [project for project in projects if detectors[project].reads_definitions],
+            "since": as_of - LOOK_BACK,
+            "until": as_of,
+            "changed_since": midnight(as_of.date() - timedelta(days=NOTICE_DAYS)),
+        }
+        changed: dict[str, list[Mapping[str, Any]]] = {}
+        for row in query_rows(cursor, "tool_descriptions", values) if values["projects"] else ():
+            if detectors[row["project"]].profile("events", row["agent"]).rules.definitions:
+                changed.setdefault(row["project"], []).append(row)
+        return changed
 
     def _check_project(
         self,
@@ -331,6 +355,7 @@ class Checker:
             notices=(
                 *(() if data.scores is None else find_notices(data.scores.measured, findings)),
                 *(() if data.behaviour is None else find_coverage_notices(cursor, data.behaviour.behaviour)),
+                *find_description_notices(data.descriptions),
             ),
         )
 
@@ -477,6 +502,28 @@ def find_coverage_notices(cursor: duckdb.DuckDBPyConnection, behaviour: ProjectB
         )
         for reason, change in changes.items()
         if change is not None and (as_of - change.first_day).days < NOTICE_DAYS
+    )
+
+
+def find_description_notices(descriptions: Sequence[Mapping[str, Any]]) -> tuple[Notice, ...]:
+    """Return the agents whose tools have other descriptions, one per agent and day, the newest first, from rows of `tool_descriptions`."""
+    days: dict[tuple[str, date], list[Mapping[str, Any]]] = {}
+    for row in sorted(descriptions, key=itemgetter("first_at"), reverse=True):
+        days.setdefault((row["agent"], row["first_at"].date()), []).append(row)
+    return tuple(_build_description_notice(agent, rows) for (agent, _), rows in islice(days.items(), MAX_NAMED_AGENTS))
+
+
+def _build_description_notice(agent: str, rows: Sequence[Mapping[str, Any]]) -> Notice:
+    tools = sorted({row["tool"] for row in rows})
+    more = len(tools) - MAX_NAMED_AGENTS
+    names = ", ".join(tools[:MAX_NAMED_AGENTS]) + (f" and {more} more" if more > 0 else "")
+    return Notice(
+        reason=DESCRIPTION_CHANGED,
+        subject=f"{names} of {agent}" if agent else names,
+        since=rows[0]["first_at"],
+        before=max(row["previous_sessions"] for row in rows),
+        after=max(row["sessions"] for row in rows),
+        count=len(tools),
     )
 
 

@@ -124,6 +124,8 @@ class WatchRounds:
         """Mark the projects with newly finished runs for a check."""
         end = self._store.end_of("diagnoses")
         if end != self._end_of_runs:
+            # Runs of events alone have no scores, and the descriptions of their tools are sums as well.
+            await asyncio.to_thread(refresh_daily, self._store)
             self._waiting |= set(
                 await asyncio.to_thread(_read_projects_since, self._store, "finished_projects", now - FULL_CHECK_INTERVAL)
             )

@@ -15,8 +15,10 @@ from service.alerts.notices import (
     JUDGE,
     TELEMETRY,
     TEST,
+    TOOL,
     Notice,
     cap_notice,
+    description_notice,
     incident_notice,
     judge_notice,
     silence_notice,
@@ -48,9 +50,13 @@ _UNREADABLE = UnreadableJudge(
     "claude-haiku-4-5", 6, _AT, _AT + timedelta(minutes=1), "unreadable answer: JSON is malformed: invalid character (byte 0)"
 )
 _REACHED = SharedCap("project_day_cap", "shop", "2026-10-28", 5.0, 4.99, _AT, 12)
+_DESCRIBED = {
+    "project": "shop", "reason": "description_changed", "subject": "search of checkout-agent", "since": _AT, "before": 230.0, "after": 14.0,
+    "count": 1,
+}  # fmt: skip
 NOTICES = {
     INCIDENT: incident_notice(_INCIDENT), TELEMETRY: silence_notice(_SILENT), JUDGE: judge_notice(_UNREADABLE),
-    COST_CAP: cap_notice(_REACHED), TEST: trial_notice(_AT),
+    COST_CAP: cap_notice(_REACHED), TOOL: description_notice(_DESCRIBED), TEST: trial_notice(_AT),
 }  # fmt: skip
 """One of each kind."""
 _SAID = {
@@ -58,6 +64,7 @@ _SAID = {
     TELEMETRY: "When a session has missed two signs of life, and when it has missed three.",
     JUDGE: "When the last answers of a judge cannot be read, once until one can be. `project` and `url` are null: it concerns all that it judges.",
     COST_CAP: "When a cap of `costCaps` has left out a question, once for its day or month. `project` is null if it is the installation's.",
+    TOOL: "When an agent is sent another description of a tool, where the policy compares them (`detectors.tools.definitions`); once for each new description.",
     TEST: "What `driftline alerts test` sends.",
 }
 

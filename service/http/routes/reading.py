@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BeforeValidator
 
 from schemas.bounds import EARLIEST, LATEST
-from service.read.behaviour import BehaviourList, read_behaviour
+from service.read.behaviour import BehaviourList, read_behaviour, read_descriptions
 from service.read.caps import CostList, shared_caps
 from service.read.project import Health, Projects, describe_check, format_banner, read_project, with_remarks
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
@@ -290,10 +290,16 @@ async def trends(
 async def behaviour(
     _: Reader, project: VisibleProject, services: Services, start: From = None, end: To = None
 ) -> BehaviourList:
-    """Return what the agents of a project do, by version and UTC day, without a judge: tool errors, failed turns, refusals, tokens."""
+    """Return what the agents of a project do, by version and UTC day, without a judge: tool errors, failed turns, refusals, tokens.
+
+    With the descriptions of their tools.
+    """
     require_window(start, end)
-    entries = await services.ask(lambda cursor: read_behaviour(cursor, project, start or EARLIEST, end or LATEST))
-    return BehaviourList(behaviour=entries, count=len(entries))
+    period = (start or EARLIEST, end or LATEST)
+    entries, descriptions = await services.ask(
+        lambda cursor: (read_behaviour(cursor, project, *period), read_descriptions(cursor, project, *period))
+    )
+    return BehaviourList(behaviour=entries, count=len(entries), descriptions=descriptions)
 
 
 @router.get(f"{PROJECT}/wrap-quality", responses=documented(404))

@@ -42,7 +42,7 @@ from service.pages.project_charts import (
 from service.pages.projects.fleet import describe_silence, explain_health
 from service.pages.rendering import links_of, number, page, usd
 from service.pages.viewing import ShownProject, Viewer
-from service.read.behaviour import format_behaviour, list_days, read_behaviour
+from service.read.behaviour import ToolDescription, format_behaviour, list_days, read_behaviour, read_descriptions
 from service.read.evaluations import SessionScore, session_scores
 from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_records
 from service.read.project import describe_check, format_banner, manual_check_date, read_project, with_remarks
@@ -230,7 +230,7 @@ async def details(
     """Show the details of a project in the window of its page."""
     now = services.engine.now()
     window = window_of(period, now)
-    summary, current, previous, marks, runs, (scores, behaviour) = await asyncio.gather(
+    summary, current, previous, marks, runs, (scores, behaviour, descriptions) = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _read_period(reading, project, window)),
         services.ask(lambda reading: _read_period(reading, project, window.before if window.compare else None)),
@@ -240,6 +240,7 @@ async def details(
             lambda reading: (
                 session_scores(reading, project, (window.start, window.end)),
                 _compare_behaviour(reading, project, window),
+                read_descriptions(reading, project, window.start, window.end),
             )
         ),
     )
@@ -258,6 +259,7 @@ async def details(
         **judged_sessions,
         "behaviour": behaviour[:_MAX_BEHAVIOUR],
         "more_behaviour": max(len(behaviour) - _MAX_BEHAVIOUR, 0),
+        **_list_changed_descriptions(descriptions, window),
         "sampling": [_build_sampling(row) for row in current.sampling],
         "unscored": _list_unscored(summary),
         "can_rejudge": "admin" in viewer.scopes,
@@ -284,6 +286,17 @@ def _compare_behaviour(cursor: duckdb.DuckDBPyConnection, project: str, window: 
         for entry in read_behaviour(cursor, project, window.start, window.end)
         if entry.level or (entry.agent, entry.version, entry.series) in levels
     ]
+
+
+def _list_changed_descriptions(descriptions: Sequence[ToolDescription], window: Window) -> dict[str, Any]:
+    """Return the template's values about the descriptions of tools: the number of tools, and the descriptions that came in the window."""
+    changed = [entry for entry in descriptions if entry.previous is not None and entry.first_at >= window.start]
+    newest = sorted(changed, key=lambda entry: entry.first_at, reverse=True)
+    return {
+        "described_tools": len({(entry.agent, entry.tool) for entry in descriptions}),
+        "changed_descriptions": newest[:_MAX_BEHAVIOUR],
+        "more_descriptions": max(len(newest) - _MAX_BEHAVIOUR, 0),
+    }
 
 
 def _compare_judged_sessions(

@@ -79,6 +79,7 @@ def test_the_tests_cover_every_topic_and_record_type() -> None:
         "HourlyScores",
         "SessionCosts",
         "SessionScores",
+        "ToolDescription",
         "ProjectCheck",
         "RunNumber",
         "IncidentOutline",

@@ -23,7 +23,7 @@ def one_store() -> Iterator[Store]:
 def desk(one_store: Store) -> Iterator[Desk]:
     """Yield a desk with an empty outbox and no channel."""
     with one_store.transaction() as transaction:
-        transaction.clear_tables(["alerts", "incidents", "judgements"])
+        transaction.clear_tables(["alerts", "incidents", "judgements", "project_checks"])
     with asyncio.Runner() as loop:
         yield Desk(one_store, loop)
 

@@ -14,7 +14,8 @@ from support.receivers import Answer, Receiver
 
 from audit.policy import CostCaps, Policy, ProjectSettings
 from schemas.codec.single_object import encode
-from schemas.records import Incident
+from schemas.records import Incident, ProjectCheck
+from schemas.records import Notice as CheckNotice
 from service.alerts import delivery as posting
 from service.alerts.delivery import MAX_ATTEMPTS
 from service.alerts.notices import Notice, incident_notice
@@ -400,3 +401,21 @@ def test_a_reached_cap_alerts_once_a_day(desk: Desk, receiver: Receiver) -> None
     judge_calls(desk, "project_day_cap")
     desk.deliver()
     assert len(receiver.posts) == 2
+
+
+def test_another_description_of_a_tool_alerts_once(desk: Desk, receiver: Receiver) -> None:
+    """Whoever runs the tool's server may have written it, and each check finds it again; old history alerts nobody."""
+    desk.channels = (webhook(receiver),)
+    values = {"reason": "description_changed", "before": 40.0, "after": 2.0, "count": 1}
+    changed = CheckNotice(subject="search of checkout", since=desk.now - timedelta(hours=2), **values)
+    old = CheckNotice(subject="refund of checkout", since=desk.now - timedelta(days=9), **values)
+    for after in (2.0, 3.0):
+        notices = (msgspec.structs.replace(changed, after=after), old)
+        with desk.store.transaction() as transaction:
+            check = {"project": "ops", "checked_at": desk.now, "days": 14, "baseline_days": 14, "exchanges": 0, "findings": 0}
+            transaction.set_checks([ProjectCheck(**check, notices=notices)])
+        desk.deliver()
+        desk.wait(minutes=5)
+    (post,) = receiver.posts
+    assert (post.document["kind"], post.document["project"]) == ("tool", "ops")
+    assert post.document["details"]["tools"] == "search of checkout"

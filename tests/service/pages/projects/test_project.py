@@ -20,6 +20,7 @@ from support.watch_histories import JUDGED, fallen, history, put
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
+from audit.fingerprints import digest
 from schemas.records import Baseline, Incident, Label, TierStatistics, ToolCall
 from service.pages.rendering import NOTHING
 from service.setup.access import AccessStore, Holder
@@ -600,8 +601,21 @@ def test_what_agents_do_is_shown_by_version_and_read_over_http(call: Call, root:
             for version, days, call_of_tool, tokens_out in versions
         ],
     )  # fmt: skip
+    described = [
+        event(f"s{days}", 1, event="tool_definitions", agent="checkout", tools={HOSTILE: f"{days}"}) for days in (20, 1)
+    ]
+    put(
+        store,
+        "agent-events",
+        [
+            msgspec.structs.replace(record, occurred_at=NOW - timedelta(days=int(record.session_id[1:])), ingested_at=NOW)
+            for record in described
+        ],
+    )
     refresh_daily(store)
     listed = call("GET", "/api/audit/ops/behaviour?from=2026-09-20T00:00:00Z", tokens.root).json()
+    (description,) = listed["descriptions"]
+    assert (description["sessionId"], description["previous"]) == ("s1", digest("20"))
     levels = {(entry["version"], entry["series"]): (entry["level"], entry["count"]) for entry in listed["behaviour"]}
     assert listed["count"] == len(levels)
     assert levels["7", f"tool_errors:{HOSTILE}"] == (0.5, 2)
@@ -609,5 +623,6 @@ def test_what_agents_do_is_shown_by_version_and_read_over_http(call: Call, root:
     assert all(version == "7" for version, _ in levels)
     page = looks(call, root, "/projects/ops/details?compare=before")
     assert "checkout 7 Output tokens per turn 1,600" in text(page)
+    assert f"{digest('1')} {digest('20')}" in text(page)
     assert "50%" in text(page)
     assert "<script>alert" not in page.text
