@@ -104,6 +104,8 @@ class MethodologyFile(_FileModel):
     """Dimensions beside the default ones, scored from 1 to 5."""
     judge_context: Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)] = ""
     """Information for the judge about the agents and their tasks."""
+    wrap_up: bool = False
+    """Whether sessions must end with the wrap protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,8 @@ class Methodology:
     tier2: tuple[Dimension, ...]
     tier3: tuple[BehaviouralDimension, ...]
     judge_context: str
+    wrap_up: bool
+    """Whether sessions must end with the wrap protocol. It changes no score, so the digest leaves it out."""
 
 
 def load_methodology(path: Path) -> Methodology:
@@ -165,11 +169,12 @@ def _load_methodology(path: Path, *, base: Methodology | None) -> Methodology:
     return Methodology(
         name=file.name or path.stem,
         version=file.schema_version,
-        digest=digest(canonical_json(effective.model_dump(mode="json", by_alias=True))),
+        digest=digest(canonical_json(effective.model_dump(mode="json", by_alias=True, exclude={"wrap_up"}))),
         tier1=checks,
         tier2=effective.tier2,
         tier3=effective.tier3,
         judge_context=file.judge_context,
+        wrap_up=file.wrap_up,
     )
 
 
@@ -372,8 +377,8 @@ class ProjectSettings(PolicyModel):
     """Run Tier 2.5 for exchanges with thinking."""
     bidirectional_scoring: bool = False
     """Accept scores from people in addition to the judge's."""
-    wrap_quality_scoring: bool = True
-    """Look for the wrap protocol at the end of sessions."""
+    wrap_quality_scoring: bool | None = None
+    """Look for the wrap protocol at the end of sessions; null does so if the methodology asks for it."""
     cost_cap_per_session: Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)] | None = 1.0
     """Maximum cost of a session's judge calls in USD; 0 allows no paid call, null is no cap."""
     cost_caps: CostCaps = CostCaps()
@@ -466,6 +471,12 @@ class ProjectPolicy:
     def judge(self) -> ResolvedJudge:
         """The judge of Tier 2, which every judged exchange is shown."""
         return self.judges["tier2"]
+
+    @property
+    def expects_wrap_up(self) -> bool:
+        """Whether sessions are searched for the wrap protocol."""
+        is_on = self.settings.wrap_quality_scoring
+        return self.methodology.wrap_up if is_on is None else is_on
 
     @property
     def used_judges(self) -> tuple[ResolvedJudge, ...]:
@@ -620,6 +631,12 @@ class Policy(PolicyModel):
     def resolve_judge(self, name: str) -> ResolvedJudge:
         """Return the judge of a name; see `audit.judges`."""
         return resolve_judge(name, self.judges, self.prices)
+
+    @property
+    def expects_wrap_up(self) -> bool:
+        """Whether sessions are searched for the wrap protocol."""
+        is_on = self.settings.wrap_quality_scoring
+        return self.methodology.wrap_up if is_on is None else is_on
 
     @property
     def used_judges(self) -> list[ResolvedJudge]:

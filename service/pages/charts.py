@@ -337,12 +337,16 @@ def _build_table(chart: Chart, points: Sequence[Point], columns: Sequence[Column
     ).format(chart.key, shown(chart.title), visible(chart.title), chart.first, Markup(head), Markup(body))  # noqa: S704
 
 
-def spark(values: Sequence[float | None], description: str) -> Markup:
-    """Return the element of a sparkline with `description` as its label; empty for fewer than two numbers."""
+def spark(values: Sequence[float | None], description: str, bounds: tuple[float, float] | None = None) -> Markup:
+    """Return the element of a sparkline with `description` as its label; empty for fewer than two numbers.
+
+    With `bounds`, the lowest and the highest possible value, sparklines can be compared; otherwise the line fills its height.
+    """
     if sum(drawable(value) is not None for value in values) < 2:
         return Markup("")
-    return Markup('<span class="spark" data-spark="{}" role="img" aria-label="{}"></span>').format(
-        json.dumps([round_value(value) for value in values], separators=(",", ":")), visible(description)
+    scale = "" if bounds is None else Markup(' data-bounds="{}"').format(json.dumps(bounds))
+    return Markup('<span class="spark" data-spark="{}"{} role="img" aria-label="{}"></span>').format(
+        json.dumps([round_value(value) for value in values], separators=(",", ":")), scale, visible(description)
     )
 
 

@@ -70,7 +70,7 @@ _RUNS = (
     Word("readiness", "Readiness", "The verdict on a run. Unsafe for production: a critical failure, or a trust below 60, "
         f"which no run has (the lowest is {LOWEST_TRUST}). Review recommended: a failure of high severity, or a trust below 80. Otherwise ready for runtime."),
     Word("primary-failure", "Primary failure", "The most severe finding of the detectors in a run, such as an endless loop of tool calls."),
-    Word("wrap-up", "Wrap-up", "Whether the last exchanges of a session show the five steps of a proper end: a version, a changelog, lessons learned, a start for the next session, a commit. It suits agents that work on code. For others, such as bots that answer customers, switch it off with wrapQualityScoring: false in the policy."),
+    Word("wrap-up", "Wrap-up", "Whether the last exchanges of a session show the five steps of a proper end: a version, a changelog, lessons learned, a start for the next session, a commit. It suits agents that work on code, so it is shown where the methodology asks for it (wrapUp: true), or where the policy has wrapQualityScoring: true."),
     Word("anchor", "Anchor", "An exchange whose texts never change and that is judged again and again. If its score changes, the judge changed."),
     Word("agreement", "Agreement", "How far people's scores and the judge's agree, as a kappa: 1 is full agreement, 0 no better than chance."),
     Word("simulated", "Simulated judge", "A judge that rates by simple rules and costs nothing. It shows how Driftline works and says nothing about agents."),

@@ -72,6 +72,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             page_mark_header=PAGE_MARK,
             path=request.url.path,
             now=request.app.state.context.engine.now(),
+            policy_of=request.app.state.context.engine.policy.for_project,
             open_incidents=getattr(request.state, "open_incidents", None),
             judging_notices=getattr(request.state, "judging_notices", ()),
         )

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from audit.policy import Policy
 
 Health = Literal["critical", "warning", "unknown", "ok", "empty"]
-Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "too_few", "unchecked"]
+Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "unjudged", "too_few", "unchecked"]
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
 """The result of checking a project.
 
@@ -198,15 +198,16 @@ class Project(Answer, frozen=True):
     health: Annotated[
         Health,
         Meta(
-            description="critical: it has a critical incident; warning: another of the reasons; unknown: too few exchanges and runs in "
-            "the last days, or not checked; empty: no exchanges yet."
+            description="critical: it has a critical incident; warning: another of the reasons; unknown: never judged, too few exchanges and "
+            "runs in the last days, or not checked; empty: no exchanges yet."
         ),
     ]
     reasons: Annotated[
         list[Reason],
         Meta(
             description="Why it is not healthy: its incidents; in the last days a tenth or more of what the judge should have scored is "
-            "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly. Without any of these, too_few: fewer than "
+            "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly. Without any of these, unjudged: no judge "
+            "has ever scored an exchange; too_few: fewer than "
             f"{ENOUGH} exchanges and fewer than {ENOUGH} runs in the last days; unchecked: no check for drift since the newest exchange."
         ),
     ]
@@ -353,11 +354,12 @@ def _find_reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]
     """Return the reasons why a project is not healthy, most serious first."""
     problems: dict[Reason, bool] = {
         "open_incidents": bool(row["open_incidents"]),
-        "unscored": recent.unscored_rate is not None and recent.unscored_rate >= UNSCORED,
+        "unscored": bool(row["scored"]) and (recent.unscored_rate or 0) >= UNSCORED,
         "unsafe_runs": bool(recent.unsafe_runs),
         "anomalies": (recent.anomaly_rate or 0) >= ANOMALOUS and recent.anomalies >= MIN_ANOMALIES,
     }
     doubts: dict[Reason, bool] = {
+        "unjudged": bool(recent.unscored and not row["scored"]),
         "too_few": recent.scores < ENOUGH and row["runs_with_evidence"] < ENOUGH,
         "unchecked": check.state in _UNCHECKED_STATES,
     }
@@ -371,7 +373,7 @@ def _derive_health(row: Row, reasons: Sequence[Reason]) -> Health:
     if row["critical_incidents"]:
         return "critical"
     if reasons:
-        return "unknown" if set(reasons) <= {"too_few", "unchecked"} else "warning"
+        return "unknown" if set(reasons) <= {"unjudged", "too_few", "unchecked"} else "warning"
     return "ok" if _has_data(row) else "empty"
 
 
@@ -479,7 +481,7 @@ def format_minute(moment: datetime | None) -> str:
 
 def _describe_missing(project: Project) -> list[str]:
     recent = project.recent
-    if (recent.unscored_rate or 0) < MISSING_SHARE or "unscored" in project.reasons:
+    if (recent.unscored_rate or 0) < MISSING_SHARE or not {"unscored", "unjudged"}.isdisjoint(project.reasons):
         return []  # only a few, or already a reason in the project's health
     due = recent.scored + recent.unscored
     exchanges = (

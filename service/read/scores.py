@@ -549,7 +549,7 @@ def wrap_ups(
     return [
         _build_wrap_up(row)
         for row in query_rows(cursor, "wrap_exchanges", values)
-        if policy.for_project(row["project"]).settings.wrap_quality_scoring
+        if policy.for_project(row["project"]).expects_wrap_up
     ]
 
 

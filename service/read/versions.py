@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from analytics.queries import query_rows
 from audit.comparison import Ends, share_difference
@@ -73,7 +73,7 @@ def deployed_versions(
 
 
 Row = Mapping[str, Any]
-Verdict = Literal["better", "worse", "mixed", "no difference", "too early", "first"]
+Verdict = Literal["worse", "mixed", "better", "no difference", "too early", "first"]
 BEFORE_DEPLOYMENT = "before the first deployment"
 """Name of the version of exchanges before the first deployment."""
 _LABEL_NAMES = {"agent_version": "Version", "prompt_version": "Prompt", "tool_version": "Tool"}
@@ -261,6 +261,12 @@ def agent_versions(
         by_rules = {versions.agent: versions for versions in read_versions(_RULE_TIER)}
         agents = [versions if versions.is_scored else by_rules[versions.agent] for versions in agents]
     return VersionComparison(agents, start if start > since else None, one_in)
+
+
+def sort_by_verdict(agents: Iterable[AgentVersions]) -> list[AgentVersions]:
+    """Sort agents: those whose newest version is worse come first."""
+    verdicts = get_args(Verdict)
+    return sorted(agents, key=lambda entry: (verdicts.index(entry.verdict), entry.agent))
 
 
 def group_versions(rows: Iterable[Row], tier: str) -> list[AgentVersions]:

@@ -28,7 +28,10 @@ from streams.judges.protocol import Judge
 from streams.judging.judged_stages import JUDGED, JudgedStage
 
 NOW = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
-POLICY = {"projects": {"dark": {"enabled": False}, "capped": {"costCapPerSession": 0}}}
+POLICY = {
+    "defaults": {"wrapQualityScoring": True},
+    "projects": {"dark": {"enabled": False}, "capped": {"costCapPerSession": 0}},
+}
 PATIENT = QueryLimits(seconds=LONG, patience=LONG, first_patience=LONG)
 """Bounds of analysts' statements that none reaches, on a machine however busy."""
 Call = Callable[..., httpx2.Response]

@@ -35,7 +35,7 @@ DRIFTED, WORKING, EVALUATED, QUIET = "support", "desk", "shop", "night"
 """Projects: one that drifts, one with finished runs, one whose runs were held against cases, one where sessions are silent."""
 POLICY = {
     "version": 1,
-    "defaults": {"bidirectionalScoring": True},
+    "defaults": {"bidirectionalScoring": True, "wrapQualityScoring": True},
     "projects": {hostile.WILD: {"methodology": "wild.yaml", "costCapPerSession": None}},
 }
 SAME = "night-1"

@@ -22,7 +22,7 @@ from service.pages.periods import ListPeriod, range_control
 from service.pages.rendering import page
 from service.pages.run_view import run_point
 from service.pages.viewing import ShownProject, Viewer
-from service.read.versions import agent_versions
+from service.read.versions import agent_versions, sort_by_verdict
 from service.text.window import Window, bounds, last_period, listed_window, quarter_to
 from service.web.context import Services
 
@@ -37,8 +37,6 @@ _MAX_CHARTS = 12
 _AXIS_RANGE = (60, 100)
 """Range that charts of trust always include. No run has less trust."""
 NO_NAME = "(no name)"
-_VERDICTS = ("worse", "mixed", "better", "no difference", "too early", "first")
-"""Verdicts on a version, in the order in which they are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ async def agents(
         services.ask(read_runs),
         services.ask(lambda cursor: agent_versions(cursor, project, quarter.start, quarter.end, agent)),
     )
-    versions = sorted(comparison.agents, key=lambda entry: (_VERDICTS.index(entry.verdict), entry.agent))
+    versions = sort_by_verdict(comparison.agents)
     agents = build_agents(project, rows, marks)
     chosen = [entry for entry in agents if agent is None or entry.name == agent]
     table_runs = [row for row in rows if agent is None or row["agent"] == agent]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from audit.drift.watched_series import TIERS, format_level, is_size
+from audit.drift.watched_series import TIERS, bounds_of, format_level, is_size
 from service.pages.charts import spark
 from service.pages.listing import (
     Column,
@@ -53,10 +53,10 @@ from service.web.context import Services, projects_of, with_their_changes, worst
 from streams.watch.measures import OVERALL
 
 router = APIRouter(include_in_schema=False)
-SCALES = {"tier1": "0 to 1", "tier2": "0 to 1", "tier2_5": "0 to 1", "tier3": "1 to 5"}
-"""Score ranges of the tiers."""
 _MAX_PROJECTS_WITHOUT_GLANCE = 24
-"""A larger fleet also shows a coloured square for each project."""
+"""A larger fleet also shows a colored square for each project."""
+_MIN_PROJECTS_OF_TABLE = 12
+"""A fleet of this many projects is a table unless the address asks for cards."""
 
 
 @router.get("/")
@@ -83,17 +83,17 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
         "list_request": list_request,
         "start": fleet_page.start,
         "total_matches": fleet_page.total,
-        "tiers": TIERS,
-        "scales": [(tier, SCALES[tier]) for tier in TIERS if any(tier in _list_terms(card) for card in cards)],
         "projects": len(projects),
         "days": RECENT_DAYS,
+        "level_days": LEVEL_DAYS,
+        "tiers": TIERS,
         "newest": newest,
         "newest_age": describe_age(newest, now),
         "totals": _count_health(projects),
         "healths": tuple(WORST),
         "orders": list_orders(list_request),
         "views": VIEWS,
-        "view": list_request.values["view"] or "cards",
+        "view": list_request.values["view"] or ("table" if len(projects) >= _MIN_PROJECTS_OF_TABLE else "cards"),
         "glance": _build_glance(sort_worst_first(projects, ranks), has_judge=has_judge)
         if len(projects) > _MAX_PROJECTS_WITHOUT_GLANCE
         else [],
@@ -107,22 +107,14 @@ def _build_card(project: Project, now: datetime, *, has_judge: bool) -> dict[str
     return {
         "project": project,
         "change": build_change_values(project, project.change),
-        "mixed": describe_mixed_days(project.change, project.recent.until),
         "age": describe_age(project.newest, now),
         "last_address": None if last is None else Links({"window": RECENT, "until": f"{last}"}).project(project.project),
-        "why": explain_health(project, has_judge=has_judge),
-        "tiers": _compare_tiers(project),
-        "check": describe_check(project) if project.scores and "unchecked" not in project.reasons else "",
+        "level": None if project.change else _find_level(project),
+        "why": [
+            _REASON_DESCRIPTIONS[reason](project, has_judge) for reason in project.reasons if reason in _REASONS_WITHOUT_FIGURE
+        ],
         "link": Links().project(project.project),
     }
-
-
-def _list_terms(card: dict[str, Any]) -> set[str]:
-    """Return the tiers that a card names."""
-    terms = {tier for tier, _mean, _before in card["tiers"]}
-    if card["change"]:
-        terms.add(card["change"]["term"])
-    return terms
 
 
 def _build_glance(projects: Sequence[Project], *, has_judge: bool) -> list[tuple[str, str, str]]:
@@ -160,7 +152,7 @@ def build_change_values(project: Project, change: Change | None) -> dict[str, An
         "worse": change.incident is not None and change.worse > 0 and not change.is_back,
         "is_back": change.is_back,
         "link": change.incident and Links().incident(project.project, change.incident),
-        "spark": spark(change.levels, description),
+        "spark": spark(change.levels, description, None if is_size(change.series) else bounds_of(change.series)),
     }
 
 
@@ -177,26 +169,15 @@ def _describe_levels(change: Change) -> str:
     return f"first {_format_level(change, levels[0], 2)}, last {_format_level(change, levels[-1], 2)}"
 
 
-def describe_mixed_days(change: Change | None, until: date | None) -> str:
-    """Describe how many of the last days come before an incident's first day, because their mean mixes both; empty if none or all do."""
-    if change is None or change.since is None or until is None:
-        return ""
-    after = (until - change.since).days + 1
-    before = RECENT_DAYS - after
-    return f"{before} of them before the change" if 0 < before < RECENT_DAYS else ""
-
-
 def format_day(day: date, newest: date | None) -> str:
     """Format a day, such as 28 Oct; with its year if the newest day is in another year."""
     return f"{day.day} {day:%b}" if newest is not None and day.year == newest.year else f"{day.day} {day:%b %Y}"
 
 
-def _compare_tiers(project: Project) -> list[tuple[str, float, float | None]]:
-    """Return the means of the last days and of the days before: for the judged tiers, or for Tier 1 without a judge."""
-    means = [(tier, project.recent.level(tier), project.before.level(tier)) for tier in ("tier1", "tier2", "tier3")]
-    measured = [(tier, mean, before) for tier, mean, before in means if mean is not None]
-    judged = [figures for figures in measured if figures[0] != "tier1"]
-    return judged or measured
+def _find_level(project: Project) -> tuple[str, float] | None:
+    """Return the mean of Tier 2 in the last days, or that of Tier 1 without a judge; None without scores."""
+    levels = ((tier, project.recent.level(tier)) for tier in ("tier2", "tier1"))
+    return next(((tier, level) for tier, level in levels if level is not None), None)
 
 
 def _count_health(projects: Sequence[Project]) -> dict[str, int]:
@@ -338,6 +319,12 @@ def _describe_unscored(project: Project, has_judge: bool) -> str:
     return sentence if has_judge else f"{sentence}: this server has no judge"
 
 
+def _describe_unjudged(project: Project, has_judge: bool) -> str:
+    if has_judge:
+        return f"The judge has not scored any exchange yet, and should have scored {number(project.recent.unscored)}"
+    return "Set up a judge to score answers; the rules of Tier 1 and the diagnosis of runs need none"
+
+
 def _describe_unsafe(project: Project, _: bool) -> str:
     unsafe = project.recent.unsafe_runs
     verb = "is" if unsafe == 1 else "are"
@@ -360,11 +347,15 @@ def _describe_missing_data(project: Project) -> str:
 
 _REASON_DESCRIPTIONS: Mapping[Reason, Callable[[Project, bool], str]] = {
     "unscored": _describe_unscored,
+    "unjudged": _describe_unjudged,
     "unsafe_runs": _describe_unsafe,
     "anomalies": _describe_anomalies,
     "too_few": lambda project, _: f"Not enough data: {_describe_missing_data(project)}",
     "unchecked": lambda project, _: describe_check(project),
 }
+
+_REASONS_WITHOUT_FIGURE = frozenset({"unscored", "unjudged", "too_few", "unchecked"})
+"""Reasons that a card describes; the others are among its figures."""
 
 
 def describe_silence(days: Sequence[datetime], last_at: datetime | None, now: datetime) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -48,6 +48,7 @@ from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_rec
 from service.read.project import describe_check, format_banner, manual_check_date, read_project, with_remarks
 from service.read.runs import run_page
 from service.read.scores import ProjectSummary, newest_score, project_summary
+from service.read.versions import agent_versions, sort_by_verdict
 from service.read.why import find_related, find_suspected_cause
 from service.text.links import Links
 from service.text.window import RangeRequest, Window, last_period, quarter_to, window_of
@@ -63,6 +64,8 @@ _MAX_LATEST_INCIDENTS = 30
 _MAX_LISTED_INCIDENTS = 8
 """Open incidents in the list."""
 _MAX_RUNS = 8
+_MAX_VERSIONS = 5
+"""Agents whose versions are compared; their own page has all."""
 _MAX_BEHAVIOUR = 60
 """Measures of agents in the table; the API has all."""
 
@@ -95,7 +98,8 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         services.ask(lambda reading: _read_window(reading, project, period, now)),
         services.ask(lambda reading: _read_incidents(reading, project)),
     )
-    settings = services.engine.policy.for_project(project).settings
+    policy = services.engine.policy.for_project(project)
+    settings = policy.settings
     has_data = bool(summary.exchanges or summary.scores) or await _has_costs(services, project, data.window)
     incidents = list({incident.incident_id: incident for incident in [*open_incidents, *latest]}.values())
     marks = [*data.marks, *find_judge_changes(incidents, data.window.start, data.window.end)]
@@ -119,7 +123,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "unknown_params": period.unknown,
         "listed": _list_worst(open_incidents),
         "has_decided": any(not is_live(incident) for incident in latest),
-        "wraps": settings.wrap_quality_scoring,
+        "wraps": policy.expects_wrap_up,
         "newest_event": data.newest_event,
         "window": data.window,
         "window_exchanges": Links(data.window.params).exchanges(project),
@@ -230,7 +234,8 @@ async def details(
     """Show the details of a project in the window of its page."""
     now = services.engine.now()
     window = window_of(period, now)
-    summary, current, previous, marks, runs, (scores, behaviour, descriptions) = await asyncio.gather(
+    quarter = quarter_to(window.end - timedelta(microseconds=1), is_pinned=window.is_pinned)
+    summary, current, previous, marks, runs, (scores, behaviour, descriptions), comparison = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _read_period(reading, project, window)),
         services.ask(lambda reading: _read_period(reading, project, window.before if window.compare else None)),
@@ -243,6 +248,7 @@ async def details(
                 read_descriptions(reading, project, window.start, window.end),
             )
         ),
+        services.ask(lambda reading: agent_versions(reading, project, quarter.start, quarter.end)),
     )
     judged_sessions = (
         await services.ask(lambda reading: _compare_judged_sessions(reading, project, window, marks, scores)) if scores else {}
@@ -254,6 +260,7 @@ async def details(
         "window": window,
         "figures": _build_period_figures(current, previous if window.compare else None),
         "costs_link": links_of(request).costs(project, **window.params),
+        "versions": [entry for entry in sort_by_verdict(comparison.agents) if entry.previous is not None][:_MAX_VERSIONS],
         "runs": runs,
         "session_scores": (),
         **judged_sessions,

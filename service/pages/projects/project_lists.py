@@ -80,7 +80,7 @@ async def wrap_quality(
     limit: Annotated[int, Query(ge=1, le=_SESSIONS_PER_PAGE, description="Sessions per page.")] = _SESSIONS_PER_PAGE,
 ) -> HTMLResponse:
     """Show the sessions of a project with their wrap-up steps and runs."""
-    is_on = services.engine.policy.for_project(project).settings.wrap_quality_scoring
+    is_on = services.engine.policy.for_project(project).expects_wrap_up
     values = await build_list_values(request, services, project, period, WRAPS, page_size=limit)
     listing: Listing = values["listing"]
     rows = await services.ask(lambda reading: with_run_ids(reading, project, listing.rows if is_on else []))

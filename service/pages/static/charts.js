@@ -27,7 +27,7 @@ function createElement(kind, name, text = "") {
 function draw(element) {
   if (drawn.has(element) || !element.isConnected) return;
   views.unobserve(element);
-  if (element.dataset.spark) drawn.set(element, { plot: plotSpark(element, JSON.parse(element.dataset.spark)) });
+  if (element.dataset.spark) drawn.set(element, { plot: plotSpark(element, JSON.parse(element.dataset.spark), JSON.parse(element.dataset.bounds ?? "null")) });
   else drawn.set(element, drawFigure(element));
 }
 

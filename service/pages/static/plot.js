@@ -243,10 +243,10 @@ function plot(root, spec, onPoint) {
   return new uPlot(options, [positions, ...built.map(([values]) => values)], root);
 }
 
-/** Draws a sparkline: a small line without axes. */
-function plotSpark(root, values) {
+/** Draws a sparkline: a small line without axes, between `bounds` or as high as its values. */
+function plotSpark(root, values, bounds) {
   const numbers = values.filter((value) => value !== null);
-  const [low, high] = uPlot.rangeNum(Math.min(...numbers), Math.max(...numbers), 0.1, true);
+  const [low, high] = bounds ?? uPlot.rangeNum(Math.min(...numbers), Math.max(...numbers), 0.1, true);
   const none = { show: false };
   return new uPlot({
     width: root.clientWidth, height: root.clientHeight, padding: [2, 2, 2, 2], legend: none, cursor: none,

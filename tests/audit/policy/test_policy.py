@@ -60,7 +60,7 @@ DEFAULTS = {
     "context": {"turns": 2, "toolCalls": True, "maxTokens": 800},
     "thinkingBlockAnalysis": True,
     "bidirectionalScoring": False,
-    "wrapQualityScoring": True,
+    "wrapQualityScoring": None,
     "costCapPerSession": 1.0,
     "costCaps": {"day": None, "month": None},
     "judgeWithinHours": None,

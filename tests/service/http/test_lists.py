@@ -114,8 +114,8 @@ def test_projects_are_listed_with_their_health(call: Call, tokens: Tokens) -> No
     assert [(one["project"], one["health"], one["enabled"]) for one in listed] == [
         ("capped", "empty", True),
         ("dark", "empty", False),
-        ("ops", "warning", True),
-        ("web", "warning", True),
+        ("ops", "unknown", True),
+        ("web", "unknown", True),
     ]
     ops = listed[2]
     assert ops["exchanges"] == 3
@@ -123,11 +123,11 @@ def test_projects_are_listed_with_their_health(call: Call, tokens: Tokens) -> No
     assert ops["anomalies"] == 1
     assert ops["runs"] == 1
     assert ops["lastExchangeAt"] == "2026-10-01T09:08:00Z"
-    assert ops["reasons"] == ["unscored"]
+    assert ops["reasons"] == ["unjudged", "too_few", "unchecked"]
     assert tuple(ops["recent"][name] for name in ("unscored", "unscoredRate", "unsafeRuns")) == (3, 1.0, 0)
     assert tuple(ops["recent"][name] for name in ("scores", "anomalyRate", "until")) == (3, 0.333, "2026-10-01")
     assert got(call, "/api/audit/projects", tokens.ops_reader)["projects"] == [ops]
-    assert [one["project"] for one in got(call, "/api/audit/projects", tokens.root, health="warning")["projects"]] == [
+    assert [one["project"] for one in got(call, "/api/audit/projects", tokens.root, health="unknown")["projects"]] == [
         "ops",
         "web",
     ]

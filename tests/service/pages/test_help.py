@@ -19,7 +19,7 @@ def test_each_term_has_one_entry(call: Call, tokens: Tokens) -> None:
     assert sorted(set(terms)) == sorted(terms)
     assert set(TIERS) | {"gate", "baseline", "trust", "readiness", "wrap-up", "health", "sampling", "unscored"} <= set(terms)
     assert terms == re.findall(r'<a href="#([^"]+)">', page.split('aria-label="Words"')[1])
-    assert "wrapQualityScoring: false" in page
+    assert "wrapQualityScoring: true" in page
 
 
 def test_every_linked_term_exists(call: Call, tokens: Tokens, store: Store) -> None:
