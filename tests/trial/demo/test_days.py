@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from driftline_trial.demo import command as demo
+from driftline_trial.demo import shop
 from driftline_trial.demo.conversations import DAYS, Session, dialogues, releases_until, worse_since
 from driftline_trial.demo.fleet import write_fleet
 from driftline_trial.demo.judge_change import JudgeSchedule
@@ -97,12 +99,17 @@ def test_releases_and_the_change_of_the_judge_are_as_many_days_before_the_end(la
 
 
 @pytest.mark.parametrize("last_day", LAST_DAYS, ids=str)
-def test_every_record_lies_between_the_first_and_the_last_day(last_day: date) -> None:
+def test_every_record_lies_between_the_first_and_the_last_day(last_day: date, tmp_path: Path) -> None:
     """Nothing is of the future, and the last day has sessions of every agent: no page begins with the age of the newest record."""
     ends = [session.ended_at for session in dialogues(last_day)]
     assert present_of(last_day) > max(ends)
     assert {last_day - timedelta(days=days) for days in range(DAYS)} == {at.date() for at in ends}
     assert sum(at.date() == last_day for at in ends) == 6
+    shop.write_table(tmp_path / shop.TABLE, last_day)
+    with (tmp_path / shop.TABLE).open(encoding="utf-8") as table:
+        requests = [datetime.fromisoformat(row["occurred_at"]) for row in csv.DictReader(table)]
+    assert {at.date() for at in requests} == {at.date() for at in ends}
+    assert present_of(last_day) > max(requests)
 
 
 def last_day_of_demo(monkeypatch: pytest.MonkeyPatch, folder: Path, now: datetime, *options: str) -> date | None:

@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import duckdb
@@ -27,7 +28,7 @@ from analytics.store.store import Store
 from audit.anchors import anchor_project
 from audit.drift.incident_evidence import evidence_of
 from audit.drift.watched_series import TIERS
-from driftline_trial.demo import judge_change
+from driftline_trial.demo import judge_change, shop
 from driftline_trial.demo.command import MARKER, QUERIES
 from driftline_trial.demo.conversations import (
     AGENT,
@@ -153,6 +154,7 @@ def test_an_earlier_demo_leaves_no_trace(shown: Shown) -> None:
         "demo.access",
         "openclaw",
         "policy.yaml",
+        shop.TABLE,
         MARKER,
         *logs,
     }
@@ -190,7 +192,7 @@ def test_the_report_names_the_agent_that_got_worse_and_no_other(shown: Shown) ->
 def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Shown) -> None:
     """Nobody told the watch when, where or whether something happened."""
     found = [line.split() for line in shown.part("Drift and anomaly spikes")[1:-1]]
-    rows = [row for row in found if row[0] != "demo"]
+    rows = [row for row in found if row[0] in PROJECTS.values()]
     since = {PROJECTS[WORSE_AGENT]: SINCE, judge_change.PROJECT: SCHEDULE.since}
     assert set(since) == {row[0] for row in rows}
     falls = [row for row in rows if "sequential" in row]
@@ -202,15 +204,36 @@ def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Show
 
 def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     """Two hundred lines scroll by; what stays on the screen is the end."""
-    *lines, rest = shown.part("In short")
+    *lines, rest, mix = shown.part("In short")
     project, other = PROJECTS[WORSE_AGENT], judge_change.PROJECT
-    fell, roll_back, anomalies, judge, check = (line for line in lines if not line.startswith("demo: "))
+    fell, roll_back, anomalies, judge, check, *others = lines
     assert fell.startswith(f"{project}: Tier 2 fell to 0.47 from 0.90 on {SINCE}, with agent_version 7; Tier 2.5 and 7 others ")
     assert roll_back == "    → Roll back agent_version from 7 to 6"
     assert anomalies.startswith(f"{project}: 49% of the exchanges since {SINCE} ")
     assert judge.startswith(f"{other}: Tier 2 fell to 0.83 from 0.91 on {SCHEDULE.since}; Tier 2.5 and Tier 3 ")
     assert check == "    → Check the judge before the agent"
-    assert rest == f"{len(PROJECTS) - 2} of {len(PROJECTS) + 1} projects: checked, nothing found"
+    assert rest == f"{len(PROJECTS) - 2} of {len(PROJECTS) + 2} projects: checked, nothing found"
+    assert mix.startswith("shop: ")
+    assert {line.partition(": ")[0] for line in others if not line.startswith("    →")} == {"demo", "shop"}
+
+
+def test_the_mix_of_the_shop_is_noticed_and_its_two_faults_are_incidents(shown: Shown) -> None:
+    """The mean falls with the mix, which is no fault, and would hide the faults of a small agent and of a canary."""
+    mix_since, victim_since, canary_since = (
+        SCRIPT_END - timedelta(days=days - 1) for days in (shop.MIX_DAYS, shop.VICTIM_DAYS, shop.CANARY_DAYS)
+    )
+    lines = shown.part("In short")
+    victim, version, mix = (line for line in lines if line.startswith("shop: "))
+    assert lines[lines.index(version) + 1] == f"    → Roll back agent_version {shop.CANARY}"
+    assert victim.startswith(f"shop: Tier 1 of {shop.VICTIM} fell to 0.67 from 1.00 on {victim_since}; the other 2 agents ")
+    assert version.startswith(f"shop: Tier 1 of search with agent_version {shop.CANARY} is lower than with the others: 0.67, ")
+    assert mix.startswith(f"shop: The mix of agents changed on {mix_since}: {shop.WEAKER} 24% → 56%, ")
+    with Store(shown.database) as store:
+        records = incident_records(store.cursor(), shop.PROJECT)
+    assert {(record.rule, record.confidence, evidence_of(record).moved[0].since) for record in records} == {
+        ("sequential", "confirmed", victim_since),
+        ("versions", "confirmed", canary_since),
+    }
 
 
 def test_the_worse_agent_has_one_incident_of_all_tiers_and_its_runs(shown: Shown) -> None:
@@ -288,7 +311,7 @@ def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -
     with Store(shown.database) as store:
         kept = store.cursor().execute("SELECT project, checked_at::VARCHAR, days FROM log.project_checks").fetchall()
     assert sorted(
-        (project, f"{present_of(SCRIPT_END):%Y-%m-%d %H:%M:%S}", 14) for project in (*PROJECTS.values(), "demo")
+        (project, f"{present_of(SCRIPT_END):%Y-%m-%d %H:%M:%S}", 14) for project in (*PROJECTS.values(), "demo", shop.PROJECT)
     ) == sorted(kept)
 
 

@@ -9,10 +9,12 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import RenderableType
 
 from analytics.queries import query_rows
+from driftline_trial.demo import shop
 from driftline_trial.demo.conversations import DAYS, PROJECTS, WORSE_AGENT, Session, dialogues, worse_since
 from driftline_trial.demo.costs import cost_report, records_of
 from driftline_trial.demo.fleet import EVENTS_FILE, write_fleet
@@ -35,6 +37,7 @@ from service.server.supervisor import unwound_by_signals
 from service.setup.settings import Settings, load_settings
 from service.setup.workspace import Workspace, open_workspace, utc_now
 from service.write.importing import Importer
+from service.write.input_files import exchange_source, profile_files
 from streams.sources.transcript_sources import OPENCLAW
 
 MARKER = ".driftline-demo"
@@ -91,6 +94,7 @@ def demo(
     out.print(f"The judge is a {SIMULATED}: it rates by simple rules, not by understanding, and costs nothing")
     with unwound_by_signals():
         _import_transcripts(folder, settings, end)
+        _import_shop(folder, msgspec.structs.replace(settings, project=shop.PROJECT), end)
         sessions = dialogues(end)
         with working("starting a server and a judge") as tell:
             judge_over_http(sessions, end, settings, folder, tell)
@@ -124,6 +128,17 @@ def _import_transcripts(folder: Path, settings: Settings, last_day: date) -> Non
             show(Importer(workspace).import_events([events], report), settings.database, as_json=False)
 
 
+def _import_shop(folder: Path, settings: Settings, last_day: date) -> None:
+    """Write the table of the shop and import it."""
+    path = folder / shop.TABLE
+    shop.write_table(path, last_day)
+    with open_workspace(settings, now=lambda: present_of(last_day)) as workspace:
+        redactor = workspace.redactor
+        layouts = profile_files([path], None, redactor, columns_by_field=shop.LABELS).layouts(redactor)
+        summary = Importer(workspace).import_exchanges(exchange_source(layouts, {}), layouts)
+        show(summary, settings.database, as_json=False)
+
+
 def _report(workspace: Workspace, sessions: Sequence[Session], last_day: date, *, is_of_now: bool) -> Iterator[RenderableType]:
     """Lines and tables: the outcomes of the dialogues, then the report on the imported sessions and that on the dialogues."""
     store, settings, projects = workspace.store, workspace.settings, list(PROJECTS.values())
@@ -133,12 +148,16 @@ def _report(workspace: Workspace, sessions: Sequence[Session], last_day: date, *
         f"the judge of {JUDGED_STRICTLY} is stricter since {schedule.since:%m-%d}, by {STRICTNESS} of the scale "
         f"and under the same name; {ANCHORS} anchors were judged {len(schedule.rounds)} times"
     )
+    yield (
+        f"project {shop.PROJECT}: more requests go to the weaker agent {shop.WEAKER} in the last {shop.MIX_DAYS} days; the small agent "
+        f"{shop.VICTIM} is worse in the last {shop.VICTIM_DAYS}, and a canary, version {shop.CANARY} of search, in the last {shop.CANARY_DAYS}"
+    )
     yield heading(f"━━ The imported transcripts (project {PROJECT}): what their events show ━━")
     yield fleet_report(store, PROJECT)
     yield heading(f"━━ The sessions over HTTP ({len(projects)} projects): the scores of the {SIMULATED} ━━")
     yield exchange_report(store, projects, worse_since(last_day))
     yield heading(f"Drift and anomaly spikes in all projects, as of {present:%m-%d}; {SIMULATED}")
-    checks = check_projects(workspace, [*projects, PROJECT])
+    checks = check_projects(workspace, [*projects, PROJECT, shop.PROJECT])
     yield check_view(checks)
     ledger = [
         row
