@@ -633,12 +633,6 @@ class Policy(PolicyModel):
         return resolve_judge(name, self.judges, self.prices)
 
     @property
-    def expects_wrap_up(self) -> bool:
-        """Whether sessions are searched for the wrap protocol."""
-        is_on = self.settings.wrap_quality_scoring
-        return self.methodology.wrap_up if is_on is None else is_on
-
-    @property
     def used_judges(self) -> list[ResolvedJudge]:
         """The judges of all projects, each once, in the order of the policy."""
         policies = [self.for_project(name) for name in ("", *self.projects)]

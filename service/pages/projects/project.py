@@ -235,7 +235,7 @@ async def details(
     now = services.engine.now()
     window = window_of(period, now)
     quarter = quarter_to(window.end - timedelta(microseconds=1), is_pinned=window.is_pinned)
-    summary, current, previous, marks, runs, (scores, behaviour, descriptions), comparison = await asyncio.gather(
+    summary, current, previous, marks, runs, (scores, behaviour, descriptions, comparison) = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _read_period(reading, project, window)),
         services.ask(lambda reading: _read_period(reading, project, window.before if window.compare else None)),
@@ -246,9 +246,9 @@ async def details(
                 session_scores(reading, project, (window.start, window.end)),
                 _compare_behaviour(reading, project, window),
                 read_descriptions(reading, project, window.start, window.end),
+                agent_versions(reading, project, quarter.start, quarter.end),
             )
         ),
-        services.ask(lambda reading: agent_versions(reading, project, quarter.start, quarter.end)),
     )
     judged_sessions = (
         await services.ask(lambda reading: _compare_judged_sessions(reading, project, window, marks, scores)) if scores else {}
