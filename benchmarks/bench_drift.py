@@ -17,6 +17,7 @@ from benchmarks.drift import (
     causes,
     compared_rules,
     flags,
+    fleet,
     lines,
     runs,
     scores,
@@ -196,11 +197,20 @@ def print_bars(pool: Pool, seed: int, share: float) -> None:
     print_rows("spikes", spikes)
     cause_rows = causes.measure(seed, max(20, round(share * CAUSES)))
     print(causes.table(cause_rows))
+    streams = print_streams(seed, share)
     parts = [bars.share_row(*line) for line in slices.measure(seed, max(5, round(share * SLICES)))]
     print_rows("which part changed", parts)
     short = [
         row.line
-        for row in (*rows, *spikes, *cause_rows, *parts, *print_flags(pool, seed, share), *print_runs(pool, seed, share))
+        for row in (
+            *rows,
+            *spikes,
+            *cause_rows,
+            *streams,
+            *parts,
+            *print_flags(pool, seed, share),
+            *print_runs(pool, seed, share),
+        )
         if not row.met
     ]
     print(f"\nFalls short: {'; '.join(short) or 'nothing'}.\n")
@@ -217,6 +227,13 @@ def print_runs(pool: Pool, seed: int, share: float) -> list[causes.Row]:
     """Return the bars of the drift of runs, line by line."""
     rows = runs.measure(pool, seed, max(5, round(share * AGENTS)))
     print(causes.table(rows, "the drift of runs"))
+    return rows
+
+
+def print_streams(seed: int, share: float) -> list[causes.Row]:
+    """Return the bars of streams whose judge or agent changes, line by line."""
+    rows = causes.measure_streams(seed, share)
+    print(causes.table(rows, "who changed"))
     return rows
 
 
@@ -237,7 +254,11 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument(
         "--lines", action="store_true", help="What the watch says of mixes, batches, sessions and judges alone."
     )
-    parser.add_argument("--part", default="", help="Only the lines whose name contains this text.")
+    parser.add_argument(
+        "--part", default="", help="With --lines or --bars, only the lines of its first table whose name contains this text."
+    )
+    parser.add_argument("--streams", action="store_true", help="Streams whose judge or agent changes alone.")
+    parser.add_argument("--fleet", action="store_true", help="False changes among all series of 200 projects alone.")
     parser.add_argument("--behaviour", action="store_true", help="The behaviour of agents, which needs no judge, alone.")
     parser.add_argument("--segments", action="store_true", help="Projects of several agents whose mix changes alone.")
     parser.add_argument("--versions", action="store_true", help="Versions of an agent side by side alone.")
@@ -245,6 +266,9 @@ def main(arguments: Sequence[str] = ()) -> None:
     options = parser.parse_args(arguments)
     if options.lines:
         print_table(lines.HEADER, lines.measure(options.seed, options.share, options.part))
+        return
+    if options.streams:
+        print_streams(options.seed, options.share)
         return
     if options.prefilter:
         cost = bars.prefilter_cost(options.seed)
@@ -267,9 +291,14 @@ def main(arguments: Sequence[str] = ()) -> None:
             print_rows("agents and their mix", segments.measure(pool, options.seed, options.share))
         if options.versions:
             print_rows("versions side by side", versions.measure(pool, options.seed, options.share))
+        if options.fleet:
+            print_rows("fleets", fleet.measure(pool, options.seed, options.share))
+        if options.part:
+            print_rows("line", bars.measure(pool, options.seed, options.share, options.part))
         if options.behaviour:
             print(causes.table(behaviour.measure(pool, options.seed, options.share), "the behaviour of agents"))
-        if options.runs or options.flags or options.segments or options.versions or options.behaviour:
+        is_alone = options.runs or options.flags or options.segments or options.versions or options.behaviour
+        if is_alone or options.fleet or options.part:
             return
         print_bars(pool, options.seed, options.share)
         if not options.bars:

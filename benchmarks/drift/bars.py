@@ -18,6 +18,7 @@ import numpy as np
 
 from audit.comparison import beta_quantile
 from audit.drift.change_detector import SUSPECTED, find_change, is_confirmed, take_looks
+from audit.drift.discoveries import family_penalty
 from audit.drift.prefilter import bound_evidence
 from audit.drift.series import Cells, Floats, Series
 from audit.drift.spread import find_spread
@@ -94,6 +95,8 @@ class Line(NamedTuple):
     """quiet (false alarms a year), share (alarms in 60 days), delay (median days), day or size (intervals that hold), confirmed; `SPREADS`."""
     bar: float
     runs: int
+    family: int = 1
+    """The number of series among which the history is the only one that changes."""
 
 
 def drawn(history: History, rng: np.random.Generator) -> Cells:
@@ -151,19 +154,23 @@ def _lengths(history: History, since: np.ndarray, rng: np.random.Generator) -> n
     return np.where(since, history.length_after or history.length, history.length)
 
 
-def alarms(cells: Cells, days: int, since: int = QUIET) -> list[tuple[float, float | None]]:
+def alarms(cells: Cells, days: int, since: int = QUIET, family: int = 1) -> list[tuple[float, float | None]]:
     """Return when a look first sees more than chance, and when that is confirmed, in days.
 
-    There is one pair for each alarm that goes on without a quiet week.
+    There is one pair for each alarm that goes on without a quiet week. `family` is the number of series among which it is alone.
     """
+    penalty = family_penalty([0.0], family)
+    alarm = math.log(SUSPECTED) + penalty
     series = Series(cells, FIRST, FIRST + timedelta(days=days - 1))
-    looks = take_looks(series, range(max(0, since - (series.first - FIRST).days), series.length), math.log(SUSPECTED))
-    raised = np.flatnonzero(looks.log_evidence >= math.log(SUSPECTED))
+    looks = take_looks(series, range(max(0, since - (series.first - FIRST).days), series.length), alarm)
+    raised = np.flatnonzero(looks.log_evidence >= alarm)
     times = (series.cells.last[looks.cells[raised]] - START) / DAY
     found = []
     for part in np.split(np.arange(len(raised)), np.flatnonzero(np.diff(times) > APART) + 1):
         if part.size:
-            sure = np.flatnonzero(is_confirmed(series.cells.last[looks.cells[raised[part]]], looks.log_evidence[raised[part]]))
+            sure = np.flatnonzero(
+                is_confirmed(series.cells.last[looks.cells[raised[part]]], looks.log_evidence[raised[part]] - penalty)
+            )
             found.append((float(times[part[0]]), float(times[part[sure[0]]]) if sure.size else None))
     return found
 
@@ -179,7 +186,7 @@ def measure_history(task: tuple[Line, int, int]) -> float | None:
         raised = alarms(cells, history.days)
         # A confirmed incident stays open until somebody decides: what is confirmed again is no other one.
         return float(len(raised) if line.kind == "quiet" else any(sure is not None for _, sure in raised))
-    alarms_after = alarms(cells, history.days, math.floor(history.change))
+    alarms_after = alarms(cells, history.days, math.floor(history.change), line.family)
     if line.kind == "share":
         return float(bool(alarms_after))
     if line.kind == "confirmed":
@@ -257,9 +264,14 @@ LINES: tuple[Line, ...] = (
     Line("the same with memory (AR 0.7)", _year(daily=0.5, memory=0.7), "quiet", 0.5, 100),
     Line("weekends a sigma lower, with less traffic", _year(weekend=1.0, weekend_rate=0.4), "quiet", 0.25, 60),
     Line("heavy-tailed session lengths, 3 a day", _year(rate=3, tails=True), "quiet", 0.25, 60),
-    Line("-1 sigma, 3 a day", _fall(1, rate=3), "delay", 12, 100),
-    Line("-1 sigma, 10 a day", _fall(1), "delay", 4, 100),
-    Line("-1 sigma, 50 a day", _fall(1, rate=50), "delay", 2, 60),
+    Line("-1 sigma, 3 a day", _fall(1, rate=3), "delay", 11, 100),
+    Line("-1 sigma, 10 a day", _fall(1), "delay", 3, 100),
+    Line("-1 sigma, 50 a day", _fall(1, rate=50), "delay", 0.6, 60),
+    *(
+        Line(f"-1 sigma, 10 a day, in one segment of {family}{suffix}", _fall(1), kind, bar, 100, family)
+        for family, bar in ((25, 4), (250, 6))
+        for kind, suffix in (("delay", ""), ("confirmed", ": confirmed"))
+    ),
     Line("-0.5 sigma, 10 a day", _fall(0.5), "delay", 16, 100),
     Line("-0.5 sigma, 50 a day", _fall(0.5, rate=50), "delay", 4, 60),
     Line("-0.5 sigma where weekends lie a sigma lower, 10 a day", _fall(0.5, weekend=1.0), "delay", 8, 100),
@@ -277,11 +289,12 @@ LINES: tuple[Line, ...] = (
 )  # fmt: skip
 
 
-def measure(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
-    """Return every line of the tables; `share` of the runs of each."""
+def measure(pool: Pool, seed: int, share: float = 1.0, part: str = "") -> list[Row]:
+    """Return the lines of the tables whose name contains `part`; `share` of the runs of each."""
     return [
         _row(line, pool.map(measure_history, [(line, seed, run) for run in range(max(5, round(share * line.runs)))]))
         for line in LINES
+        if part in line.name
     ]
 
 
@@ -306,13 +319,13 @@ def share_row(line: str, hits: int, runs: int, bar: float, *, is_most: bool = Fa
 
 def rate_row(line: str, events: int, years: float, bar: float) -> Row:
     """Return the row of a rate a year that is to be at most so large."""
-    low, high = (bound / years for bound in _poisson(events))
+    low, high = (bound / years for bound in poisson_interval(events))
     return Row(line, f"{events / years:.2f} a year", f"{low:.2f} to {high:.2f}", f"at most {bar:g}", events / years <= bar)
 
 
 def _fleet_row(line: Line, found: Sequence[float]) -> Row:
     scale = FLEET / 12 / len(found)
-    value, low, high = (scale * estimate for estimate in (sum(found), *_poisson(round(sum(found)))))
+    value, low, high = (scale * estimate for estimate in (sum(found), *poisson_interval(round(sum(found)))))
     return Row(line.name, f"{value:.2f} a month", f"{low:.2f} to {high:.2f}", f"at most {line.bar:g}", value <= line.bar)
 
 
@@ -336,7 +349,7 @@ def _binomial(hits: int, runs: int) -> tuple[float, float]:
     return low, beta_quantile(0.975, hits + 1, runs - hits) if hits < runs else 1.0
 
 
-def _poisson(events: int) -> tuple[float, float]:
+def poisson_interval(events: int) -> tuple[float, float]:
     """Return the exact 95 % interval of a Poisson mean (Garwood), by the normal approximation of the chi-squared quantile (Wilson and Hilferty)."""
 
     def quantile(z: float, shape: float) -> float:

@@ -1,6 +1,13 @@
 """Agent or judge: how often an incident's cause is right, wrong or not known, over simulated judges with and without moods.
 
 Each line simulates verdicts on anchors before and after an incident and asks `audit.anchors`, as a check does.
+
+`STREAMS` reconstruct the protocol of "Who Drifted: the System or the Judge?" (arXiv 2606.15474) from its abstract; its data are not public. A
+judge scores a stream of items and, at a steady interleave, a fixed set of anchors. Silently, its version or its prompt changes, or the agent
+gets worse. An alarm of the stream is to be attributed within a guard window of 300 items. Assumed here: scores in steps of a quarter; 50 items
+and one round of anchors a day; a new version that is lower by 0.08 on average, and by more or less on each item (standard deviation 0.08); a
+strict prompt that takes a quarter off 60 % of the scores; answers of the agent that get worse by 0.15. The alarm is that of the detector.
+`attribute` is asked at the end of each day of the window, and `judge_change` at its end. If any answer is wrong, the run is, whatever the others are.
 """
 
 from __future__ import annotations
@@ -12,10 +19,15 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from audit.anchors import IncidentChange, Verdict, attribute
-from audit.comparison import beta_quantile
+import numpy as np
 
-START = datetime(2026, 1, 5, 9, tzinfo=UTC)
+from audit.anchors import IncidentChange, Verdict, attribute, judge_change
+from audit.comparison import beta_quantile
+from audit.drift.change_detector import find_change
+from audit.drift.series import Floats, select_until
+from benchmarks.drift.bars import FIRST, build_cells
+
+START = datetime(FIRST.year, FIRST.month, FIRST.day, 9, tzinfo=UTC)
 ERROR_OF_SIZE = 0.1
 """Standard error of an incident's size, as a share of the size: about what an incident has some days after it began."""
 
@@ -86,6 +98,111 @@ LINES = (
     Line("both by -0.05: agent", Judge(-0.05, agent=-0.05), _is("agent"), most=0.05),
     Line("the agent by -0.07, the judge by +0.02 the other way: judge", Judge(0.02, agent=-0.07, before=14, since=7), _is("judge"), most=0.05),
 )  # fmt: skip
+
+
+class Stream(NamedTuple):
+    """A stream of items that one judge scores, with what changes in it."""
+
+    name: str
+    cause: str
+    runs: int
+    least: int
+    """The least number of runs in which the cause is named in time, and never the other one."""
+    version: float = 0.0
+    """By how much a new version of the judge is lower, as a mean over items and as their standard deviation."""
+    strict: float = 0.0
+    """The share of the verdicts from which a strict prompt takes a step."""
+    agent: float = 0.0
+    """By how much the agent's answers get worse."""
+    guard: int = 300
+    """Items after the alarm within which the cause is to be named."""
+    anchors: int = 20
+
+
+_VERSION = Stream("the judge's version changes, within 300 items", "judge", 60, 60, version=0.08)
+STREAMS = (
+    _VERSION,
+    _VERSION._replace(name="the same with 60 anchors", anchors=60),
+    _VERSION._replace(name="the same with 20 anchors, within 3 000 items", guard=3000),
+    Stream("the judge's prompt gets strict, within 300 items", "judge", 120, 118, strict=0.6),
+    Stream("the agent gets worse, within 300 items", "agent", 120, 118, agent=0.15),
+)
+ITEMS, STEPS, STREAM_CHANGE = 50, 4, 30
+"""Items a day, steps of the scale, and the day of the change."""
+
+
+def measure_streams(seed: int, share: float = 1.0) -> list[Row]:
+    """Return two rows for each stream: how often its cause is named in time, and how often the other one."""
+    rows = []
+    for stream in STREAMS:
+        runs = max(5, round(share * stream.runs))
+        named = [_name_causes(stream, np.random.default_rng([seed, stream.runs, run])) for run in range(runs)]
+        right, wrong = (
+            sum(causes == {stream.cause} for causes in named),
+            sum(bool(causes - {stream.cause}) for causes in named),
+        )
+        rows += [
+            Row(
+                f"{stream.name}: {stream.cause}",
+                right / runs,
+                *exact_interval(right, runs),
+                f"at least {stream.least} of {stream.runs}",
+                right >= stream.least / stream.runs * runs,
+            ),
+            Row(f"{stream.name}: another cause", wrong / runs, *exact_interval(wrong, runs), "none", wrong == 0),
+        ]
+    return rows
+
+
+def _name_causes(stream: Stream, rng: np.random.Generator) -> set[str]:
+    """Return the causes that are named from the alarm to the end of the guard window."""
+    end = STREAM_CHANGE + 60
+    day = np.repeat(np.arange(end), ITEMS)
+    at = day + np.sort(rng.random(len(day)).reshape(end, ITEMS)).ravel()
+    is_changed = at >= STREAM_CHANGE
+    scores = _judge(stream, rng.normal(0.65, 0.2, len(at)) - stream.agent * is_changed, is_changed, rng)
+    cells = build_cells(at, np.ones_like(at), scores)
+    quality = rng.uniform(0.3, 1, stream.anchors)
+    own = rng.normal(size=len(quality))
+    verdicts = [
+        Verdict(f"a{anchor}", START + timedelta(days=number), float(score))
+        for number in range(end)
+        for anchor, score in enumerate(_judge(stream, quality, np.full(stream.anchors, number >= STREAM_CHANGE), rng, own))
+    ]
+    named: set[str] = set()
+    seen: list[Verdict] = []
+    last = end
+    for number in range(STREAM_CHANGE, end):
+        as_of = START + timedelta(days=number, hours=15)
+        change = find_change(select_until(cells, as_of.date()), as_of.date(), bounds=(0.0, 1.0))
+        if change is None:
+            continue
+        last = min(last, number + stream.guard // ITEMS)
+        if number > last:
+            break
+        width = change.size_interval.high - change.size_interval.low
+        moved = IncidentChange(
+            direction=change.direction,
+            size=abs(change.size),
+            error=width / (2 * 1.96),
+            earliest=change.earliest_day,
+            latest=change.latest_day,
+            until=as_of,
+        )
+        seen = [verdict for verdict in verdicts if verdict.at <= as_of]
+        cause = attribute(seen, moved).cause
+        named |= set() if cause is None else {cause}
+    return named | ({"judge"} if judge_change(seen).changed else set())
+
+
+def _judge(
+    stream: Stream, quality: Floats, is_changed: np.ndarray, rng: np.random.Generator, own: Floats | None = None
+) -> Floats:
+    """Return the scores of items; `own` is how far the new version is off on each of them, in standard deviations."""
+    own = rng.normal(size=len(quality)) if own is None else own
+    scores = quality + rng.normal(0, 0.1, len(quality)) - is_changed * stream.version * (1 + own)
+    strict = is_changed * (rng.random(len(quality)) < stream.strict)
+    return np.clip(np.round(scores * STEPS) - strict, 0, STEPS) / STEPS
 
 
 def measure(seed: int, runs: int) -> list[Row]:
