@@ -174,7 +174,7 @@ class ProjectCheck(Answer, frozen=True):
     notices: Annotated[
         list[str],
         Meta(
-            description="What changed in the traffic and says nothing about quality, in one sentence each: the mix of agents, new agents."
+            description="What changed in the traffic or in tools and says nothing about quality, in one sentence each: the mix of agents, new agents, descriptions of tools."
         ),
     ] = msgspec.field(default_factory=list)
     not_compared: Annotated[
@@ -429,8 +429,9 @@ def with_remarks(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project],
 
 
 def describe_notices(notices: Sequence[Row]) -> list[str]:
-    """Describe the changes of a project's traffic, with those of the mix in one sentence."""
+    """Describe the changes of a project's traffic and tools, with those of the mix in one sentence."""
     shares = [notice for notice in notices if notice["reason"] == "mix_changed"]
+    descriptions = [notice for notice in notices if notice["reason"] == "description_changed"]
     sentences = []
     if shares:
         moved = ", ".join(
@@ -449,6 +450,19 @@ def describe_notices(notices: Sequence[Row]) -> list[str]:
             if notice["reason"] == "new_agent"
         ]
         + [_NOTICES[notice["reason"]](notice) for notice in notices if notice["reason"] in _NOTICES]
+        + ([_describe_descriptions(descriptions)] if descriptions else [])
+    )
+
+
+def _describe_descriptions(notices: Sequence[Row]) -> str:
+    changes = "; ".join(
+        f"{notice['subject']} since {format_minute(notice['since'])}, in {grouped_count(round(notice['after']), 'session')} "
+        f"({round(notice['before']):,} before)"
+        for notice in notices
+    )
+    return (
+        f"Other descriptions of tools: {changes}. A model reads what the server of a tool writes there. Unless you changed it, take the tool "
+        "away from the agent, compare both descriptions, and pin the version of its server."
     )
 
 
@@ -459,12 +473,6 @@ _NOTICES: Mapping[str, Callable[[Row], str]] = {
     "unscored_rose": lambda notice: (
         f"{notice['after']:.0%} of the exchanges that were due to be judged have no score since {_format_since(notice)}, "
         f"{notice['before']:.0%} before."
-    ),
-    "description_changed": lambda notice: (
-        f"{notice['subject']} {'has another description' if notice['count'] == 1 else 'have other descriptions'} since "
-        f"{format_minute(notice['since'])}: the model reads what the tool's server wrote there. Seen in "
-        f"{grouped_count(round(notice['after']), 'session')}, the one before in {round(notice['before']):,}. Unless you changed it, take the "
-        "tool away from the agent, compare both descriptions, and pin the version of its server."
     ),
 }
 

@@ -1,10 +1,10 @@
-"""Agent health: compares each agent's versions, and shows its readiness, trust and repeated failures run by run."""
+"""Agent health: compares each agent's versions, and shows its readiness, trust and repeated failures run by run, and what it does."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,6 +22,7 @@ from service.pages.periods import ListPeriod, range_control
 from service.pages.rendering import page
 from service.pages.run_view import run_point
 from service.pages.viewing import ShownProject, Viewer
+from service.read.behaviour import format_behaviour, list_days, read_behaviour
 from service.read.versions import agent_versions, sort_by_verdict
 from service.text.window import Window, bounds, last_period, listed_window, quarter_to
 from service.web.context import Services
@@ -36,6 +37,8 @@ _MAX_CHARTS = 12
 """Agents with a chart on the overview. Others are in the table, and have a chart on their own page."""
 _AXIS_RANGE = (60, 100)
 """Range that charts of trust always include. No run has less trust."""
+_MAX_MEASURES = 500
+"""Measures of an agent in the table of its page; the API has all."""
 NO_NAME = "(no name)"
 
 
@@ -86,8 +89,10 @@ async def agents(
             last = last_period(window, older[0]["ended_at"] if older else None)
         return rows, marks_between(cursor, project, [row["ended_at"] for row in rows]), last
 
-    (rows, marks, last), comparison = await asyncio.gather(
+    shown_window = window or quarter
+    (rows, marks, last), behaviour, comparison = await asyncio.gather(
         services.ask(read_runs),
+        services.ask(lambda cursor: {} if agent is None else compare_behaviour(cursor, project, shown_window, agent)),
         services.ask(lambda cursor: agent_versions(cursor, project, quarter.start, quarter.end, agent)),
     )
     versions = sort_by_verdict(comparison.agents)
@@ -104,6 +109,8 @@ async def agents(
         "more_versions": len(versions) - len(versions[:_MAX_CHARTS]),
         "version_of": {entry.agent: entry.newest for entry in versions},
         "quarter": quarter,
+        "window": shown_window,
+        **limit_behaviour(behaviour, _MAX_MEASURES),
         "comparison": comparison,
         "simulated": sum(version.row["simulated"] for entry in versions for version in entry.versions),
         "without_chart": len(chosen) - len(chosen[:_MAX_CHARTS]),
@@ -116,6 +123,50 @@ async def agents(
         "lowest_trust": LOWEST_TRUST,
     }
     return page(request, "agent_health.html", values)
+
+
+def compare_behaviour(
+    cursor: duckdb.DuckDBPyConnection, project: str, window: Window, agent: str | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return what agents did in a window, those with most turns first, compared with the preceding period if requested.
+
+    The versions of an agent stand beside each other for each measure, the oldest first. Measures that were always 0 are left out.
+    """
+    entries, before = (
+        [entry for entry in read_behaviour(cursor, project, start, end) if agent is None or entry.agent == agent]
+        for start, end in (
+            (window.start, window.end),
+            (window.before.start, window.before.end if window.compare else window.before.start),
+        )
+    )
+    levels = {(entry.agent, entry.version, entry.series): format_behaviour(entry) for entry in before}
+    nonzero = {(entry.agent, entry.series) for entry in (*entries, *before) if entry.level}
+    days = (window.last - window.first).days + 1
+    turns = Counter[str]()
+    by_agent: dict[str, list[dict[str, Any]]] = {}
+    for entry in sorted(entries, key=lambda entry: (not entry.is_share, entry.series, entry.days[0].day, entry.version)):
+        turns[entry.agent] += entry.count
+        if (entry.agent, entry.series) in nonzero:
+            by_agent.setdefault(entry.agent, []).append(
+                {
+                    "entry": entry,
+                    "level": format_behaviour(entry),
+                    "before": levels.get((entry.agent, entry.version, entry.series)),
+                    "spark": spark(list_days(entry, window.first, days), f"{entry.name} by day, {window.words}"),
+                }
+            )
+    return dict(sorted(by_agent.items(), key=lambda item: (-turns[item[0]], item[0])))
+
+
+def limit_behaviour(behaviour: Mapping[str, list[dict[str, Any]]], limit: int) -> dict[str, Any]:
+    """Return the template's values about what agents did, with at most `limit` measures."""
+    shown: dict[str, list[dict[str, Any]]] = {}
+    for agent, measures in behaviour.items():
+        if limit > 0:
+            shown[agent] = measures[:limit]
+            limit -= len(shown[agent])
+    left_out = sum(map(len, behaviour.values())) - sum(map(len, shown.values()))
+    return {"behaviour": shown, "more_behaviour": left_out}
 
 
 def _read_runs(

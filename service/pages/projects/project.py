@@ -15,7 +15,7 @@ from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident
-from service.pages.charts import Mark, find_judge_changes, marks_within, share_bar, spark
+from service.pages.charts import Mark, find_judge_changes, marks_within, share_bar
 from service.pages.incident_figures import find_shown_incidents, merge_labels
 from service.pages.incidents import find_first_day
 from service.pages.periods import Period, compared, compared_means, range_control
@@ -39,10 +39,11 @@ from service.pages.project_charts import (
     sum_costs_by_model,
     sum_known_costs,
 )
+from service.pages.projects.agent_health import compare_behaviour, limit_behaviour
 from service.pages.projects.fleet import describe_silence, explain_health
 from service.pages.rendering import links_of, number, page, usd
 from service.pages.viewing import ShownProject, Viewer
-from service.read.behaviour import ToolDescription, format_behaviour, list_days, read_behaviour, read_descriptions
+from service.read.behaviour import ToolDescription, read_descriptions
 from service.read.evaluations import SessionScore, session_scores
 from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_records
 from service.read.project import describe_check, format_banner, manual_check_date, read_project, with_remarks
@@ -67,7 +68,7 @@ _MAX_RUNS = 8
 _MAX_VERSIONS = 5
 """Agents whose versions are compared; their own page has all."""
 _MAX_BEHAVIOUR = 60
-"""Measures of agents in the table; the API has all."""
+"""Measures of agents, and descriptions of tools, in the tables; the API has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ async def details(
         services.ask(
             lambda reading: (
                 session_scores(reading, project, (window.start, window.end)),
-                _compare_behaviour(reading, project, window),
+                compare_behaviour(reading, project, window),
                 read_descriptions(reading, project, window.start, window.end),
                 agent_versions(reading, project, quarter.start, quarter.end),
             )
@@ -264,8 +265,7 @@ async def details(
         "runs": runs,
         "session_scores": (),
         **judged_sessions,
-        "behaviour": behaviour[:_MAX_BEHAVIOUR],
-        "more_behaviour": max(len(behaviour) - _MAX_BEHAVIOUR, 0),
+        **limit_behaviour(behaviour, _MAX_BEHAVIOUR),
         **_list_changed_descriptions(descriptions, window),
         "sampling": [_build_sampling(row) for row in current.sampling],
         "unscored": _list_unscored(summary),
@@ -276,23 +276,6 @@ async def details(
         ),
     }
     return page(request, "project_details.html", values)
-
-
-def _compare_behaviour(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    """Return what agents did in a window, compared with the preceding period if requested. Shares that were always 0 are left out."""
-    before = read_behaviour(cursor, project, window.before.start, window.before.end) if window.compare else []
-    levels = {(entry.agent, entry.version, entry.series): format_behaviour(entry) for entry in before}
-    days = (window.last - window.first).days + 1
-    return [
-        {
-            "entry": entry,
-            "level": format_behaviour(entry),
-            "before": levels.get((entry.agent, entry.version, entry.series)),
-            "spark": spark(list_days(entry, window.first, days), f"{entry.name} by day, {window.words}"),
-        }
-        for entry in read_behaviour(cursor, project, window.start, window.end)
-        if entry.level or (entry.agent, entry.version, entry.series) in levels
-    ]
 
 
 def _list_changed_descriptions(descriptions: Sequence[ToolDescription], window: Window) -> dict[str, Any]:

@@ -80,7 +80,8 @@ def test_a_description_that_changes_between_sessions_is_told(store: Store) -> No
     (notice,) = check_notices(store)
     assert (notice.reason, notice.subject, notice.count) == ("description_changed", "search of checkout-agent", 1)
     assert (notice.since, notice.before, notice.after) == (END - 5 * DAY, 15, 5)
-    assert "search of checkout-agent has another description since " in describe_notices([msgspec.structs.asdict(notice)])[0]
+    (sentence,) = describe_notices([msgspec.structs.asdict(notice)] * 2)
+    assert sentence.count("search of checkout-agent since 2026-10-27") == 2
     (row,) = read_descriptions(store, END - 28 * DAY)
     assert (row["session_id"], row["first_at"], row["last_at"]) == ("session-5", END - 5 * DAY, END - DAY)
     assert (row["previous"], row["description"]) == (digest("Search the shop."), digest(HOSTILE))
