@@ -23,9 +23,8 @@ help:                    ## list the targets
 demo: $(USABLE)          ## audit a small synthetic fleet and report the findings: offline, without a key
 	$(BIN)/driftline demo
 
-pages: $(DEMO)           ## show the demo in a browser: prints a token for signing in, and the address; Ctrl-C stops it
+pages: $(DEMO)           ## show the demo in a browser: prints a link that signs in; Ctrl-C stops it
 	@$(BIN)/driftline operators revoke demo --db $(DEMO) >/dev/null
-	@echo 'Sign in with this token:'
 	@$(BIN)/driftline operators rotate demo --db $(DEMO)
 	@trap : INT; $(BIN)/driftline serve --db $(DEMO) --policy demo-data/policy.yaml 2>demo-data/pages.log \
 	  || { cat demo-data/pages.log >&2; exit 1; }

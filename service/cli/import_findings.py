@@ -231,9 +231,9 @@ def pages_steps(program: str, database: Path, policy: Path | None, as_of: date |
     return format_commands(
         program,
         [
-            ("a token to sign in with; it is shown once", f"operators add me {database_option}"),
+            ("a token, and a link that signs in once; both are shown once", f"operators add me {database_option}"),
             (
-                "the server: open the printed address and paste the token; press Ctrl-C to stop",
+                "the server: open the link, or paste the token at the printed address; press Ctrl-C to stop",
                 f"serve {database_option}{policy_option}{as_of_option}",
             ),
         ],

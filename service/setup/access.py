@@ -12,7 +12,8 @@ Tokens (`AccessStore`):
 
 Sign-ins to the pages (`SignIns`):
 4. A sign-in is a random cookie that represents a token for a limited time. It is useless without this file, expires, and ends with
-   its token. Only its SHA-256 is stored.
+   its token. Only its SHA-256 is stored. A link signs in once, within minutes: its code is in the fragment of the address, which browsers
+   send to no server, and which no log has.
 5. Browsers send cookies with every request, so an unsafe request must prove that one of our pages made it. It repeats a mark that
    only our pages can read.
 
@@ -96,12 +97,19 @@ _MIGRATIONS = (
     ),
     ("ALTER TABLE tokens ADD COLUMN last_used_at TEXT",),
     (VIEWS_TABLE,),
+    (
+        """CREATE TABLE sign_in_links (
+            digest BLOB PRIMARY KEY, prefix TEXT NOT NULL REFERENCES tokens (prefix), expires_at TEXT NOT NULL
+        ) STRICT""",
+    ),
 )
 _LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
 NOBODY_DIGEST = hashlib.sha256(b"").digest()
 _HOLDER = "h.kind, h.name, h.project, h.agent, h.scopes"
 SIGN_IN_DURATION = timedelta(hours=12)
 """Duration of a sign-in."""
+LINK_DURATION = timedelta(minutes=10)
+"""Time within which a link signs in."""
 MARK_PART_LENGTH = 32
 """Characters of a mark's salt, and of its digest."""
 SECRET_FORM = re.compile(rb"[A-Za-z0-9_-]{43}")
@@ -324,7 +332,14 @@ class AccessStore:
 
         Return None if the cookie is unknown, or if the sign-in or its token has ended.
         """
-        prefix = self.sign_ins.prefix_of(cookie)
+        return self._find_live(self.sign_ins.prefix_of(cookie))
+
+    def follow_link(self, code: bytes) -> tuple[Holder, str] | None:
+        """Use up the code of a sign-in link, and return the operator and the token's prefix; None if it does not sign in."""
+        return self._find_live(self.sign_ins.take_link(code))
+
+    def _find_live(self, prefix: str | None) -> tuple[Holder, str] | None:
+        """Return the holder of a live token and its prefix."""
         if prefix is None:
             return None
         rows = self._file.rows(
@@ -418,6 +433,28 @@ class SignIns:
                 [_digest_secret(secret.encode()), prefix, format_timestamp(now), format_timestamp(now + SIGN_IN_DURATION)],
             )
         return secret
+
+    def create_link(self, token: str) -> str:
+        """Return a code that signs in once with a token, within `LINK_DURATION`."""
+        code = secrets.token_urlsafe(32)
+        now = self._now()
+        with self._file.transaction() as cursor:
+            cursor.execute("DELETE FROM sign_in_links WHERE expires_at <= ?", [format_timestamp(now)])
+            cursor.execute(
+                "INSERT INTO sign_in_links VALUES (?, ?, ?)",
+                [_digest_secret(code.encode()), prefix_of(token.encode()), format_timestamp(now + LINK_DURATION)],
+            )
+        return code
+
+    def take_link(self, code: bytes) -> str | None:
+        """Use up the code of a link, and return the token prefix behind it; None if it is unknown, malformed, used or expired."""
+        if not SECRET_FORM.fullmatch(code):
+            return None
+        with self._file.transaction() as cursor:
+            row = cursor.execute(
+                "DELETE FROM sign_in_links WHERE digest = ? RETURNING prefix, expires_at", [_digest_secret(code)]
+            ).fetchone()
+        return str(row[0]) if row and row[1] > format_timestamp(self._now()) else None
 
     def prefix_of(self, secret: bytes) -> str | None:
         """Return the token prefix behind a cookie; None if the cookie is unknown, malformed or ended."""

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.bounds import NAME
 from service.setup.access import AccessStore, Holder, is_mark, prefix_of
-from service.text.links import CALLS
+from service.text.links import API, CALLS
 from service.web.bounds import FORMS, ApiSettings
 from service.web.context import Services
 from service.web.errors import ApiError, refuse
@@ -39,6 +39,7 @@ FAILURE_WINDOW = 60.0
 MAX_ADDRESSES = 10_000
 """Maximum number of addresses whose failures are counted. The addresses with the oldest failures are dropped."""
 METRICS = "/metrics"
+SIGN_IN = f"{API}/sign-in"
 PAGE_MARK = "X-Driftline-Page"
 """The header in which a page repeats its mark in unsafe requests."""
 TOKEN_REQUIRED = "a Bearer token is required: Authorization: Bearer dl_…"  # noqa: S105 - a message
@@ -93,6 +94,13 @@ class Authentication:
     def _authenticate_token(self, scope: Scope, credentials: list[bytes]) -> ApiError | None:
         """Set the caller from the Authorization headers. Return the error if a token is required and none is valid."""
         if not (_is_api(scope) or (scope["path"] == METRICS and credentials)):
+            return None
+        if scope["path"] == SIGN_IN and scope["method"] == "POST" and (code := _credential(credentials, b"link")):
+            followed = self._access.follow_link(code)
+            if followed is None:
+                return self._count_failure(scope, credentials)
+            caller, prefix = followed
+            scope.setdefault("state", {}).update(caller=caller, token=prefix)
             return None
         token = bearer_token(credentials)
         caller = self._access.find(token, self._file_version())
@@ -149,10 +157,15 @@ def counted_address(host: str) -> str:
 
 def bearer_token(values: list[bytes]) -> bytes:
     """Return the token of the only Authorization header; empty without one, or if there are several."""
+    return _credential(values, b"bearer")
+
+
+def _credential(values: list[bytes], expected_scheme: bytes) -> bytes:
+    """Return the credential of the only Authorization header; empty without one, with several, or of another scheme."""
     if len(values) != 1:
         return b""
-    scheme, token = _parse_credentials(values[0])
-    return token if scheme == b"bearer" else b""
+    scheme, credential = _parse_credentials(values[0])
+    return credential if scheme == expected_scheme else b""
 
 
 def _parse_credentials(value: bytes) -> tuple[bytes, bytes]:
@@ -186,6 +199,8 @@ def explain_refusal(values: list[bytes]) -> str:
     if len(values) > 1:
         return "Authorization: must be given once"
     scheme, _ = _parse_credentials(values[0])
+    if scheme == b"link":
+        return "the link was used or has expired; sign in with a token"
     return "the token is wrong, expired or revoked" if scheme == b"bearer" else f"{TOKEN_REQUIRED}; no other scheme is accepted"
 
 

@@ -43,6 +43,27 @@ def test_a_deep_link_leads_through_the_sign_in_to_its_page(signed_out_window: Wi
     assert page.context.cookies() == []
 
 
+def test_a_link_signs_in_and_the_palette_leads_to_a_project(signed_out_window: Window, site: Site) -> None:
+    """A new user opens a link instead of pasting a secret, and the code must not stay in the browser's history."""
+    code = site.access.sign_ins.create_link(site.operator)
+    page = signed_out_window.open(f"{LINKS.sign_in}#{code}")
+    expect(page.locator("h1")).to_have_text("Fleet")
+    assert "#" not in page.url
+    page.keyboard.press("Control+k")
+    page.get_by_label("Page or project").fill(QUIET)
+    expect(page.get_by_role("dialog").get_by_role("link", name=QUIET)).to_be_visible()
+    page.keyboard.press("Enter")
+    page.wait_for_url(site.url + LINKS.project(QUIET))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Next or previous incident")
+    page.keyboard.press("Escape")
+    page.go_back()
+    assert code not in page.url
+    page.goto(f"{site.url}{LINKS.sign_in}#{code}")
+    expect(page.get_by_role("alert")).to_contain_text("The link was used or has expired")
+    assert [problem.split()[1] for problem in signed_out_window.problems if problem.startswith("refused")] == ["401"]
+
+
 def test_a_decision_made_by_keyboard_appears_in_other_windows(
     window: Window, open_window: Callable[[], Window], site: Site
 ) -> None:

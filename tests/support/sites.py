@@ -65,6 +65,8 @@ class Site:
     """The newest score of the project that drifts."""
     incident: str
     """Id of its incident."""
+    access: AccessStore
+    """The file of its tokens."""
 
     def post(self, path: str, token: str, body: Any = None, method: str = "POST") -> dict[str, Any]:
         """Send a POST request to the API, as a gateway or an operator does."""
@@ -123,7 +125,7 @@ def site(folder: Path) -> Iterator[Site]:
             lambda store: _engine(store, policy),
         )
         try:
-            new_site = Site(server.url, operator, connections, newest, "")
+            new_site = Site(server.url, operator, connections, newest, "", access)
             yield _begun(new_site, store)
         finally:
             server.stop()

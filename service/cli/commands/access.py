@@ -15,10 +15,22 @@ from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, OfProject, Project, print_json, settings_of, show_rows
 from service.cli.terminal import err, out, table
 from service.read.access import ConnectionAccess, IssuedToken, OperatorAccess, connections, operators
-from service.setup.access import SCOPES, TOKEN_TAG, AccessStore, Holder, Kind, Token, Write, access_file, scopes_of
+from service.setup.access import (
+    LINK_DURATION,
+    SCOPES,
+    TOKEN_TAG,
+    AccessStore,
+    Holder,
+    Kind,
+    Token,
+    Write,
+    access_file,
+    scopes_of,
+)
 from service.setup.workspace import utc_now
 from service.text.answers import document
 from service.text.formats import MISSING, counted
+from service.text.links import Links
 
 connections_app = typer.Typer(no_args_is_help=True, help="Manage connections, which send records, and their tokens.")
 operators_app = typer.Typer(no_args_is_help=True, help="Manage operators, who read and decide, and their tokens.")
@@ -78,6 +90,7 @@ def add_operator(
         raise InputError("--scopes: query needs access to every project", hint="Leave out query, or --project.")
     with _open_access(database) as access, _record_command(access, "operators add", name, project):
         token = access.add(Holder("operator", name, project, scopes=granted), _parse_days(expires))
+        _show_link(access, token, database)
     _show_token(name, token, as_json=as_json)
 
 
@@ -98,6 +111,8 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
     ) -> None:
         with _open_access(database) as access, _record_command(access, f"{kind}s rotate", name):
             token = access.rotate(kind, name, None if grace is None else timedelta(hours=grace), _parse_days(expires))
+            if kind == "operator":
+                _show_link(access, token, database)
         _show_token(name, token, as_json=as_json)
 
     @app.command("revoke", help=f"Revoke one token ({TOKEN_TAG}_PREFIX) or all tokens of NAME, with immediate effect.")
@@ -165,6 +180,15 @@ def _show_token(name: str, token: str, *, as_json: bool) -> None:
     else:
         out.say(token)
     err.print("The token is shown only once: store it with your secrets. The server stores only its digest.")
+
+
+def _show_link(access: AccessStore, token: str, database: Any) -> None:
+    """Print a link that signs in to the server's pages once."""
+    settings = settings_of(database)
+    server = settings.public_url or f"http://{settings.host}:{settings.port}"
+    minutes = LINK_DURATION // timedelta(minutes=1)
+    err.print(f"To sign in to the pages, open this link within {minutes} minutes; it works once, while the server runs:")
+    err.say(f"{server.rstrip('/')}{Links.sign_in}#{access.sign_ins.create_link(token)}")
 
 
 def _holders_table(holders: Sequence[HolderAccess]) -> Table:

@@ -20,7 +20,7 @@ from service.read.access import operators as operator_list
 from service.setup.access import SCOPES, SIGN_IN_DURATION, TOKEN_TAG, AccessStore, Holder, Kind, Scope
 from service.text.answers import Place, page_of
 from service.text.links import API
-from service.web.authentication import FleetAdmin, Reader, cookie_name_of, is_encrypted
+from service.web.authentication import SIGN_IN, FleetAdmin, Reader, cookie_name_of, is_encrypted
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.json_routes import JsonRoute
@@ -53,9 +53,12 @@ def audit_log(
     return AuditLines(lines=page, count=len(page), next_cursor=next_cursor)
 
 
-@router.post(f"{API}/sign-in", status_code=204, responses=documented(408, 413, 415))
+@router.post(SIGN_IN, status_code=204, responses=documented(408, 413, 415))
 async def sign_in(request: Request, _: Reader, services: Services) -> Response:
-    """Sign in to the pages: the answer sets a cookie that lasts twelve hours, or until the token ends."""
+    """Sign in to the pages: the answer sets a cookie that lasts twelve hours, or until the token ends.
+
+    The code of a sign-in link takes the place of a token: `Authorization: Link CODE`. It works once, within ten minutes.
+    """
     prefix: str = request.state.token
     with durable_or_refused():
         secret = await anyio.to_thread.run_sync(services.access.sign_ins.begin, prefix)

@@ -123,6 +123,18 @@ document.addEventListener("submit", (event) => {
   }
 });
 
+// A link with a code in its fragment signs in once. The code leaves the history before it is used.
+const signIn = document.querySelector("[data-sign-in]");
+if (signIn && location.hash.length > 1) {
+  const code = location.hash.slice(1);
+  history.replaceState(null, "", location.pathname + location.search);
+  attempt(signIn.querySelector("button"), findProblemElement(signIn), async () => {
+    const response = await send("POST", "/api/audit/sign-in", {}, { Authorization: `Link ${code}` });
+    if (!response.ok) return readProblem(response);
+    location.assign(signIn.dataset.then || "/");
+  });
+}
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-post], button[data-copy]");
   if (!button) return;

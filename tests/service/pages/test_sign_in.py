@@ -53,6 +53,20 @@ def test_the_cookie_is_restricted_to_the_browser(call: Call, tokens: Tokens) -> 
     assert looks(call, crumb.value).status_code == 200
 
 
+def test_a_link_signs_in_once_and_only_for_minutes(call: Call, access: AccessStore, tokens: Tokens) -> None:
+    """A link stays in chats and terminals, so it must be worthless once it was used, or soon."""
+    code = access.sign_ins.create_link(tokens.root)
+    answer = call("POST", SIGN_IN, headers={"authorization": f"Link {code}"}, json={})
+    (crumb,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    assert looks(call, crumb.value).status_code == 200
+    again = call("POST", SIGN_IN, headers={"authorization": f"Link {code}"}, json={})
+    assert (again.status_code, again.json()["error"]) == (401, "the link was used or has expired; sign in with a token")
+    other = access.sign_ins.create_link(tokens.root)
+    assert call("GET", "/api/audit/projects", headers={"authorization": f"Link {other}"}).status_code == 401
+    access.revoke("operator", "root")
+    assert call("POST", SIGN_IN, headers={"authorization": f"Link {other}"}, json={}).status_code == 401
+
+
 def test_an_https_address_makes_the_cookie_secure(call: Call, tokens: Tokens) -> None:
     """Behind TLS, the cookie must never be sent unencrypted."""
     assert "secure" in call("POST", f"https://localhost:8321{SIGN_IN}", tokens.root, json={}).headers["set-cookie"].lower()
