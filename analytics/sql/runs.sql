@@ -1,8 +1,9 @@
 -- purpose: all runs with their verdicts, in the order of finishing
 -- grain: one row per run (a finalized session). exchanges_only: it has no runtime events and so no trust score;
 --     run_id: numbered within a project
--- parameters: $project (NULL: all), $since (inclusive, by the end of the run; NULL: all), $newest (only this many
---     runs, the latest ends; NULL: all)
+-- parameters: $project (NULL: all), $since (inclusive) and $until (exclusive) of the end of the run (NULL: unbounded),
+--     $agent ('' for unnamed; NULL: any), $failure (primary failure, '' for none; NULL: any), $tool (only sessions with
+--     a call of this tool; NULL: any), $newest (only this many runs, the latest ends; NULL: all)
 SELECT
     printf('run_%03d', n.number) AS run_id, n.project, d.agent, n.connection, n.session_id, d.started_at, d.ended_at,
     d.closed_at, d.trust_score, d.readiness_level, d.primary_failure_type, d.primary_severity,
@@ -12,6 +13,17 @@ SELECT
 FROM log.run_numbers AS n
 JOIN diagnoses AS d USING (connection, session_id)
 WHERE ($project IS NULL OR n.project = $project) AND ($since IS NULL OR coalesce(d.ended_at, d.closed_at) >= $since::TIMESTAMP)
+    AND ($until IS NULL OR coalesce(d.ended_at, d.closed_at) < $until::TIMESTAMP)
+    AND ($agent IS NULL OR coalesce(d.agent, '') = $agent) AND ($failure IS NULL OR coalesce(d.primary_failure_type, '') = $failure)
+    AND ($tool IS NULL OR (n.connection, n.session_id) IN (
+        SELECT (connection, session_id)
+        FROM log.agent_events
+        WHERE event = 'tool_call' AND tool = $tool AND ($project IS NULL OR project = $project)
+        UNION ALL
+        SELECT (connection, session_id)
+        FROM log.exchanges
+        WHERE list_contains([c.name FOR c IN tool_calls], $tool) AND ($project IS NULL OR project = $project)
+    ))
 QUALIFY $newest IS NULL
     OR row_number() OVER (ORDER BY coalesce(d.ended_at, d.closed_at) DESC, n.project, n.number DESC) <= $newest::BIGINT
 ORDER BY n.project, n.number

@@ -56,6 +56,7 @@ GROUPS = (
             "runs": Command("listing.runs", "List the runs, newest first: readiness, trust, primary failure."),
             "run": Command("finished_runs.run", "Show one run: verdict, causes, evidence, remedies."),
             "scores": Command("listing.scores", "List the scores, newest first: tiers, sampling, anomalies."),
+            "watch": Command("watching.watch_app", "Watch the fleet or a list: each new or changed row as it comes."),
             "wrap-quality": Command("finished_runs.wrap_quality", "Show the quality of session wrap-ups."),
             "costs": Command("listing.costs", "Show judging costs by session, project, day or model."),
             "diagnose": Command("diagnosing.diagnose", "Diagnose sessions without a database."),

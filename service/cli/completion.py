@@ -25,6 +25,13 @@ def completed(choices: Iterable[str]) -> Callable[[], list[str]]:
     return lambda: list(choices)
 
 
+def failure_types() -> list[str]:
+    """Return the types of failures."""
+    from audit.detectors.detectors import FAILURE_TYPES  # noqa: PLC0415 - only completing it needs the rules
+
+    return list(FAILURE_TYPES)
+
+
 def project_names(context: typer.Context) -> list[str]:
     """Return the sorted projects in the database, the policy and the token file, if these can be read immediately."""
     from service.setup.settings import load_settings  # noqa: PLC0415 - only completing a project needs it

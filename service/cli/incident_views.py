@@ -12,7 +12,7 @@ from audit.drift.consecutive_days import DAYS
 from audit.drift.incident_evidence import ChangedSeries, Day, Exchange, Run, SamplingCount, SliceFindings, evidence_of
 from audit.times import iso_time
 from schemas.records import Incident
-from service.cli.terminal import SEVERITY_STYLES, table
+from service.cli.terminal import SEVERITY_STYLES, ListTable, table
 from service.read.incident_actions import COMMAND_NOTES, describe_slices, format_slice_counts, format_slice_means
 from service.read.incidents import IncidentAnswer, IncidentEvent, incident_answer
 from service.read.project import describe_blind_spot, describe_notices
@@ -25,7 +25,14 @@ _ID_LENGTH = 8
 """Characters of an id that are shown. Commands accept an id of this length."""
 
 
-def incidents_table(incidents: Sequence[IncidentAnswer]) -> RenderableType:
+INCIDENT_KEYS = (
+    *("id", "detectedAt", "project", "agent", "severity", "confidence", "status", "resolution", "assignee", "cause", "rule"),
+    *("title", "firstDay"),
+)
+"""The fields of an incident in a list."""
+
+
+def incidents_table(incidents: Sequence[IncidentAnswer]) -> ListTable:
     """Show incidents, one per line."""
     cells = [
         [
@@ -41,7 +48,8 @@ def incidents_table(incidents: Sequence[IncidentAnswer]) -> RenderableType:
         ]
         for incident in incidents
     ]
-    return table(["incident", "found", "project", "severity", "state", "assignee", "cause", "rule", "what"], cells)
+    headers = ["incident", "found", "project", "severity", "state", "assignee", "cause", "rule", "what"]
+    return ListTable(headers, cells, whole=["incident", "found"], optional=["rule", "cause", "assignee", "state", "project"])
 
 
 def check_view(checked: Sequence[CheckResult]) -> RenderableType:

@@ -136,6 +136,8 @@ def main() -> None:
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - as above
     try:
         code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while a command loads
+        code = ExitCode.INTERRUPTED
     except BaseException:  # noqa: BLE001 - a bug is shown with its traceback, under a separate exit code
         traceback.print_exc()
         code = ExitCode.FAULT

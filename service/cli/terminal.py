@@ -1,14 +1,14 @@
 """Output on a terminal. Texts of agents may be hostile: they may contain control and direction characters.
 
-Tables fit terminals of any width: a row that is too long continues on indented lines.
+Tables fit terminals of any width: a row of a list stays on one line and is cut, a row of another table continues on indented lines.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -21,7 +21,13 @@ from service.text.formats import plain
 
 GAP = 3
 """Characters between two columns."""
+LIST_GAP = 2
+"""Characters between two columns of a list."""
 INDENT = 2
+MIN_LIST_WIDTH = 10
+"""Minimum width of a cut column of a list."""
+MIN_LAST_WIDTH = 20
+"""Minimum width of the last column of a list, which says most."""
 MIN_CUT_WIDTH = 12
 """Minimum width of a cut column that is still readable."""
 MIN_WRAPPED_WIDTH = 24
@@ -87,6 +93,107 @@ def _align(cell: Text, column: Column, width: int) -> Text:
     aligned = cell.copy()
     aligned.align("right" if column.justify == "right" else "left", width)
     return aligned
+
+
+class Layout(NamedTuple):
+    """The columns of a list that fit a terminal."""
+
+    columns: Sequence[int]
+    """Their indexes."""
+    widths: Sequence[int]
+    """Their widths."""
+    left_out: Sequence[str]
+    """Headers of the other columns."""
+    max_width: int | None
+    """The width of the terminal, at which lines are cut if not even the narrowest columns fit."""
+
+
+class ListTable:
+    """A table with one line per row. Cells are Text.
+
+    If the terminal is too narrow, texts are cut, the longest first and the last column least, but not the columns in `whole`. If that is
+    not enough, columns in `optional` are left out: first those with one value in all rows, then the others, in this order. Where no
+    terminal reads the output, nothing is cut.
+    """
+
+    def __init__(
+        self,
+        headers: Sequence[str],
+        rows: Iterable[Sequence[Any]],
+        *,
+        right: Collection[str] = (),
+        whole: Collection[str] = (),
+        optional: Sequence[str] = (),
+    ) -> None:
+        self.headers = headers
+        self.rows = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
+        self._right = right
+        self._whole = {*right, *whole}
+        self._optional = optional
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the header and the rows."""
+        layout = self.lay_out(options.max_width if console.is_terminal else None)
+        yield from self.lines(layout)
+        if layout.left_out:
+            yield Text(f"left out: {', '.join(layout.left_out)}; a wider terminal or --json shows more", style="dim")
+
+    def lay_out(self, max_width: int | None) -> Layout:
+        """Choose the columns and their widths; all, and uncut, if `max_width` is None."""
+        widths = [max(len(header), *(row[index].cell_len for row in self.rows)) for index, header in enumerate(self.headers)]
+        if max_width is None:
+            return Layout(range(len(widths)), widths, [], None)
+        min_widths = [
+            width if header in self._whole else min(width, MIN_LAST_WIDTH if header == self.headers[-1] else MIN_LIST_WIDTH)
+            for header, width in zip(self.headers, widths, strict=True)
+        ]
+        columns = list(range(len(widths)))
+        left_out: list[str] = []
+        for header in sorted(self._optional, key=self._has_several_values):
+            if _total_width([min_widths[index] for index in columns]) <= max_width:
+                break
+            columns.remove(self.headers.index(header))
+            left_out.append(header)
+        spare = max_width - _total_width([min_widths[index] for index in columns])
+        chosen = {index: min_widths[index] for index in columns}
+        # The columns that lack least are widened first, so that as few texts as possible are cut.
+        needs = sorted((index for index in columns), key=lambda index: widths[index] - min_widths[index])
+        for position, index in enumerate(needs):
+            share = max(spare, 0) // (len(needs) - position)
+            added = min(widths[index] - min_widths[index], share)
+            chosen[index] += added
+            spare -= added
+        return Layout(columns, [chosen[index] for index in columns], left_out, max_width)
+
+    def _has_several_values(self, header: str) -> bool:
+        index = self.headers.index(header)
+        return len({row[index].plain for row in self.rows}) > 1
+
+    def lines(self, layout: Layout, *, with_header: bool = True) -> Iterator[Text]:
+        """Yield the lines of the table, cut to a layout."""
+        if with_header:
+            yield self._line([Text(header, "bold") for header in self.headers], layout)
+            total = _total_width(layout.widths)
+            yield Text("─" * (total if layout.max_width is None else min(total, layout.max_width)))
+        for row in self.rows:
+            yield self._line(row, layout)
+
+    def _line(self, cells: Sequence[Text], layout: Layout) -> Text:
+        parts = []
+        for index, width in zip(layout.columns, layout.widths, strict=True):
+            cell = cells[index].copy()
+            cell.truncate(width, overflow="ellipsis")
+            cell.align("right" if self.headers[index] in self._right else "left", width)
+            parts.append(cell)
+        line = Text(" " * LIST_GAP, no_wrap=True, overflow="ignore").join(parts)
+        line.rstrip()
+        if layout.max_width is not None:
+            line.truncate(layout.max_width, overflow="ellipsis")
+        return line
+
+
+def _total_width(widths: Sequence[int]) -> int:
+    return sum(widths) + LIST_GAP * (len(widths) - 1)
 
 
 PIPE_WIDTH = 200

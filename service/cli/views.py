@@ -11,7 +11,7 @@ from rich.text import Text
 
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import canonical_json
-from service.cli.terminal import bar, styled, table
+from service.cli.terminal import ListTable, bar, styled, table
 from service.read.runs import EXCHANGES_ONLY
 from service.text.formats import MISSING, counted, plain
 
@@ -42,9 +42,16 @@ TIER_STATES = {
 """Shown for a tier without a score, by its state."""
 
 
-def runs_table(runs: Sequence[Run]) -> RenderableType:
+RUN_KEYS = (
+    *("runId", "project", "agent", "connection", "sessionId", "endedAt", "closedAt", "readinessLevel", "trustScore"),
+    *("primaryFailureType", "toolCalls"),
+)
+"""The fields of a run in a list."""
+
+
+def runs_table(runs: Sequence[Run]) -> ListTable:
     """Show each run on a line."""
-    headers = ["run", "project", "agent", "session", "ended", "readiness", "trust", "primary failure", "tool calls"]
+    headers = ["run", "project", "agent", "session", "ended", "tool calls", "readiness", "trust", "primary failure"]
     cells = [
         [
             run.run_id,
@@ -52,31 +59,30 @@ def runs_table(runs: Sequence[Run]) -> RenderableType:
             run.agent,
             run.session_id,
             f"{run.last_at:%Y-%m-%d %H:%M}",
+            run.tool_calls,
             run.readiness_level,
             MISSING if run.trust_score is None else run.trust_score,
             EXCHANGES_ONLY if run.exchanges_only else run.primary_failure_type or MISSING,
-            run.tool_calls,
         ]
         for run in runs
     ]
-    return table(headers, cells, right=["trust", "tool calls"])
+    return ListTable(
+        headers, cells, right=["trust", "tool calls"], whole=["run", "ended"], optional=["tool calls", "session", "project"]
+    )
 
 
-def scores_table(scores: Sequence[Score]) -> RenderableType:
-    """Show one score per line: its tiers side by side, then its outcome and anomaly reasons.
+SCORE_KEYS = (
+    *("id", "exchangeId", "exchangeTimestamp", "project", "agent", "connection", "sessionId", "turnNumber", "samplingReason"),
+    *("tier1StructuralScore", "tier2SemanticScore", "tier2_5AlignmentScore", "tier3BehavioralScore", "disposition"),
+    *("anomalyFlag", "anomalyReason", "simulated"),
+)
+"""The fields of a score in a list."""
 
-    If the terminal is too narrow, only names are shortened, the longest first.
-    """
-    headers = [
-        "exchange at",
-        "project",
-        "agent",
-        "session",
-        "turn",
-        "sampling",
-        "tiers 1, 2, 2.5, 3",
-        "judged, anomalies",
-    ]
+
+def scores_table(scores: Sequence[Score]) -> ListTable:
+    """Show one score per line: its tiers side by side, then its outcome and anomaly reasons."""
+    tiers = "tiers 1, 2, 2.5, 3"
+    headers = ["exchange at", "project", "agent", "session", "turn", "sampling", tiers, "judged, anomalies"]
     cells = [
         [
             f"{score.exchange_at:%Y-%m-%d %H:%M}",
@@ -90,20 +96,19 @@ def scores_table(scores: Sequence[Score]) -> RenderableType:
         ]
         for score in scores
     ]
-    scores_view = table(headers, cells, right=["turn"])
-    for column in scores_view.columns:
-        column.no_wrap = column.header not in ("project", "agent", "session", headers[-1])
-    return scores_view
+    return ListTable(headers, cells, right=["turn"], whole=["exchange at", tiers], optional=["sampling", "session", "project"])
 
 
-def costs_table(groups: Sequence[str], costs: Sequence[JudgeCost]) -> RenderableType:
+def costs_table(groups: Sequence[str], costs: Sequence[JudgeCost]) -> ListTable:
     """Show the cost of judging, one group per line; `groups` are the fields that name a group."""
     counts = ("judgements", "calls", "input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens")
     headers = [name.removesuffix("_id").replace("_", " ") for name in (*groups, *counts)]
     cells = [
         [*(getattr(cost, name) for name in (*groups, *counts)), _format_cost(cost), _describe_judge(cost)] for cost in costs
     ]
-    return table([*headers, "cost", "judge"], cells, right=[*headers[len(groups) :], "cost"])
+    right = [*headers[len(groups) :], "cost"]
+    optional = ["cache write tokens", "cache read tokens", "judgements", "output tokens", "input tokens", "judge"]
+    return ListTable([*headers, "cost", "judge"], cells, right=right, whole=["day"], optional=optional)
 
 
 def caps_table(caps: Sequence[SharedCap]) -> RenderableType:
@@ -124,7 +129,7 @@ def caps_table(caps: Sequence[SharedCap]) -> RenderableType:
     )
 
 
-def wrap_table(sessions: Sequence[WrapUp]) -> RenderableType:
+def wrap_table(sessions: Sequence[WrapUp]) -> ListTable:
     """Show wrap quality, one session per line."""
     cells = [
         [
@@ -136,7 +141,9 @@ def wrap_table(sessions: Sequence[WrapUp]) -> RenderableType:
         ]
         for session in sessions
     ]
-    return table(["project", "session", "last exchange", "score", "missing"], cells, right=["score"])
+    return ListTable(
+        ["project", "session", "last exchange", "score", "missing"], cells, right=["score"], whole=["last exchange"]
+    )
 
 
 def diagnosis_view(document: Mapping[str, Any], run: Run | None = None) -> RenderableType:

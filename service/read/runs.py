@@ -88,13 +88,23 @@ class RecordedRun(NamedTuple):
     diagnosis: Diagnosis
 
 
-def runs_of(store: Store, project: str | None, *, newest: int | None = None) -> list[Run]:
+def runs_of(
+    store: Store,
+    project: str | None,
+    *,
+    newest: int | None = None,
+    between: Between = ANY_TIME,
+    agent: str | None = None,
+    failure: str | None = None,
+    tool: str | None = None,
+) -> list[Run]:
     """Return the runs of one project or all, in the order in which they ended.
 
-    With `newest`, return only this many runs, those that ended last.
+    `between` applies to the end of a run, `failure` to its primary failure ('' for none), and `tool` to the tools that it called. With
+    `newest`, return only this many runs, those that ended last.
     """
-    values = {"project": project, "since": None, "newest": newest}
-    return [Run.of(row) for row in query_rows(store.cursor(), "runs", values)]
+    filters = {"since": between[0], "until": between[1], "agent": agent, "failure": failure, "tool": tool}
+    return [Run.of(row) for row in query_rows(store.cursor(), "runs", {"project": project, **filters, "newest": newest})]
 
 
 def run_page(

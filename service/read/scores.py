@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -259,6 +260,9 @@ class ScoreFilter:
     since: datetime | None = None
     """Only exchanges scored, or scored again, at or after this time."""
     session: str | None = None
+    agent: str | None = None
+    tool: str | None = None
+    """Only exchanges with a call of this tool."""
     anomalies: bool = False
     """Only those with an anomaly."""
     limit: int = 100
@@ -268,6 +272,24 @@ class ScoreFilter:
 
 def project_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, filters: ScoreFilter) -> list[Score]:
     """Return the current scores of one project or all, newest exchange first; at equal times the later turn comes first."""
+    if (filters.agent, filters.tool) == (None, None) or filters.start is not None:
+        return _read_scores(cursor, project, filters)
+    # No sums tell on which days an agent or a tool has enough exchanges, so read the last days first.
+    newest_at = newest_score(cursor, project, filters.end)
+    scores: list[Score] = []
+    for days in _SEARCH_DAYS:
+        start = None if days is None or newest_at is None else newest_at - timedelta(days=days)
+        scores = _read_scores(cursor, project, dataclasses.replace(filters, start=start))
+        if len(scores) >= filters.limit or start is None:
+            break
+    return scores
+
+
+_SEARCH_DAYS = (1, 7, 30, None)
+"""Days before the newest score that are searched for exchanges of an agent or a tool, until there are enough."""
+
+
+def _read_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, filters: ScoreFilter) -> list[Score]:
     after_at, after_id, after_turn = filters.after or (None, None, None)
     values = {
         "project": project,
@@ -275,6 +297,8 @@ def project_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, filte
         "to": filters.end,
         "since": filters.since,
         "session": filters.session,
+        "agent": filters.agent,
+        "tool": filters.tool,
         "anomalies": filters.anomalies,
         "limit": filters.limit,
         "after_at": after_at,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from analytics.store.store import ALERT_STATUSES
 from schemas.errors import InputError, SettingsError
@@ -28,7 +27,7 @@ from service.cli.commands.options import (
 )
 from service.cli.completion import completed
 from service.cli.exit_codes import fails_when, leave
-from service.cli.terminal import out, table
+from service.cli.terminal import ListTable, out
 from service.read.known_projects import require_known
 from service.read.telemetry import AlertDelivery, alert_deliveries
 from service.setup.workspace import open_workspace, utc_now
@@ -93,7 +92,7 @@ async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]
         return list(zip(channels, await asyncio.gather(*tried), strict=True))
 
 
-def _table(alerts: Sequence[AlertDelivery]) -> Table:
+def _table(alerts: Sequence[AlertDelivery]) -> ListTable:
     headers = ("created", "channel", "severity", "kind", "subject", "status", "tries", "last error")
     cells = [
         (
@@ -108,4 +107,4 @@ def _table(alerts: Sequence[AlertDelivery]) -> Table:
         )
         for alert in alerts
     ]
-    return table(headers, cells, right=("tries",))
+    return ListTable(headers, cells, right=["tries"], whole=["created"], optional=["kind", "severity"])

@@ -27,7 +27,7 @@ from service.cli.commands.options import (
 )
 from service.cli.exit_codes import fails_when, leave
 from service.cli.progress import working
-from service.cli.terminal import err, leave_quietly, out, table
+from service.cli.terminal import ListTable, err, leave_quietly, out, table
 from service.read.installation import (
     KeptLetter,
     LetterList,
@@ -191,7 +191,8 @@ def letters_view(listed: LetterList) -> RenderableType:
         ]
         for letter in letters
     ]
-    return Group(counts, "", heading, table(headers, cells, right=["bytes"]))
+    newest = ListTable(headers, cells, right=["bytes"], whole=["id", "rejected"], optional=["bytes", "stage"])
+    return Group(counts, "", heading, newest)
 
 
 def describe_origin(letter: OpenLetter | DeadLetter) -> str:

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 
 from audit.times import iso_time
 from service.cli.commands.options import (
@@ -25,7 +24,7 @@ from service.cli.commands.options import (
     show_rows,
     since_of,
 )
-from service.cli.terminal import out, table
+from service.cli.terminal import ListTable, out
 from service.read.known_projects import require_known
 from service.read.versions import DeployedVersion, deployed_version, deployed_versions
 from service.setup.workspace import open_workspace, utc_now
@@ -109,7 +108,8 @@ def list_deployments(
     show_rows(shown, _table, as_json=as_json, none="no deployment", limit=limit, document=document)
 
 
-def _table(deployments: Sequence[DeployedVersion]) -> Table:
+def _table(deployments: Sequence[DeployedVersion]) -> ListTable:
     names = ("at", "label", "version", "agent", "by", "comment", "url")
     documents = map(document, deployments)
-    return table(list(names), [[shown[name] or MISSING for name in names] for shown in documents])
+    cells = [[shown[name] or MISSING for name in names] for shown in documents]
+    return ListTable(names, cells, whole=["at"], optional=["url", "by"])

@@ -34,7 +34,7 @@ from service.cli.commands.options import (
 )
 from service.cli.evaluation_files import summary_markdown
 from service.cli.evaluation_tables import SIMULATED_NOTE, model_name, usd
-from service.cli.terminal import err, print_text, table
+from service.cli.terminal import ListTable, err, print_text, table
 from service.cli.views import agreement_cells
 from service.read.evaluations import (
     CaseQuality,
@@ -159,7 +159,7 @@ def _list(runs: Sequence[EvaluatedRun]) -> RenderableType:
         ]
         for run in runs
     ]
-    return table(headers, rows, right=headers[5:9])
+    return ListTable(headers, rows, right=headers[5:9], whole=["JUDGED", "ID"], optional=headers[7:9])
 
 
 def _by_case(cases: Sequence[CaseQuality]) -> RenderableType:

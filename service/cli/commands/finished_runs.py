@@ -14,7 +14,7 @@ from analytics.store.store import Store
 from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST, SAFE_TRUST
 from schemas.errors import InputError, SettingsError, StoreError
 from service.cli.commands.diagnosing import FaultReport, diagnose_files
-from service.cli.commands.listing import of_project, open_for_display
+from service.cli.commands.listing import of_project
 from service.cli.commands.options import (
     SHOWN,
     AsJson,
@@ -33,6 +33,7 @@ from service.cli.commands.options import (
 )
 from service.cli.completion import completed
 from service.cli.exit_codes import fails_when, leave
+from service.cli.list_views import open_for_display
 from service.cli.progress import counting
 from service.cli.terminal import err, out, warn
 from service.cli.views import diagnosis_view, findings_view, wrap_table

@@ -7,7 +7,8 @@ import contextlib
 import getpass
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -21,26 +22,29 @@ from audit.drift.watched_series import CRITICAL
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.cli.commands.listing import of_project, open_for_display
+from service.cli.commands.listing import of_project
 from service.cli.commands.options import (
     SHOWN,
     AsJson,
     AsOf,
     Database,
+    Full,
     Limit,
     PolicyFile,
     Project,
     Since,
+    Until,
     clock_of,
     print_json,
     settings_of,
-    show_rows,
     since_of,
+    until_of,
     with_option_group,
 )
 from service.cli.completion import completed
 from service.cli.exit_codes import fails_when, leave
-from service.cli.incident_views import check_view, describe_state, incident_view, incidents_table
+from service.cli.incident_views import INCIDENT_KEYS, check_view, describe_state, incident_view, incidents_table
+from service.cli.list_views import ListView, open_for_display, printed
 from service.cli.progress import counting, working
 from service.cli.terminal import err, out
 from service.read.incidents import (
@@ -50,6 +54,7 @@ from service.read.incidents import (
     SORTS,
     TYPES,
     InboxFilter,
+    IncidentAnswer,
     assignee_problem,
     drift_check,
     history_of,
@@ -156,28 +161,46 @@ class Filters:
         typer.Option("--sort", metavar="ORDER", help=f"Order: {', '.join(SORTS)}.", autocompletion=completed(SORTS)),
     ] = "newest"
     since: Since = None
+    until: Until = None
     limit: Limit = SHOWN
     database: Database = None
     as_json: AsJson = False
+    full: Full = False
 
 
-@incidents_app.command("list")
 @with_option_group
-def list_incidents(project: Project = None, *, filters: Filters) -> None:
+def incident_list(project: Project = None, *, filters: Filters) -> ListView[IncidentAnswer]:
     """List the incidents of one project or all, newest first or in another order."""
     inbox_filter = _build_filter(project, filters)
-    with open_for_display(filters.database, project) as workspace:
-        listed = inbox(workspace.store.cursor(), inbox_filter, None, filters.limit + 1).listed
-        checks = [] if listed else _read_checks(workspace, project)
-    rows = [incident_answer(item.incident, with_sql=False) for item in listed]
-    none = f"{_describe_no_match(project, filters, inbox_filter)}. {describe_unchecked(checks)}"
-    show_rows(rows, incidents_table, as_json=filters.as_json, none=none, limit=filters.limit, document=document)
+
+    def read(workspace: Workspace, start: datetime | None) -> list[IncidentAnswer]:
+        listed = inbox(workspace.store.cursor(), replace(inbox_filter, since=start), None, filters.limit + 1).listed
+        return [incident_answer(item.incident, with_sql=False) for item in listed]
+
+    return ListView(
+        read=read,
+        table=incidents_table,
+        keys=INCIDENT_KEYS,
+        identify=lambda incident: incident.id,
+        as_json=filters.as_json,
+        full=filters.full,
+        none=_describe_no_match(project, filters, inbox_filter),
+        describe_none=lambda workspace: describe_unchecked(_read_checks(workspace, project)),
+        limit=filters.limit,
+        project=project,
+        since=inbox_filter.since,
+        time_of=lambda incident: incident.detected_at,
+        database=filters.database,
+    )
+
+
+incidents_app.command("list")(printed(incident_list))
 
 
 def _describe_no_match(project: str | None, filters: Filters, inbox_filter: InboxFilter) -> str:
     states = [" or ".join(inbox_filter.statuses), confidence_of(confirmed=filters.confirmed)]
     state = "".join(f"{part} " for part in states if part)
-    others = (filters.kind, filters.severity, filters.agent, filters.assignee, filters.text, filters.since)
+    others = (filters.kind, filters.severity, filters.agent, filters.assignee, filters.text, filters.since, filters.until)
     matching = "" if all(value is None for value in others) else " matches"
     return f"no {state}incident{of_project(project)}{matching}"
 
@@ -382,6 +405,7 @@ def _build_filter(project: str | None, filters: Filters) -> InboxFilter:
         assignee=getpass.getuser() if filters.assignee == ME else filters.assignee,
         text=filters.text,
         since=since_of(filters.since),
+        until=until_of(filters.until),
         sort=next(name for name in SORTS if name == filters.sort),
     )
 

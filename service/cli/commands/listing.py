@@ -2,84 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from schemas.errors import SettingsError
 from service.cli.commands.options import (
     SHOWN,
+    Agent,
     AsJson,
     Database,
+    Failure,
+    Full,
     Limit,
     Project,
     Since,
+    Tool,
     Until,
-    newest,
     offer_older,
-    settings_of,
     show_rows,
     since_of,
     until_of,
 )
-from service.cli.terminal import err, out
-from service.cli.views import caps_table, costs_table, runs_table, scores_table
-from service.read.known_projects import require_known
+from service.cli.list_views import ListView, open_for_display, printed
+from service.cli.terminal import out
+from service.cli.views import RUN_KEYS, SCORE_KEYS, caps_table, costs_table, runs_table, scores_table
 from service.read.runs import Run, runs_of
-from service.read.scores import ScoreFilter, judge_costs, project_scores
-from service.setup.workspace import CATCH_UP, Workspace, describe_lag, open_workspace
+from service.read.scores import Score, ScoreFilter, judge_costs, project_scores
+from service.setup.workspace import Workspace
 from service.text.answers import document
+from service.text.formats import plain
 
 
-def runs(
+def list_runs(
     project: Project = None,
+    agent: Agent = None,
+    failure: Failure = None,
+    tool: Tool = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = SHOWN,
     database: Database = None,
     as_json: AsJson = False,
-) -> None:
+    full: Full = False,
+) -> ListView[Run]:
     """List the runs, newest first by their end: readiness level, trust score, primary failure, tool calls."""
-    start = since_of(since)
-    with open_for_display(database, project) as workspace:
-        runs = runs_of(workspace.store, project, newest=limit + 1)
-    shown = newest(sorted(runs, key=_last_at, reverse=True), start, _last_at)
-    period = "yet" if start is None else f"since {start:%Y-%m-%d %H:%M}"
-    none = f"no runs{of_project(project)} {period}: a session becomes a run when it ends (driftline finalize SESSION)"
-    show_rows(shown, runs_table, as_json=as_json, none=none, limit=limit, document=document)
+    start, end = since_of(since), until_of(until)
+    named = {"agent": agent_of(agent), "failure": failure_of(failure), "tool": tool}
+
+    def read(workspace: Workspace, first: datetime | None) -> list[Run]:
+        runs = runs_of(workspace.store, project, newest=limit + 1, between=(first, end), **named)
+        return sorted(runs, key=_last_at, reverse=True)
+
+    return ListView(
+        read=read,
+        table=runs_table,
+        keys=RUN_KEYS,
+        identify=lambda run: (run.project, run.run_id),
+        as_json=as_json,
+        full=full,
+        none=f"no runs{of_project(project)}{_describe_filters(start, end, *named.values())}: a session becomes a run when it ends "
+        "(driftline finalize SESSION)",
+        limit=limit,
+        project=project,
+        since=start,
+        time_of=_last_at,
+        database=database,
+    )
 
 
-def scores(
+runs = printed(list_runs)
+
+
+def list_scores(
     project: Project = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
+    agent: Agent = None,
+    tool: Tool = None,
     anomalies: Annotated[bool, typer.Option("--anomalies", help="Only exchanges with an anomaly.")] = False,
     since: Since = None,
+    until: Until = None,
     limit: Limit = SHOWN,
     database: Database = None,
     as_json: AsJson = False,
-) -> None:
+    full: Full = False,
+) -> ListView[Score]:
     """List the scores, newest exchange first: tiers, sampling reasons, anomalies."""
-    start = since_of(since)
-    with open_for_display(database, project) as workspace:
-        score_filter = ScoreFilter(session=session, anomalies=anomalies, limit=limit + 1)
-        matches = project_scores(workspace.store.cursor(), project, score_filter)
-    shown = newest(matches, start, lambda score: score.exchange_at)
-    show_rows(shown, scores_table, as_json=as_json, none="no score matches", limit=limit, document=document)
+    filters = ScoreFilter(
+        end=until_of(until), session=session, agent=agent_of(agent), tool=tool, anomalies=anomalies, limit=limit + 1
+    )
+    return ListView(
+        read=lambda workspace, start: project_scores(workspace.store.cursor(), project, replace(filters, start=start)),
+        table=scores_table,
+        keys=SCORE_KEYS,
+        identify=lambda score: score.score_id,
+        as_json=as_json,
+        full=full,
+        none="no score matches",
+        limit=limit,
+        project=project,
+        since=since_of(since),
+        time_of=lambda score: score.exchange_at,
+        database=database,
+    )
 
 
-@contextmanager
-def open_for_display(database: Path | None, project: str | None = None, policy: Path | None = None) -> Iterator[Workspace]:
-    """Open the workspace of a database for reading, with a note if its stages lag. Raises InputError for an unknown project."""
-    with open_workspace(settings_of(database, policy)) as workspace:
-        require_known(workspace, project)
-        lag = describe_lag(workspace.store)
-        if lag:
-            err.say(f"note: {lag}. {CATCH_UP}", style="yellow")
-        yield workspace
+scores = printed(list_scores)
+
+
+def agent_of(name: str | None) -> str | None:
+    """Return the agent that `--agent` filters by: `-` stands for records without a name."""
+    return "" if name == "-" else name
+
+
+def failure_of(name: str | None) -> str | None:
+    """Return the primary failure that `--failure` filters by: `-` stands for runs without a failure. Raises SettingsError if unknown."""
+    if name is None or name == "-":
+        return None if name is None else ""
+    from audit.detectors.detectors import FAILURE_TYPES  # noqa: PLC0415 - lists without this filter load no rules
+
+    if name not in FAILURE_TYPES:
+        near = get_close_matches(name, FAILURE_TYPES, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise SettingsError(
+            f"--failure {plain(name, 64)}: is no failure", hint=f"{hint}One of {', '.join(FAILURE_TYPES)}, or -."
+        )
+    return name
+
+
+def _describe_filters(start: datetime | None, end: datetime | None, *others: str | None) -> str:
+    """Return what a message about an empty list says of its filters."""
+    period = [f"{name} {time:%Y-%m-%d %H:%M}" for name, time in (("since", start), ("until", end)) if time is not None]
+    matching = ["that match"] if any(value is not None for value in others) else []
+    return f" {' '.join([*period, *matching]) or 'yet'}"
 
 
 def _last_at(run: Run) -> datetime:

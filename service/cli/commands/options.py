@@ -16,7 +16,7 @@ import msgspec
 import typer
 from rich.console import RenderableType
 
-from service.cli.completion import completed, project_names
+from service.cli.completion import completed, failure_types, project_names
 from service.cli.terminal import err, out, print_text
 from service.setup.settings import Settings, load_settings
 from service.setup.workspace import Clock, utc_now
@@ -55,6 +55,15 @@ Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000_00
 SHOWN = 50
 """Number of rows that a list shows without `--limit`."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts: one document, or one per line.")]
+Full = Annotated[bool, typer.Option("--full", help="Print JSON with all fields, not only those of the table.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only this agent; - for records without a name.")]
+Failure = Annotated[
+    str | None,
+    typer.Option(
+        "--failure", metavar="TYPE", help="Only runs with this primary failure; - for none.", autocompletion=failure_types
+    ),
+]
+Tool = Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Only with a call of this tool.")]
 AsOf = Annotated[
     str | None,
     typer.Option(
@@ -167,7 +176,8 @@ def show_rows(
         for row in shown:
             print_json(document(row))
     elif shown:
-        out.print(as_table(shown))
+        # A table of a list is as wide as the terminal, or in a pipe as wide as its texts.
+        out.print(as_table(shown), soft_wrap=True)
     else:
         err.say(none)
     if len(shown) < len(rows):

@@ -8,15 +8,14 @@ from datetime import date
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 
 from audit.drift.watched_series import format_level
 from schemas.bounds import NAME
 from schemas.errors import InputError, SettingsError
-from service.cli.commands.listing import open_for_display
-from service.cli.commands.options import SHOWN, AsJson, Database, Limit, PolicyFile, print_json, settings_of, show_rows
+from service.cli.commands.options import SHOWN, AsJson, Database, Full, Limit, PolicyFile, print_json, settings_of
 from service.cli.completion import project_names
-from service.cli.terminal import err, out, table
+from service.cli.list_views import ListView, printed
+from service.cli.terminal import ListTable, err, out
 from service.read.known_projects import IMPORT_FIRST, require_known
 from service.read.project import (
     RECENT_DAYS,
@@ -36,12 +35,11 @@ from service.read.project import (
 from service.setup.access import AccessStore, access_file
 from service.setup.judge_setup import describe_judge
 from service.setup.workspace import Workspace, open_workspace
-from service.text.answers import document
 from service.text.formats import MISSING, grouped, plain
 from service.text.window import read_day
 
 
-def projects(
+def list_projects(
     health: Annotated[
         str | None, typer.Option("--health", metavar="STATE", help=f"Only projects in this state: {', '.join(WORST)}.")
     ] = None,
@@ -53,7 +51,8 @@ def projects(
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
-) -> None:
+    full: Full = False,
+) -> ListView[Project]:
     """List the projects, worst health first: reason, last days, changes."""
     if health is not None and health not in WORST:
         raise typer.BadParameter(f"must be one of {', '.join(WORST)}", param_hint="--health")
@@ -61,12 +60,22 @@ def projects(
         last = read_day(until)
     except ValueError as error:
         raise SettingsError(f"--until {until}: {error}", hint="Give the last day of the figures.") from None
-    with open_for_display(database, policy=policy) as workspace:
-        shown = [project for project in read_fleet(workspace, last) if health in (None, project.health)]
-    none = f"no projects yet. {IMPORT_FIRST}" if health is None else f"no project is {health}"
-    show_rows(shown, projects_table, as_json=as_json, none=none, limit=limit, document=document)
-    if not as_json and (silent_note := describe_silent(shown[:limit])):
-        err.say(silent_note, style="yellow")
+    return ListView(
+        read=lambda workspace, _: [project for project in read_fleet(workspace, last) if health in (None, project.health)],
+        table=projects_table,
+        keys=PROJECT_KEYS,
+        identify=lambda project: project.project,
+        as_json=as_json,
+        full=full,
+        none=f"no projects yet. {IMPORT_FIRST}" if health is None else f"no project is {health}",
+        limit=limit,
+        note=describe_silent,
+        database=database,
+        policy=policy,
+    )
+
+
+projects = printed(list_projects)
 
 
 def read_fleet(workspace: Workspace, until: date | None) -> list[Project]:
@@ -90,7 +99,11 @@ MAX_SILENT_NAMES = 5
 """Maximum number of silent projects that are named."""
 
 
-def projects_table(projects: Sequence[Project]) -> RenderableType:
+PROJECT_KEYS = ("project", "health", "openIncidents", "recent", "lastScoreDay", "change", "reasons")
+"""The fields of a project in a list."""
+
+
+def projects_table(projects: Sequence[Project]) -> ListTable:
     """Show each project on a line; figures, and changes without an incident, cover its last days."""
     cells = [
         [
@@ -107,7 +120,10 @@ def projects_table(projects: Sequence[Project]) -> RenderableType:
         for project in projects
     ]
     headers = ["project", "health", "open", "exchanges", "anomalies", "unsafe", "last day", "what changed", "why"]
-    return table(headers, cells, right=["open", "exchanges", "anomalies", "unsafe"])
+    numbers = ["open", "exchanges", "anomalies", "unsafe"]
+    return ListTable(
+        headers, cells, right=numbers, whole=["health", "last day"], optional=["last day", "exchanges", "unsafe", "anomalies"]
+    )
 
 
 def describe_silent(projects: Sequence[Project]) -> str:

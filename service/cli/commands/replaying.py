@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from audit.cost import usd_of
 from schemas.bounds import EARLIEST
@@ -34,7 +33,7 @@ from service.cli.commands.options import (
 )
 from service.cli.exit_codes import agree, fails_when, leave_interrupted
 from service.cli.progress import counting
-from service.cli.terminal import err, out, table
+from service.cli.terminal import ListTable, err, out
 from service.setup.judge_setup import SIMULATED, OpenedJudge
 from service.text.formats import MISSING, counted
 from service.write.replays import OffsetRange, Replay, ReplayRequest, default_workers, list_replays, prepare_replay
@@ -268,14 +267,15 @@ def describe_outcome(outcome: Outcome, judge: OpenedJudge | None) -> Iterator[st
     yield (
         "equal: byte by byte"
         if outcome.is_equal
-        else f"not equal: `driftline compare live {outcome.plan.label}` shows the differences"
+        else f"not equal: `driftline compare {outcome.plan.label}` shows the differences"
     )
 
 
-def replays_table(records: Sequence[Outcome | ReplayPlan]) -> Table:
+def replays_table(records: Sequence[Outcome | ReplayPlan]) -> ListTable:
     """Return a table with one replay per row."""
     headers = ["label", "source", "judge", "project", "policy", "started", "exchanges", "cost", "equal to live"]
-    return table(headers, [_table_row(record) for record in records], right=["exchanges", "cost"])
+    cells = [_table_row(record) for record in records]
+    return ListTable(headers, cells, right=["exchanges", "cost"], whole=["started"], optional=["policy", "source", "project"])
 
 
 def _table_row(record: Outcome | ReplayPlan) -> list[Any]:

@@ -12,12 +12,12 @@ from service.cli.main import application, command_of
 
 Command = Callable[..., tuple[int, str, str]]
 LISTS = {
-    "runs": "project since limit json",
-    "scores": "project since limit json",
-    "costs": "project since limit json",
+    "runs": "project since until limit json full",
+    "scores": "project since until limit json full",
+    "costs": "project since until limit json",
     "wrap-quality": "project since limit json",
     "evaluations": "project since limit json",
-    "incidents list": "project since limit json",
+    "incidents list": "project since until limit json full",
     "alerts list": "project since limit json",
     "deployments list": "project since limit json",
     "dead-letters list": "since limit json",  # bytes that could not be read have no project
@@ -27,7 +27,7 @@ LISTS = {
     "operators list": "json",  # by name; a few
     "topics describe": "json",  # of a cluster
 }
-"""Every command that lists, with those of the four options that it has, and why it lacks the others."""
+"""Every command that lists, with those of the six options that it has, and why it lacks the others."""
 MAY_DIFFER = {
     # An option that means something else in each command, by the nature of the command.
     "--agent", "--at", "--by", "--case", "--comment", "--connection", "--count", "--days", "--label", "--model", "--name", "--output",
@@ -59,14 +59,18 @@ def options(command: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_has_the_options_of_the_table(name: str) -> None:
     """A user who knows one list knows all of them."""
-    has = {one for one in ("project", "since", "limit", "json") if f"--{one}" in options(EVERY[name])}
+    has = {one for one in ("project", "since", "until", "limit", "json", "full") if f"--{one}" in options(EVERY[name])}
     assert set(LISTS[name].split()) == has
 
 
 def test_every_list_is_in_the_table() -> None:
     """A new list must be like the others."""
     assert {name for name in EVERY if name.endswith((" list", " describe"))} <= set(LISTS)
-    assert {name for name in EVERY if "--limit" in options(EVERY[name]) and "newest" in str(EVERY[name].help)} <= {
+    assert {
+        name
+        for name in EVERY
+        if "--limit" in options(EVERY[name]) and "newest" in str(EVERY[name].help) and not name.startswith("watch ")
+    } <= {
         *LISTS,
         "tune",
     }
