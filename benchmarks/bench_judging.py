@@ -24,7 +24,7 @@ from audit.policy import Policy, ProjectSettings
 from audit.redaction import Redactor
 from benchmarks.measure import best_seconds, print_table
 from driftline_trial.demo.conversations import PROJECTS, dialogues
-from driftline_trial.demo.costs import VARIANTS, Answers, bill
+from driftline_trial.demo.costs import VARIANTS, Estimate
 from driftline_trial.demo.script import SCRIPT_END
 from schemas.records import Exchange, SessionClosed
 from service.http.routes.ingest import exchange_of
@@ -82,10 +82,10 @@ def _seeded(seed: int, days: int) -> Iterator[Exchange | SessionClosed]:
 
 def bill_rows(model: str, days: int) -> list[list[str]]:
     """Return the bills of judging under a model, with each saving on and off."""
-    records, answers = exchanges(RECORDS, days), Answers()
+    estimate = Estimate(exchanges(RECORDS, days), ProjectSettings(judge_model=model))
     rows = []
     for variant, savings in VARIANTS.items():
-        total = bill(records, ProjectSettings(judge_model=model), savings, answers)
+        total = estimate.bill(savings)
         millions = [f"{tokens / 1e6:.2f}" for tokens in (total.input_tokens, total.cached_tokens, total.output_tokens)]
         rows.append([f"{model}, {variant}", f"{sum(total.calls.values()):,}", *millions, f"{total.usd:.3f}"])
     return rows

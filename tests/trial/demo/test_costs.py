@@ -17,7 +17,7 @@ from audit.cost import price_of, usd_of
 from audit.policy import Policy, ProjectSettings, load_policy
 from audit.redaction import Redactor
 from driftline_trial.demo.conversations import dialogues
-from driftline_trial.demo.costs import VARIANTS, Bill, Savings, bill, records_of
+from driftline_trial.demo.costs import VARIANTS, Bill, Estimate, Savings, records_of
 from driftline_trial.demo.script import SCRIPT_END, policy_file
 from driftline_trial.simulator import running
 from schemas.codec.single_object import encode
@@ -59,7 +59,7 @@ def records() -> list[Exchange | SessionClosed]:
 @pytest.fixture(scope="module")
 def bills(records: list[Exchange | SessionClosed], settings: ProjectSettings) -> dict[str, Bill]:
     """Return a bill for each variant of the savings."""
-    return {name: bill(records, settings, savings) for name, savings in VARIANTS.items()}
+    return {name: Estimate(records, settings).bill(savings) for name, savings in VARIANTS.items()}
 
 
 def close_session(last: Exchange | SessionClosed) -> SessionClosed:
@@ -118,18 +118,22 @@ def test_the_bill_is_the_sum_over_the_agents(bills: dict[str, Bill]) -> None:
         assert variant.calls == sum((agent_bill.calls for agent_bill in agent_bills), Counter())
 
 
-def test_cached_answers_do_not_change_the_bills(
+def test_shared_calls_do_not_change_the_bills(
     bills: dict[str, Bill], records: list[Exchange | SessionClosed], settings: ProjectSettings
 ) -> None:
-    """The cache only saves time."""
-    answers = {}  # type: ignore[var-annotated]
-    assert {name: bill(records, settings, savings, answers) for name, savings in VARIANTS.items()} == bills
+    """They only save time. A dearer model costs more for the same calls."""
+    estimate = Estimate(records, settings)
+    assert {name: estimate.bill(savings) for name, savings in VARIANTS.items()} == bills
+    assert estimate.bill(Savings(), settings.judge_model) == bills["as configured"]
+    dearer = estimate.bill(Savings(), "claude-sonnet-5-5")
+    assert dearer.calls == bills["as configured"].calls
+    assert dearer.nano > 10 * bills["as configured"].nano
 
 
 def test_a_model_without_a_price_has_no_bill(records: list[Exchange | SessionClosed]) -> None:
     """A bill of 0 would be wrong."""
     with pytest.raises(ValueError, match="the price of my-model is not known"):
-        bill(records, ProjectSettings(judge_model="my-model"), Savings())
+        Estimate(records, ProjectSettings(judge_model="my-model")).bill(Savings())
 
 
 @pytest.mark.parametrize("combine", [False, True], ids=["separate", "combined"])
@@ -156,7 +160,7 @@ def test_the_bill_as_configured_equals_the_costs_of_the_engine(
         asyncio.run(judge_sample(store, judge.base_url))
         (row,) = query_rows(store.cursor(), "judge_costs", {"by": "all", "project": None, "from": None, "to": None})
         projects = query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None, "from": None, "to": None})
-    estimate = bill(sample, settings, Savings())
+    estimate = Estimate(sample, settings).bill(Savings())
     prompt = row["input_tokens"] + row["cache_write_tokens"] + row["cache_read_tokens"]
     assert estimate.calls.total() == row["calls"] > 50
     assert estimate.input_tokens == prompt
@@ -170,14 +174,12 @@ def test_the_bill_as_configured_equals_the_costs_of_the_engine(
 
 
 def test_a_stricter_judge_calls_tier_3_more_often(records: list[Exchange | SessionClosed], settings: ProjectSettings) -> None:
-    """Lower scores open the gate. The cached answers of one judge are not reused for the other."""
+    """Lower scores open the gate."""
     sample = records[:SAMPLE_SIZE]
-    answers = {}  # type: ignore[var-annotated]
-    usual = bill(sample, settings, Savings(), answers, strictness=lambda _: 0.0)
-    strict = bill(sample, settings, Savings(), answers, strictness=lambda _: 0.5)
+    usual = Estimate(sample, settings).bill(Savings())
+    strict = Estimate(sample, settings, lambda _: 0.5).bill(Savings())
     assert strict.calls["tier2"] == usual.calls["tier2"]
     assert strict.calls["tier3"] > usual.calls["tier3"]
-    assert usual == bill(sample, settings, Savings(), answers)
 
 
 def test_records_are_grouped_by_session_in_any_order_of_arrival(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 The simulated judge answers in this process, because a real judge's answers to exchanges that it never saw are unknown. Each question
 becomes the request that the judge would get, with tokens counted as the simulated judge counts them, so for questions really asked the
-bill agrees to the token.
+bill agrees to the token. Answering takes most of the time. So each set of calls is made once, and priced for each variant and each model.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -87,6 +87,11 @@ class Savings:
     combined: bool = False
     """Tiers 2 and 3 are asked in one call where the gate is open from the start."""
 
+    @property
+    def selection(self) -> tuple[bool, bool, bool]:
+        """The savings that decide which calls are made; the others change their prices."""
+        return self.gates, self.sampling, self.combined
+
 
 VARIANTS = {
     "as configured": Savings(),
@@ -98,8 +103,6 @@ VARIANTS = {
     "without the cache": Savings(cache=False),
     "without any of them": Savings(gates=False, sampling=False, cache=False),
 }
-Answers = dict[tuple[str, float], tuple[ParsedRequest, str]]
-"""Questions and answers by the question's fingerprint and the judge's strictness, cached between bills."""
 Strictness = Callable[[Exchange], float]
 """Returns the strictness of an exchange's judge."""
 
@@ -122,56 +125,98 @@ def _time_of(record: Exchange | SessionClosed) -> datetime:
     return record.occurred_at if isinstance(record, Exchange) else record.closed_at
 
 
-def bill(
-    records: Sequence[Exchange | SessionClosed],
-    settings: ProjectSettings,
-    savings: Savings,
-    answers: Answers | None = None,
-    *,
-    strictness: Strictness = lambda _: 0.0,
-) -> Bill:
-    """Return the cost of judging these exchanges under the settings, in order of arrival, without a cap.
+class Call(NamedTuple):
+    """A call of the judge."""
 
-    ValueError if the judge's model has no known price.
-    """
-    policy = _policy(settings, savings)
-    price = policy.for_project("").price
-    if price is None:
-        raise ValueError(f"the price of {settings.judge_model} is not known")
-    total, cached, cache = Bill(), {} if answers is None else answers, PrefixCache()
-    paid: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
-    for task in _tasks(records, policy):
+    agent: str
+    purpose: str
+    request: ParsedRequest
+    answer: str
+    is_urgent: bool
+    """Whether it must not wait for a batch."""
+
+
+class Estimate:
+    """The cost of judging exchanges under a project's settings, in order of arrival and without a cap."""
+
+    def __init__(
+        self,
+        records: Sequence[Exchange | SessionClosed],
+        settings: ProjectSettings,
+        strictness: Strictness = lambda _: 0.0,
+    ) -> None:
+        self._records = records
+        self._settings = settings
+        self._strictness = strictness
+        self._answers: dict[tuple[str, float], tuple[ParsedRequest, str]] = {}
+        self._calls: dict[tuple[bool, bool, bool], list[Call]] = {}
+
+    def bill(self, savings: Savings, model: str | None = None) -> Bill:
+        """Return the cost with some savings; for another model, that of the same calls. ValueError if its price is not known."""
+        model = model or self._settings.judge_model
+        price = self._price(model)
+        if savings.selection not in self._calls:
+            self._calls[savings.selection] = self._make_calls(_policy(self._settings, savings))
+        total, cache = Bill(), PrefixCache()
+        for call in self._calls[savings.selection]:
+            request = replace(call.request, model=model)
+            usage = _usage(request, call.answer, cache) if savings.cache else simulated_usage(_texts(request), call.answer)
+            nano = price.cost(usage, batched=savings.batches and not call.is_urgent) or 0
+            for target in (total, total.by_agent.setdefault(call.agent, Part())):
+                target.add(call.purpose, usage, nano)
+        return total
+
+    def _price(self, model: str) -> ModelPrice:
+        price = Policy(defaults=self._settings.model_copy(update={"judge_model": model})).for_project("").price
+        if price is None:
+            raise ValueError(f"the price of {model} is not known")
+        return price
+
+    def _make_calls(self, policy: Policy) -> list[Call]:
+        paid: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
+        price = self._price(self._settings.judge_model)
+        return [
+            call
+            for task in _tasks(self._records, policy)
+            for call in self._judge(task, policy, price, paid[task.connection, task.exchange_id])
+        ]
+
+    def _judge(self, task: ScoringTask, policy: Policy, price: ModelPrice, paid: list[Judgement]) -> list[Call]:
+        """Return the calls of a task, and add their judgements to those that were paid for the exchange."""
         exchange = decode_exchange(task.exchange)
-        part = total.by_agent.setdefault(exchange.agent or "", Part())
-        strict = strictness(exchange)
-        batched = savings.batches and not is_urgent(task, exchange)
-        recorded = paid[exchange.connection, exchange.exchange_id]
+        calls: list[Call] = []
 
-        def answer(
-            question: Question,
-            task: ScoringTask = task,
-            part: Part = part,
-            strict: float = strict,
-            recorded: list[Judgement] = recorded,
-            *,
-            batched: bool = batched,
-        ) -> Reply:
-            parsed, answer_text = _answer(question, price, cached, strict)
+        def answer(question: Question) -> Reply:
+            request, text = self._answer(question, price, self._strictness(exchange))
             # Later revisions of a score reuse the answers of earlier ones.
-            if any(judgement.fingerprint == question.fingerprint for judgement in recorded):
-                return Reply(text=answer_text)
-            recorded.append(_build_judgement(question, task))
-            usage = _usage(parsed, answer_text, cache) if savings.cache else simulated_usage(_texts(parsed), answer_text)
-            nano = price.cost(usage, batched=batched) or 0
-            for target in (part, total):
-                target.add(question.purpose, usage, nano)
-            return Reply(text=answer_text)
+            if all(judgement.fingerprint != question.fingerprint for judgement in paid):
+                paid.append(_build_judgement(question, task, exchange))
+                calls.append(Call(exchange.agent or "", question.purpose, request, text, is_urgent(task, exchange)))
+            return Reply(text=text)
 
-        drive(cascade(task, exchange, policy.for_project(task.project), tuple(recorded)), answer)
-    return total
+        drive(cascade(task, exchange, policy.for_project(task.project), tuple(paid)), answer)
+        return calls
+
+    def _answer(self, question: Question, price: ModelPrice, strictness: float) -> tuple[ParsedRequest, str]:
+        """Return the request of the question as the simulated judge reads it, and its answer."""
+        # The client of the model's API takes half a second to load, which listing the commands does without.
+        from streams.judges.messages_api import message_parameters  # noqa: PLC0415
+        from streams.judges.model_api import build_request  # noqa: PLC0415
+        from streams.judges.protocol import ModelTraits  # noqa: PLC0415
+
+        key = question.fingerprint, strictness
+        if key not in self._answers:
+            traits = ModelTraits(cache_minimum=price.cache_minimum, switch_off_thinking=price.switch_off_thinking)
+            parameters = message_parameters(build_request(question, traits, _BOUNDARY))
+            parsed = read_request(_HEAD, json.dumps(parameters).encode())
+            if isinstance(parsed, Problem):
+                raise ValueError(f"the simulated judge does not take its own questions: {parsed.message}")
+            answer = simulated_answer(question.schema, parsed.materials, model=question.model, strictness=strictness)
+            self._answers[key] = parsed, json.dumps(answer, ensure_ascii=False)
+        return self._answers[key]
 
 
-def _build_judgement(question: Question, task: ScoringTask) -> Judgement:
+def _build_judgement(question: Question, task: ScoringTask, exchange: Exchange) -> Judgement:
     """Return the record that a question of a task was answered."""
     return Judgement(
         judgement_id=question.fingerprint,
@@ -185,7 +230,7 @@ def _build_judgement(question: Question, task: ScoringTask) -> Judgement:
         requested_model=question.model,
         outcome=ANSWERED,
         attempts=1,
-        judged_at=decode_exchange(task.exchange).ingested_at,
+        judged_at=exchange.ingested_at,
     )
 
 
@@ -206,25 +251,6 @@ def _tasks(records: Iterable[Exchange | SessionClosed], policy: Policy) -> Itera
     frames = {name: frame.rename({INDEX: OFFSET}) for name, frame in decoded.frames.items()}
     outcome = IntakeStep(policy)(StageBatch.of("exchanges", frames), {})
     return (record for _, record in outcome.records if isinstance(record, ScoringTask))
-
-
-def _answer(question: Question, price: ModelPrice, cached: Answers, strictness: float) -> tuple[ParsedRequest, str]:
-    """Return the request of the question as the simulated judge reads it, and its answer."""
-    # The client of the model's API takes half a second to load, which listing the commands does without.
-    from streams.judges.messages_api import message_parameters  # noqa: PLC0415
-    from streams.judges.model_api import build_request  # noqa: PLC0415
-    from streams.judges.protocol import ModelTraits  # noqa: PLC0415
-
-    key = question.fingerprint, strictness
-    if key not in cached:
-        traits = ModelTraits(cache_minimum=price.cache_minimum, switch_off_thinking=price.switch_off_thinking)
-        parameters = message_parameters(build_request(question, traits, _BOUNDARY))
-        parsed = read_request(_HEAD, json.dumps(parameters).encode())
-        if isinstance(parsed, Problem):
-            raise ValueError(f"the simulated judge does not take its own questions: {parsed.message}")
-        answer = simulated_answer(question.schema, parsed.materials, model=question.model, strictness=strictness)
-        cached[key] = parsed, json.dumps(answer, ensure_ascii=False)
-    return cached[key]
 
 
 def _texts(parsed: ParsedRequest) -> list[str]:
@@ -255,8 +281,8 @@ def cost_report(
     strictness: Strictness,
 ) -> RenderableType:
     """Report the cost of the recorded calls and the cost without each saving; `agents` has the agent of each project."""
-    answers: Answers = {}
-    bills = {name: bill(records, settings, savings, answers, strictness=strictness) for name, savings in VARIANTS.items()}
+    estimate = Estimate(records, settings, strictness)
+    bills = {name: estimate.bill(savings) for name, savings in VARIANTS.items()}
     configured = bills["as configured"]
     return Group(
         heading(f"Judging costs at the prices of {settings.judge_model}; {SIMULATED}, so nothing was paid"),
@@ -265,26 +291,8 @@ def cost_report(
         _variants_table(bills),
         Text(_compared(ledger, configured), style="dim"),
         heading("Cost of a million such exchanges, by judge model"),
-        _models_table(records, settings, strictness),
+        _models_table(estimate, sum(isinstance(record, Exchange) for record in records)),
     )
-
-
-def per_million(
-    records: Sequence[Exchange | SessionClosed], settings: ProjectSettings, strictness: Strictness
-) -> Mapping[str, tuple[str, Mapping[str, float]]]:
-    """Return the cost in USD of a million exchanges like these for each model with a known price, and the day of the price.
-
-    The costs are by variant, of `PROJECTED`. Tokens are those of the simulated judge; the prices are the model's.
-    """
-    exchanges = sum(isinstance(record, Exchange) for record in records)
-    by_model: dict[str, tuple[str, Mapping[str, float]]] = {}
-    for model, price in _models().items():
-        answers: Answers = {}
-        variant = settings.model_copy(update={"judge_model": model})
-        bills = {name: bill(records, variant, VARIANTS[name], answers, strictness=strictness) for name in PROJECTED}
-        costs = {name: total.usd * _MILLION / exchanges for name, total in bills.items()}
-        by_model[model] = (f"{price.read_on}", costs)
-    return by_model
 
 
 def _models() -> Mapping[str, ListedPrice]:
@@ -293,12 +301,14 @@ def _models() -> Mapping[str, ListedPrice]:
     return {name: price for name, price in shipped_prices().items() if first_names[id(price)] == name}
 
 
-def _models_table(
-    records: Sequence[Exchange | SessionClosed], settings: ProjectSettings, strictness: Strictness
-) -> RenderableType:
+def _models_table(estimate: Estimate, exchanges: int) -> RenderableType:
     cells = [
-        [model, *(f"${costs[name]:,.0f}" for name in PROJECTED), read_on]
-        for model, (read_on, costs) in per_million(records, settings, strictness).items()
+        [
+            model,
+            *(f"${estimate.bill(VARIANTS[name], model).usd * _MILLION / exchanges:,.0f}" for name in PROJECTED),
+            f"{price.read_on}",
+        ]
+        for model, price in _models().items()
     ]
     return table(["model", *PROJECTED, "prices of"], cells, right=PROJECTED)
 
