@@ -1,10 +1,11 @@
--- purpose: the exchanges of a project that were due to be judged and have no score, by day
--- grain: one row per UTC day with exchanges that were due
--- parameters: $project, $since (inclusive) and $until (exclusive) in event time
+-- purpose: the exchanges that were due to be judged, and those of them without a score, by day, of projects that have any without
+-- grain: one row per project and UTC day with exchanges that were due
+-- parameters: $projects (list), $since (inclusive) and $until (exclusive) in event time
 SELECT
-    day::DATE AS day, sum(exchanges)::BIGINT AS due,
+    project, day::DATE AS day, sum(exchanges)::BIGINT AS due,
     coalesce(sum(exchanges) FILTER (disposition = 'unscored'), 0)::BIGINT AS unscored
-FROM log.score_days($project, $since::TIMESTAMP, $until::TIMESTAMP)
-WHERE disposition IN ('scored', 'unscored')
-GROUP BY day
-ORDER BY day
+FROM log.score_days(NULL, $since::TIMESTAMP, $until::TIMESTAMP)
+WHERE list_contains($projects::VARCHAR[], project) AND disposition IN ('scored', 'unscored')
+GROUP BY project, day
+QUALIFY max(unscored) OVER (PARTITION BY project) > 0
+ORDER BY project, day

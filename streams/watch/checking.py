@@ -88,8 +88,8 @@ MIN_OTHER_JUDGES_SHARE = 0.1
 """The share of the last seven days' judged scores from which other judges are a blind spot."""
 MAX_NAMED_AGENTS = 5
 """Agents, judges and tools that a blind spot or a notice names."""
-StoppedAgents = Mapping[str, Sequence[Mapping[str, Any]]]
-"""The rows of the query `stopped_agents`, by project."""
+RowsByProject = Mapping[str, Sequence[Mapping[str, Any]]]
+"""The rows of a query, by project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,8 @@ class ProjectData:
     """The baseline that applies to the check."""
     stopped: Sequence[Mapping[str, Any]] = ()
     """The agents that stopped, as rows of the query `stopped_agents`."""
+    unscored: Sequence[Mapping[str, Any]] = ()
+    """The days of the exchanges that were due to be judged, as rows of the query `unscored_days`."""
     fleet: Sequence[Mapping[str, Any]] = ()
     """The series and the evidence of all projects, as rows of the query `fleet_evidence`."""
     descriptions: Sequence[Mapping[str, Any]] = ()
@@ -201,7 +203,9 @@ class Checker:
         sessions, session_parameters = measure_sessions(cursor, projects, since, as_of)
         behaviours, behaviour_parameters = measure_behaviour(cursor, projects, as_of)
         reviews = _read_pending_reviews(cursor, projects)
-        stopped = read_stopped_agents(cursor, projects, as_of)
+        stopped = _query_by_project(cursor, "stopped_agents", projects, as_of=as_of)
+        until = midnight(as_of.date())
+        unscored = _query_by_project(cursor, "unscored_days", projects, since=until - LOOK_BACK, until=until)
         fleet = query_rows(cursor, "fleet_evidence", {"as_of": as_of})
         descriptions = self._read_changed_descriptions(cursor, projects, as_of)
         for project in projects:
@@ -246,6 +250,7 @@ class Checker:
                 else BehaviourRuleInput(behaviour, references, behaviour_parameters, cell_reader(cursor)),
                 baseline,
                 stopped.get(project, ()),
+                unscored.get(project, ()),
                 fleet,
                 descriptions.get(project, ()),
             )
@@ -354,7 +359,7 @@ class Checker:
             blind_spots=data.find_blind_spots(cursor),
             notices=(
                 *(() if data.scores is None else find_notices(data.scores.measured, findings)),
-                *(() if data.behaviour is None else find_coverage_notices(cursor, data.behaviour.behaviour)),
+                *(() if data.behaviour is None else find_coverage_notices(data.behaviour.behaviour, data.unscored)),
                 *find_description_notices(data.descriptions),
             ),
         )
@@ -434,12 +439,12 @@ def _apply_review(incident: Incident, review: Mapping[str, Any]) -> Incident:
     return apply_decision(incident, decision_of(review["status"]), review["reviewer"], review["occurred_at"])
 
 
-def read_stopped_agents(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> StoppedAgents:
-    """Read the agents that stopped, by project."""
-    stopped: dict[str, list[Mapping[str, Any]]] = {}
-    for row in query_rows(cursor, "stopped_agents", {"projects": list(projects), "as_of": as_of}):
-        stopped.setdefault(row["project"], []).append(row)
-    return stopped
+def _query_by_project(cursor: duckdb.DuckDBPyConnection, name: str, projects: Sequence[str], **values: object) -> RowsByProject:
+    """Run one query for all projects, because a query for each would cost more than the rules."""
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for row in query_rows(cursor, name, {"projects": list(projects), **values}):
+        rows.setdefault(row["project"], []).append(row)
+    return rows
 
 
 def find_notices(measured: ProjectScores, findings: Sequence[Finding]) -> tuple[Notice, ...]:
@@ -483,13 +488,15 @@ def find_notices(measured: ProjectScores, findings: Sequence[Finding]) -> tuple[
     return (*moved, *new_agents)
 
 
-def find_coverage_notices(cursor: duckdb.DuckDBPyConnection, behaviour: ProjectBehaviour) -> tuple[Notice, ...]:
-    """Return what changed in how much of a project is seen: fewer sessions per day, and more exchanges without a score."""
+def find_coverage_notices(behaviour: ProjectBehaviour, unscored: Sequence[Mapping[str, Any]]) -> tuple[Notice, ...]:
+    """Return what changed in how much of a project is seen: fewer sessions per day, and more exchanges without a score.
+
+    `unscored` are the project's rows of the query `unscored_days`; there are none if every exchange has a score.
+    """
     as_of = behaviour.as_of.date()
-    values = {"project": behaviour.project, "since": midnight(as_of - LOOK_BACK), "until": midnight(as_of)}
     changes = {
         TRAFFIC_FELL: find_traffic_fall(behaviour),
-        UNSCORED_ROSE: find_unscored_rise(query_rows(cursor, "unscored_days", values), as_of - timedelta(days=1)),
+        UNSCORED_ROSE: find_unscored_rise(unscored, as_of - timedelta(days=1)) if unscored else None,
     }
     return tuple(
         Notice(
