@@ -192,6 +192,11 @@ def read_run(cursor: duckdb.DuckDBPyConnection, named: Row) -> RecordedRun | Non
     return None
 
 
+def format_run_id(number: int) -> str:
+    """Return the id of a project's run from its number."""
+    return f"run_{number:03d}"
+
+
 def _number_of(run_id: str) -> int:
     return int(run_id.removeprefix("run_"))
 

@@ -15,14 +15,15 @@ from service.read.known_projects import known_projects, named_projects
 from service.web.context import ApiContext
 from service.web.models import OperatorBody
 from service.write.policy_file import (
-    PolicyEffect,
     PolicyFile,
     PolicyProblem,
     PolicyTrial,
     check_text,
     compare_policies,
+    compare_policy_diagnoses,
     diff_lines,
     estimate_effects,
+    find_lost_incidents,
 )
 
 Text = Annotated[str, Field(max_length=MAX_FILE_BYTES, description="The policy as YAML.", examples=["version: 1\n"])]
@@ -68,15 +69,24 @@ async def try_text(services: ApiContext, text: str) -> PolicyTrial:
     policy = await asyncio.to_thread(check_text, file, text, known_files(services, current.policy))
     diff = diff_lines(current.text, text)
     if isinstance(policy, list):
-        return PolicyTrial(valid=False, problems=policy, comparison=diff, changes=[], effects=[])
+        return PolicyTrial(valid=False, problems=policy, comparison=diff, changes=[], effects=[], diagnoses=[], incidents=[])
     before = current.policy or services.engine.policy
     differences = await asyncio.to_thread(compare_policies, before, policy)
 
-    def estimate(cursor: Any) -> list[PolicyEffect]:
+    def compare(cursor: Any) -> PolicyTrial:
         projects = known_projects(cursor, named_projects(before, services.access))
-        return estimate_effects(cursor, before, policy, changes=differences, projects=projects, now=services.engine.now())
+        now = services.engine.now()
+        return PolicyTrial(
+            valid=True,
+            problems=[],
+            comparison=diff,
+            changes=differences,
+            effects=estimate_effects(cursor, before, policy, changes=differences, projects=projects, now=now),
+            diagnoses=compare_policy_diagnoses(cursor, before, policy, changes=differences, projects=projects, now=now),
+            incidents=find_lost_incidents(cursor, before, policy, changes=differences, projects=projects),
+        )
 
-    return PolicyTrial(valid=True, problems=[], comparison=diff, changes=differences, effects=await services.ask(estimate))
+    return await services.ask(compare)
 
 
 def known_files(services: ApiContext, file_policy: Policy | None) -> frozenset[str]:

@@ -5,9 +5,10 @@
    The previous text is kept under the same name with the suffix `.previous`, and can be restored in the same way.
 3. A save names the text on which it is based. If the file has changed meanwhile, nothing is written.
 4. A running server keeps its policy until it restarts: see `service.server.server_lifecycle`.
-5. The effect is the share of the last days' exchanges that another policy would have judged, and the cost per month. The estimate
+5. The effect is the share of the last week's exchanges that another policy would have judged, and the cost per week. The estimate
    applies both policies to a sample of stored sessions. It calls the code that intake uses (`audit.exchanges.tier1` and
    `audit.exchanges.sampling`).
+6. Where the detectors change, the newest runs are diagnosed again. Where rules for incidents are turned off, their open incidents are listed.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from analytics.queries import query_rows
+from analytics.queries import query_records, query_rows
 from audit.cost import ModelPrice, Usage, usd_of
 from audit.exchanges.sampling import Candidate, SamplingState, close, decide
 from audit.exchanges.tier1 import check_structure
 from audit.policy import Policy, ProjectPolicy, load_policy
 from schemas.errors import DriftlineError, PolicyError
 from schemas.lazy import duckdb
+from schemas.records import Incident
+from service.read.tuning import DiagnosisEffect, compare_diagnoses
 from service.text.answers import Answer
 from streams.stage_batches import session_key
+from streams.watch.lifecycle import is_live
 
 OTHER_PROJECTS = ""
 """Pseudo-project: all projects that neither policy names."""
@@ -48,9 +52,10 @@ CONTEXT_LINES = 3
 """Unchanged lines around each change in a diff."""
 EFFECT_DAYS = 7
 """Days covered by an estimate."""
-DAYS_PER_MONTH = 30
 MAX_EFFECT_PROJECTS = 20
 """Maximum number of projects estimated."""
+MAX_COMPARED_RUNS = 200
+"""Runs of a project that are diagnosed again."""
 SAMPLED_EXCHANGES = 5_000
 """Exchanges in the sample of a project. A share has a standard error of 0.7 percentage points, a little more if sessions differ."""
 NO_RECORD = b"-"
@@ -304,8 +309,17 @@ class PolicyEffect(Answer, frozen=True):
     exchanges: int
     judged_before: Annotated[float, Meta(description="Share of the exchanges.")]
     judged_after: float
-    usd_per_month_before: Annotated[float | None, Meta(description="null: the price or the number of tokens is unknown.")]
-    usd_per_month_after: float | None
+    usd_per_week_before: Annotated[float | None, Meta(description="null: the price or the number of tokens is unknown.")]
+    usd_per_week_after: float | None
+
+
+class IncidentEffect(Answer, frozen=True):
+    """An open incident that depends on a rule which a policy turns off."""
+
+    project: str
+    incident_id: str
+    title: str
+    rule: str
 
 
 class PolicyTrial(Answer, frozen=True):
@@ -316,6 +330,13 @@ class PolicyTrial(Answer, frozen=True):
     comparison: Annotated[list[str], Meta(description="Lines of a unified diff against the file.")]
     changes: Annotated[list[SettingChange], Meta(description="Changed settings, compared with the file.")]
     effects: Annotated[list[PolicyEffect], Meta(description=f"Estimated from the last {EFFECT_DAYS} days.")]
+    diagnoses: Annotated[
+        list[DiagnosisEffect],
+        Meta(
+            description=f"For changed detectors: the {MAX_COMPARED_RUNS} newest runs of the last {EFFECT_DAYS} days, diagnosed again."
+        ),
+    ]
+    incidents: Annotated[list[IncidentEffect], Meta(description="Open incidents of rules that would be off.")]
 
 
 def estimate_effects(
@@ -328,19 +349,66 @@ def estimate_effects(
     now: datetime,
 ) -> list[PolicyEffect]:
     """Estimate the effect on the projects that a change concerns and that have exchanges, at most MAX_EFFECT_PROJECTS."""
+    effects = (
+        _estimate_effect(cursor, project, before.for_project(project), after.for_project(project), now)
+        for project in find_concerned(changes, ESTIMATED_SETTINGS, before, after, projects)
+    )
+    return [effect for effect in effects if effect is not None]
+
+
+def find_concerned(
+    changes: Sequence[SettingChange], settings: tuple[str, ...], before: Policy, after: Policy, projects: Sequence[str]
+) -> list[str]:
+    """Return the projects, at most MAX_EFFECT_PROJECTS, that changes of these settings (prefixes of their names) concern."""
     named = {*before.projects, *after.projects}
     concerned: set[str] = set()
     for change in changes:
-        if change.setting.startswith(ESTIMATED_SETTINGS):
+        if change.setting.startswith(settings):
             concerned.update(change.projects)
     if OTHER_PROJECTS in concerned:
         concerned.update(project for project in projects if project not in named)
-    selected = [project for project in projects if project in concerned]
+    return [project for project in projects if project in concerned][:MAX_EFFECT_PROJECTS]
+
+
+def compare_policy_diagnoses(
+    cursor: duckdb.DuckDBPyConnection,
+    before: Policy,
+    after: Policy,
+    *,
+    changes: Sequence[SettingChange],
+    projects: Sequence[str],
+    now: datetime,
+) -> list[DiagnosisEffect]:
+    """Diagnose the newest runs again where a change concerns the detectors."""
+    since = now - timedelta(days=EFFECT_DAYS)
     effects = (
-        _estimate_effect(cursor, project, before.for_project(project), after.for_project(project), now)
-        for project in selected[:MAX_EFFECT_PROJECTS]
+        compare_diagnoses(
+            cursor,
+            project,
+            *(policy.for_project(project).settings.detectors for policy in (before, after)),
+            since=since,
+            limit=MAX_COMPARED_RUNS,
+        )
+        for project in find_concerned(changes, ("detectors.",), before, after, projects)
     )
     return [effect for effect in effects if effect is not None]
+
+
+def find_lost_incidents(
+    cursor: duckdb.DuckDBPyConnection,
+    before: Policy,
+    after: Policy,
+    *,
+    changes: Sequence[SettingChange],
+    projects: Sequence[str],
+) -> list[IncidentEffect]:
+    """Return the open incidents of rules that a change turns off."""
+    return [
+        IncidentEffect(project, incident.incident_id, incident.title, incident.rule)
+        for project in find_concerned(changes, ("incidentRules",), before, after, projects)
+        for incident in query_records(cursor, "watched_incidents", Incident, {"projects": [project]})
+        if is_live(incident) and incident.rule not in after.for_project(project).settings.incident_rules
+    ]
 
 
 def _estimate_effect(
@@ -353,9 +421,9 @@ def _estimate_effect(
     judged_before = _count_judged(sample, before)
     judged_after = _count_judged(sample, after)
     usage = _read_usage(cursor, project, start, now)
-    cost_before = _cost_per_month(usage, before.price)
+    cost_before = _cost_per_week(usage, before.price)
     has_new_price = before.settings.judge_model != after.settings.judge_model or before.price != after.price
-    cost_of_usage = _cost_per_month(usage, after.price) if has_new_price else cost_before
+    cost_of_usage = _cost_per_week(usage, after.price) if has_new_price else cost_before
     cost_after = None
     if cost_of_usage is not None and judged_before:
         cost_after = cost_of_usage * judged_after / judged_before
@@ -364,8 +432,8 @@ def _estimate_effect(
         exchanges=sample[0]["total"],
         judged_before=judged_before / len(sample),
         judged_after=judged_after / len(sample),
-        usd_per_month_before=cost_before,
-        usd_per_month_after=cost_after,
+        usd_per_week_before=cost_before,
+        usd_per_week_after=cost_after,
     )
 
 
@@ -401,10 +469,10 @@ def _read_usage(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime
     return Usage(row["input_tokens"], row["output_tokens"], row["cache_write_tokens"], row["cache_read_tokens"])
 
 
-def _cost_per_month(usage: Usage, price: ModelPrice | None) -> float | None:
-    """Return the monthly cost in USD of the tokens used in `EFFECT_DAYS` days; None without a price."""
+def _cost_per_week(usage: Usage, price: ModelPrice | None) -> float | None:
+    """Return the cost in USD of the tokens used in the week; None without a price."""
     if price is None:
         return None
     # Rates of long prompts depend on the single call, so they cannot be applied to sums.
     cost = price.model_copy(update={"steps": ()}).cost(usage)
-    return None if cost is None else usd_of(cost) * DAYS_PER_MONTH / EFFECT_DAYS
+    return None if cost is None else usd_of(cost)

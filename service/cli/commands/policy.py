@@ -32,6 +32,7 @@ from service.cli.commands.options import (
 )
 from service.cli.terminal import err, out, table
 from service.read.known_projects import require_known
+from service.read.runs import format_run_id
 from service.read.tuning import ProfileTuning, RunsLeftOut, tune_agent
 from service.setup.judge_setup import OTHERS, PRICE_HINT, unpriced_note
 from service.setup.workspace import Workspace, open_workspace
@@ -148,7 +149,7 @@ def tuning_view(agent: str | None, tuning: ProfileTuning) -> RenderableType:
             _share(row.flagged, tuning.runs),
             _number(row.proposed) if row.is_changed else "same",
             _share(row.proposed_flagged, tuning.runs),
-            ", ".join(f"run_{number:03d}" for number in row.runs) or MISSING,
+            ", ".join(format_run_id(number) for number in row.runs) or MISSING,
         ]
         for row in tuning.rows
         if row.value is not None

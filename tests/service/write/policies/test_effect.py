@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import builders as build
 from support.engines import policy_of, runner_over
+from support.watch_histories import put
 
 from analytics.store.store import Store
+from audit.detectors.thresholds import Detectors, Thresholds
 from audit.exchanges.sampling import SAMPLING_SKIP
-from audit.policy import Sampling
+from audit.policy import Policy, ProjectSettings, Sampling
 from audit.redaction import Redactor
 from schemas.records import Exchange
-from service.write.policy_file import compare_policies, estimate_effects
+from service.write.policy_file import compare_policies, compare_policy_diagnoses, estimate_effects, find_lost_incidents
 from streams.log.admission import Admission, EncodedRecords
 
 SAMPLINGS = st.builds(
@@ -69,3 +71,34 @@ def test_a_dry_run_samples_like_intake(sessions: list[list[dict[str, Any]]], sam
                     share = effect.judged_before if before is policy else effect.judged_after
                     assert effect.exchanges == len(exchanges)
                     assert round(share * len(exchanges)) == judged
+
+
+def test_changed_detectors_and_rules_show_the_diagnoses_and_incidents_that_would_differ() -> None:
+    """Who saves a threshold must see which runs it concerns, by diagnosing them again as a stage does."""
+    before = Policy()
+    after = Policy(
+        defaults=ProjectSettings(detectors=Detectors(events=Thresholds(session_tokens=20_000)), incident_rules=("runs",))
+    )
+    changes = compare_policies(before, after)
+    projects = {"changes": changes, "projects": ["ops"]}
+    with Store(None) as store:
+        runner, accepted = runner_over(store, before), EncodedRecords()
+        events = [
+            build.event(session, 0, event="token_usage", usage={"total": tokens})
+            for session, tokens in (("cheap", 100), ("dear", 15_000), ("dearest", 90_000))
+        ]
+        closings = [build.closing(event.session_id, 1) for event in events]
+        admission = Admission(Redactor(before.redaction), build.START)
+        admission.admit(accepted, "agent-events", [*events, *closings], source="test")
+        runner.publish(accepted)
+        runner.run()
+        put(store, "incidents", [build.incident(rule="sequential"), build.incident(incident_id="i2", rule="runs")])
+        with store.cursor() as cursor:
+            [effect] = compare_policy_diagnoses(cursor, before, after, now=build.START + timedelta(days=1), **projects)
+            incidents = find_lost_incidents(cursor, before, after, **projects)
+    assert (effect.runs, effect.changed) == (3, 1)
+    [run] = effect.examples
+    assert run.lost_failures == ["cost_explosion"]
+    assert run.new_failures == []
+    assert run.readiness_after != run.readiness_before
+    assert [incident.incident_id for incident in incidents] == ["i1"]
