@@ -70,12 +70,23 @@ def family_penalty(log_excess: Sequence[float] | Floats, series: int) -> float:
     return math.log(max(series, 1) / max(1, int(find_confirmed(log_excess, 1.0, series).sum())))
 
 
+def mask_candidates(bounds: Floats) -> Flags:
+    """Return the mask of the series of a family that may be believed, by upper bounds of their log evidence (`audit.drift.evidence_bounds`).
+
+    A family is decided by the ranks of its evidence, so a series that does not pass by its bound does not pass by its evidence either.
+    """
+    excess = bounds - math.log(SUSPECTED)
+    is_candidate: Flags = excess >= family_penalty(excess, len(excess))
+    return is_candidate
+
+
 def believe_changes(
     find: Callable[[Name, float], Change | None], names: Iterable[Name], series: int
 ) -> tuple[dict[Name, Change], float]:
     """Return the changes of a family of `series` series that are believed, by name, and the penalty for each of them.
 
-    `find` returns the change of a series with a penalty for its log evidence. `names` are the series that may have changed.
+    `find` returns the change of a series with a penalty for its log evidence and for that of its confirmation. `names` are the series that may have
+    changed.
     """
     found = {name: change for name in names if (change := find(name, 0.0)) is not None}
     penalty = family_penalty([change.log_evidence - math.log(SUSPECTED) for change in found.values()], series)

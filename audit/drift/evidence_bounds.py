@@ -1,101 +1,275 @@
-"""Upper bounds of the evidence of many series at once, from daily sums, so that only few series are examined by the change detector.
+"""Upper bounds of the evidence of many series at once, so that only few series are examined by the change detector.
 
-The largest likelihood ratio of a change is never below the Bayes factor that averages over all changes. For a share it is that of two
-binomial counts; for a mean that of two normal means whose variance is measured before the change. Days and blocks that vary only reduce
-the evidence of the detector, and so do correlated days and skewed scores. Weekdays and weekends are compared together and separately, and
-the larger bound counts. The detector also looks during a day, which `MARGIN` allows for.
+Nearly all series of a large project are quiet. `bound_log_evidence` computes the bound of `audit.drift.change_evidence.bound_log_evidence` for every
+look of the last week and every candidate day, with a variance that is at most that of the detector:
+
+- Only units vary. Blocks, days and their correlation add to the variance in the detector.
+- The variance of a unit is measured before the candidate alone, and is the same after it.
+
+For a share, the bound is also at most the largest likelihood ratio of the counts before and after the candidate, which is never below the Bayes
+factor of the detector: that averages over all shares after a change.
+
+So a series whose bound is below a threshold has no change at that threshold. Because more evidence never names less (`audit.drift.discoveries`), a
+whole family is decided with the bounds first.
+
+Rows before the last week may be sums of a whole day. Arrays are days x series, because one array operation costs more than the numbers of one series.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
+from datetime import date
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from audit.drift.change_detector import CANDIDATE_AGES, CHECKED_DAYS, MIN_DAYS_BEFORE, SUSPECTED
-from audit.drift.change_evidence import MIN_VARIANCE, TINY, ratio
-from audit.drift.discoveries import family_penalty
-from audit.drift.series import Flags, Floats
+from audit.drift.change_detector import CANDIDATE_AGES, CHECKED_DAYS, HISTORY_DAYS, MIN_DAYS_BEFORE, SUSPECTED, WINDOW_DAYS
+from audit.drift.change_evidence import MIN_FREEDOM, MIN_UNITS_AFTER, MIN_UNITS_BEFORE, MIN_VARIANCE, TINY, ratio
+from audit.drift.series import Cells, Flags, Floats, Ints, Reference, day_number
 from schemas.lazy_numpy import np
 
+if TYPE_CHECKING:
+    from schemas.lazy_numpy import NDArray
+
 SUMS = ("units", "weight", "total", "squares", "mixed", "totals")
-"""The sums over the units of a day, as in `audit.drift.series.Cells`."""
-MARGIN = 2.0
-"""Log evidence by which a look during a day may exceed the looks at the ends of days."""
-_MIN_FREEDOM = 3.0
+"""The sums of a row, as in `audit.drift.series.Cells`."""
+CHUNK = 60
+"""Number of series that are computed at once: their arrays fit into the processor's cache."""
+_UNITS, _WEIGHT, _TOTAL, _SQUARES, _MIXED, _TOTALS, _DAYS = range(7)
+_COUNTS = slice(_WEIGHT, _TOTAL + 1)
+_ROUNDING = 0.01
+"""Arrays of looks are in single precision, which costs less than this."""
+_MAX_TERM = 80.0
+"""Terms with a larger logarithm count as infinite."""
+Singles: TypeAlias = "NDArray[np.float32]"
 
 
-def mask_candidates(sums: Floats, first_day: int, is_share: Flags) -> Flags:
-    """Return the mask of the series that may have changed beyond what `family_penalty` asks of the whole family.
+class FamilySums(NamedTuple):
+    """The sums of many series in rows, in any order."""
 
-    `sums` has the daily sums by series: (SUMS, series, days), the last day being that of the check; `first_day` is the number of the first
-    day. False discoveries are bounded by the ranks of the evidence, so a series that does not pass by its bound does not pass by its
-    evidence either.
+    series: Ints
+    """The number of each row's series."""
+    hour: Ints
+    """The hour of each row in UTC, since 1970. Before the last week it may be any hour of its day."""
+    rows: Floats
+    """The SUMS of each row: (6, rows)."""
+
+    @classmethod
+    def of_cells(cls, many: Sequence[Cells]) -> FamilySums:
+        """Return the sums of the cells of each series."""
+        sizes = [cells.last.size for cells in many]
+        rows = np.zeros((len(SUMS), sum(sizes)))
+        hours = np.zeros(sum(sizes), "datetime64[h]")
+        for cells, size, end in zip(many, sizes, np.cumsum(sizes), strict=True):
+            own = slice(end - size, end)
+            hours[own] = cells.last
+            for row, name in zip(rows, SUMS, strict=True):
+                row[own] = getattr(cells, name)
+        return cls(np.repeat(np.arange(len(many)), sizes), hours.astype(np.int64), rows)
+
+
+def bound_log_evidence(sums: FamilySums, as_of: date, references: Sequence[Reference], is_share: Sequence[bool]) -> Floats:
+    """Return an upper bound of the log evidence of each series in the looks of the last week up to the end of the day `as_of`.
+
+    It is minus infinity for a series without looks. `references` select the days of each series that count; `is_share` tells which series are
+    shares, as for `audit.drift.change_detector.check_series`.
     """
-    if not sums.shape[1]:
-        return np.zeros(0, dtype=bool)
-    excess = bound_log_evidence(sums, first_day, is_share) + MARGIN - math.log(SUSPECTED)
-    return excess >= family_penalty(excess.tolist(), len(excess))
-
-
-def bound_log_evidence(sums: Floats, first_day: int, is_share: Flags) -> Floats:
-    """Return an upper bound of the log evidence of each series at the ends of every other of the last `CHECKED_DAYS` days."""
-    bounds = np.empty(sums.shape[1])
-    for kind, log_ratios in ((is_share, _binomial_ratios), (~is_share, _normal_ratios)):
-        bounds[kind] = _bound_kind(sums[:, kind], first_day, log_ratios)
+    bounds = np.full(len(references), -math.inf)
+    last_day = day_number(as_of)
+    is_used = (sums.hour // 24 > last_day - WINDOW_DAYS) & (sums.hour // 24 <= last_day)
+    if not is_used.any():
+        return bounds
+    series, hour, rows = sums if is_used.all() else (sums.series[is_used], sums.hour[is_used], sums.rows[:, is_used])
+    if (np.diff(series) < 0).any():
+        order = np.argsort(series, kind="stable")
+        series, hour, rows = series[order], hour[order], rows[:, order]
+    first_day = min(int(hour.min()) // 24, last_day - CHECKED_DAYS)
+    for start in range(0, len(references), CHUNK):
+        own = slice(*np.searchsorted(series, (start, start + CHUNK)))
+        chosen = slice(start, start + CHUNK)
+        chunk = _Chunk(
+            FamilySums(series[own] - start, hour[own] - 24 * first_day, rows[:, own]),
+            range(first_day, last_day + 1), references[chosen], np.array(is_share[chosen], dtype=bool),
+        )  # fmt: skip
+        bounds[chosen] = chunk.bound_looks()
     return bounds
 
 
-def _bound_kind(sums: Floats, first_day: int, log_ratios: Callable[[Floats, Floats], Floats]) -> Floats:
-    days = np.arange(sums.shape[2])
-    is_weekend = (days + first_day + 3) % 7 >= 5  # 1970 began on a Thursday; Monday is 0
-    strata = [
-        np.cumsum(np.concatenate((np.zeros_like(sums[..., :1]), sums * mask), axis=2), axis=2)
-        for mask in (1, ~is_weekend, is_weekend)
-    ]
-    ages, represented_days = np.array(CANDIDATE_AGES).T
-    bounds = np.full(sums.shape[1], -math.inf)
-    for look in range(len(days) - 1, max(-1, len(days) - 1 - CHECKED_DAYS), -2):
-        starts = look - ages
-        is_usable = starts >= MIN_DAYS_BEFORE
-        if not is_usable.any():
-            continue
-        starts = starts[is_usable]
-        pooled, weekdays, weekends = (
-            _log_likelihood_ratios(stratum[..., starts], stratum[..., look + 1, None], log_ratios) for stratum in strata
+class _NormalState(NamedTuple):
+    """The normal state before each candidate of each series: (candidates, series)."""
+
+    counts: Floats
+    """The sums of the weight and of the total of all days."""
+    is_pooled: Flags
+    """True if weekdays and weekends are compared together, because either has few units; both strata then have the same state."""
+    mean: Singles
+    """By stratum."""
+    variance: Singles
+    """A lower bound of the variance of the mean, by stratum."""
+    unit: Singles
+    """A lower bound of the variance of a unit."""
+    factor: Singles
+    """The factor of a squared distance in the bound."""
+    constant: Singles
+    """The constant of the term of each candidate: 0, or minus infinity without enough data before it."""
+
+
+class _Chunk:
+    """The sums of several series by day and, in the last week, by hour; days and hours are numbered from the first day."""
+
+    def __init__(self, sums: FamilySums, days: range, references: Sequence[Reference], is_share: Flags) -> None:
+        self._length = len(days)
+        self._is_share = is_share
+        self._is_weekend = (np.array(days) + 3) % 7 >= 5  # 1970 began on a Thursday; Monday is 0
+        # A day of the last week has 24 lines, an earlier one has one.
+        early = self._length - CHECKED_DAYS
+        day = sums.hour // 24
+        line = np.where(day < early, day, sums.hour - 23 * early)
+        count, lines = len(references), early + 24 * CHECKED_DAYS
+        key = sums.series * lines + line
+        by_series = np.stack([np.bincount(key, row, lines * count).reshape(count, lines) for row in sums.rows])
+        grid = np.ascontiguousarray(by_series.transpose(0, 2, 1))
+        line_days = np.concatenate((np.array(days[:early], dtype=np.int64), np.repeat(days[early:], 24)))
+        for number, reference in enumerate(references):
+            if reference.since is not None or reference.cut:
+                grid[..., number] *= reference.mask(line_days)
+        self._origin = ratio(grid[_TOTAL].sum(axis=0), grid[_WEIGHT].sum(axis=0))
+        grid[_TOTALS] += self._origin * (self._origin * grid[_SQUARES] - 2 * grid[_MIXED])
+        grid[_MIXED] -= self._origin * grid[_SQUARES]
+        grid[_TOTAL] -= self._origin * grid[_WEIGHT]
+        hours = grid[:, early:].reshape(len(SUMS), CHECKED_DAYS, 24, count)
+        self._hours = hours[: _SQUARES + 1]
+        daily = np.concatenate((grid[:, :early], hours.sum(axis=2)), axis=1)
+        has_units = daily[_UNITS] > 0
+        daily = np.concatenate((daily, has_units[None]))
+        self._running = np.zeros((len(daily), 2, self._length + 1, count))
+        """Sums of the days before each day, of weekdays and of weekends."""
+        for stratum, is_own in enumerate((~self._is_weekend, self._is_weekend)):
+            np.cumsum(daily * is_own[:, None], axis=1, out=self._running[:, stratum, 1:])
+        self._first_day = np.where(has_units.any(axis=0), has_units.argmax(axis=0), self._length)
+        self._reference_days = np.array([reference.days for reference in references])
+
+    def bound_looks(self) -> Floats:
+        """Return the highest bound of the looks of the last week, by series."""
+        ages, represented_days = np.array(CANDIDATE_AGES).T
+        bounds = np.full(len(self._first_day), -math.inf)
+        looks = [(max(0, day - HISTORY_DAYS + 1), day) for day in range(self._length - CHECKED_DAYS, self._length)]
+        for start, group in groupby(looks, lambda look: look[0]):
+            days = [day for _, day in group]
+            candidates = np.unique(np.subtract.outer(days, ages).clip(0))
+            normal = self._measure_normal(candidates, start)
+            for day in days:
+                is_used = ages <= day
+                columns = np.searchsorted(candidates, day - ages[is_used])
+                state = _NormalState(*(column[..., columns, :] for column in normal))  # type: ignore[arg-type]
+                log_represented = np.log(represented_days[is_used]).astype(np.float32)[:, None]
+                bounds = np.maximum(bounds, self._bound_day(day, day - ages[is_used], state, log_represented))
+        return bounds
+
+    def _measure_normal(self, candidates: Ints, start: int) -> _NormalState:
+        before = self._running[:, :, candidates] - self._running[:, :, start : start + 1]
+        together = before.sum(axis=1)
+        units, squares, days = together[_UNITS], together[_SQUARES], together[_DAYS]
+        is_pooled = (before[_UNITS] < MIN_UNITS_BEFORE).any(axis=0)
+        before = np.where(is_pooled, together[:, None], before)
+        strata = np.where(is_pooled, 1.0, 2.0)
+        mean = ratio(before[_TOTAL], before[_WEIGHT])
+        centred = np.maximum(0.0, before[_TOTALS] - 2 * mean * before[_MIXED] + mean * mean * before[_SQUARES])
+        centred = np.where(is_pooled, centred[0], centred.sum(axis=0)) * units
+        unit = np.maximum(MIN_VARIANCE, ratio(centred, squares * np.maximum(1.0, units - strata)))
+        has_reference = candidates[:, None] >= np.maximum(self._first_day, start) + self._reference_days
+        is_usable = has_reference & (days >= MIN_DAYS_BEFORE) & (units >= MIN_UNITS_BEFORE)
+        columns: tuple[Floats, ...] = (
+            mean,
+            unit * ratio(before[_SQUARES], before[_WEIGHT] ** 2),
+            unit,
+            (1 + 1 / np.maximum(MIN_FREEDOM, days - strata)) / 2,
+            np.where(is_usable, 0.0, -math.inf),
         )
-        terms = np.maximum(pooled, weekdays + weekends) + np.log(represented_days[is_usable])
-        bounds = np.maximum(bounds, np.logaddexp.reduce(terms, axis=1))
-    return bounds
+        return _NormalState(together[_COUNTS], is_pooled, *(column.astype(np.float32) for column in columns))
+
+    def _bound_day(self, day: int, candidates: Ints, normal: _NormalState, log_represented: Singles) -> Floats:
+        """Return the highest bound of the looks of one day, by series."""
+        hours = self._hours[:, day - self._length]
+        has_units = hours[_UNITS].any(axis=1)
+        if not has_units.any():
+            return np.full(len(self._first_day), -math.inf)
+        looks = np.cumsum(hours[:, has_units], axis=1)
+        is_look = looks[_UNITS] > 0
+        running = self._running[: _SQUARES + 1]
+        later: Singles = (running[:, :, day : day + 1] - running[:, :, candidates]).astype(np.float32)
+        # All looks of the day are of one stratum; the other one has the same distance in all of them.
+        own = 1 if self._is_weekend[day] else 0
+        pooled = later[:, 1 - own] * normal.is_pooled
+        other_units, other_weight, other_total, other_squares = later[:, 1 - own] - pooled
+        _, weight, total, squares = later[:, own] + pooled
+        other_mean, other_variance = normal.mean[1 - own], normal.variance[1 - own]
+        difference = np.where(other_units > 0, ratio(other_total, other_weight) - other_mean, 0.0)
+        distance = ratio(difference**2, other_variance + normal.unit * ratio(other_squares, other_weight**2))
+        deviation = total - normal.mean[own] * weight
+        constant = normal.constant + log_represented + distance * normal.factor
+        state = normal.mean[own], normal.variance[own], normal.unit, normal.factor, constant
+        columns = _Columns(*(column[:, None] for column in (weight, deviation, squares, *state)))  # type: ignore[arg-type]
+        terms = _bound_terms(looks.astype(np.float32), columns)
+        units = later[_UNITS].sum(axis=0)
+        few = np.flatnonzero((units < MIN_UNITS_AFTER).any(axis=1))
+        terms[few] = np.where(units[few, None] + looks[_UNITS] < MIN_UNITS_AFTER - 0.5, -math.inf, terms[few])
+        bounds = _add_candidates(terms, is_look)
+        close = np.flatnonzero(self._is_share & (bounds >= math.log(SUSPECTED)))
+        if close.size:
+            after = later[_COUNTS].sum(axis=1)[:, :, None, close] + looks[_COUNTS, None][..., close]
+            limits = _limit_by_counts(normal.counts[:, :, None, close], after, self._origin[close])
+            limits += log_represented[:, None]
+            bounds[close] = _add_candidates(np.minimum(terms[..., close], limits), is_look[:, close])
+        return bounds
 
 
-def _log_likelihood_ratios(before: Floats, both: Floats, log_ratios: Callable[[Floats, Floats], Floats]) -> Floats:
-    """Return the largest log likelihood ratios of a change between stretches; 0 where a side is empty."""
-    after = both - before
-    return np.where((before[0] > 0) & (after[0] > 0), log_ratios(before, after), 0.0)
+class _Columns(NamedTuple):
+    """Columns of the candidates of each series, and the stratum of the looks' day: (candidates, 1, series)."""
+
+    weight: Singles
+    """The sums of the days from the candidate up to the day of the looks."""
+    deviation: Singles
+    squares: Singles
+    mean: Singles
+    variance: Singles
+    unit: Singles
+    factor: Singles
+    constant: Singles
 
 
-def _normal_ratios(before: Floats, after: Floats) -> Floats:
-    units, weight, total, squares, mixed, totals = before
-    mean = ratio(total, weight)
-    variance = np.maximum(MIN_VARIANCE, ratio(totals - 2 * mean * mixed + mean**2 * squares, squares))
-    variance = variance * (ratio(squares, weight**2) + ratio(after[3], after[1] ** 2))
-    freedom = np.maximum(_MIN_FREEDOM, units - 2)
-    ratios: Floats = ratio((ratio(after[2], after[1]) - mean) ** 2, variance) * (1 + 1 / freedom) / 2
-    return ratios
+def _bound_terms(looks: Singles, columns: _Columns) -> Singles:
+    """Return the logarithms of the terms of the evidence: (candidates, looks, series). This is most of the time, so it is in place."""
+    # difference^2 / (variance + unit squares / weight^2), multiplied by weight^2
+    divisor = columns.weight + looks[_WEIGHT]
+    divisor *= divisor
+    divisor *= columns.variance
+    unit_squares = columns.squares + looks[_SQUARES]
+    unit_squares *= columns.unit
+    divisor += unit_squares
+    terms: Singles = columns.mean * looks[_WEIGHT]
+    np.subtract(looks[_TOTAL], terms, out=terms)
+    terms += columns.deviation
+    terms *= terms
+    terms /= np.maximum(divisor, np.float32(1e-30), out=divisor)
+    terms *= columns.factor
+    terms += columns.constant
+    return terms
 
 
-def _binomial_ratios(before: Floats, after: Floats) -> Floats:
-    both = (before + after)[:, :, :1]
-    ratios: Floats = _log_likelihood(before) + _log_likelihood(after) - _log_likelihood(both)
-    return ratios
+def _add_candidates(terms: Floats | Singles, is_look: Flags) -> Floats:
+    """Return the highest log evidence of the looks of each series."""
+    evidence = (np.exp(np.minimum(terms, _MAX_TERM)).sum(axis=0) * is_look).max(axis=0).astype(np.float64)
+    log_evidence = np.log(np.maximum(evidence, TINY)) + _ROUNDING
+    return np.where(evidence > 0, np.where(log_evidence < _MAX_TERM, log_evidence, math.inf), -math.inf)
 
 
-def _log_likelihood(sums: Floats) -> Floats:
-    """Return the log likelihood of counts at their own share."""
-    _, runs, positives, *_ = sums
-    share = ratio(positives, runs)
-    complement = 1 - share
-    log_likelihood: Floats = positives * np.log(np.maximum(share, TINY)) + (runs - positives) * np.log(
-        np.maximum(complement, TINY)
-    )
-    return log_likelihood
+def _limit_by_counts(before: Floats, after: Floats, origin: Floats) -> Floats:
+    """Return the largest log likelihood ratios of the counts of shares, from the weights and the totals relative to `origin`."""
+
+    def log_likelihood(counts: Floats) -> Floats:
+        share = np.clip(ratio(counts[1], counts[0]) + origin, 0.0, 1.0)
+        logs = share * np.log(np.maximum(share, TINY)) + (1 - share) * np.log(np.maximum(1 - share, TINY))
+        return counts[0] * logs  # type: ignore[no-any-return]
+
+    return log_likelihood(before) + log_likelihood(after) - log_likelihood(before + after)

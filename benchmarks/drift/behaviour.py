@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from multiprocessing.pool import Pool
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from audit.drift.change_detector import CHECKED_DAYS
@@ -103,7 +104,7 @@ def _find_series(history: Histories, day: int) -> set[AgentSeries]:
 def _build_rows(cells: Mapping[AgentSeries, Cells]) -> pl.DataFrame:
     frames = [
         pl.DataFrame({
-            "agent": agent, "series": series, "day": column.last.astype("datetime64[D]"), "units": column.units, "weight": column.weight,
+            "agent": agent, "series": series, "day": column.last.astype("datetime64[D]"), "hour": column.last.astype("datetime64[h]").astype(np.int64) % 24, "units": column.units, "weight": column.weight,
             "total": column.total, "squares": column.squares, "mixed": column.mixed, "totals": column.totals,
         })
         for (agent, series), column in sorted(cells.items())

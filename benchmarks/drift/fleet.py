@@ -18,7 +18,7 @@ import numpy as np
 
 from audit.drift.change_detector import Change, find_change
 from audit.drift.discoveries import find_fleet_discoveries, log_e_value
-from audit.drift.prefilter import find_family_changes
+from audit.drift.evidence_bounds import FamilySums, find_family_changes
 from audit.drift.series import Cells, select_until
 from benchmarks.drift.bars import FIRST, QUIET, Row, build_cells, poisson_interval, share_row
 from benchmarks.drift.versions import normal, skewed, thirds
@@ -99,7 +99,10 @@ def watch_project(task: tuple[Fleet, int, int]) -> list[Found]:
 
 def _find_changes(family: dict[int, Cells], as_of: date) -> dict[int, Change]:
     changes, _ = find_family_changes(
-        family, as_of, lambda number, log_penalty: find_change(family[number], as_of, log_penalty=log_penalty)
+        [*family],
+        FamilySums.of_cells([*family.values()]),
+        as_of,
+        lambda number, log_penalty: find_change(family[number], as_of, log_penalty=log_penalty),
     )
     return changes
 

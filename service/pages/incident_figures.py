@@ -460,7 +460,7 @@ def _read_behaviour(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any]
     """Return the daily means of a series of behaviour; those of a size are logarithms."""
     end = params["as_of"]
     since = datetime.combine(end.date() - (params["days"] - 1) * _DAY, datetime.min.time(), UTC)
-    values = {"projects": [params["project"]], "since": since, "until": end, "by_version": False}
+    values = {"projects": [params["project"]], "since": since, "until": end, "by_version": False, "hours_since": None}
     rows = query_rows(cursor, "behaviour_days", values)
     series = (incident.tier or "").removeprefix(BEHAVIOUR)
     return {

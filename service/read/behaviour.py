@@ -72,7 +72,7 @@ class BehaviourList(Answer, frozen=True):
 
 def read_behaviour(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> list[Behaviour]:
     """Return what the agents of a project did in a period of whole hours, by agent, version and measure."""
-    values = {"projects": [project], "since": start, "until": end, "by_version": True}
+    values = {"projects": [project], "since": start, "until": end, "by_version": True, "hours_since": None}
     by_series = defaultdict(list)
     for row in query_rows(cursor, "behaviour_days", values):
         by_series[row["agent"], row["version"], row["series"]].append(row)

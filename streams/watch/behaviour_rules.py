@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from analytics.queries import run_query
 from audit.drift.change_detector import CHECKED_DAYS, Change, find_change
-from audit.drift.discoveries import believe_changes
-from audit.drift.evidence_bounds import SUMS, mask_candidates
+from audit.drift.discoveries import believe_changes, mask_candidates
+from audit.drift.evidence_bounds import SUMS, FamilySums, bound_log_evidence
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.segments import merge_cells
 from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Flags, Floats, Reference, Unit, day_number
@@ -93,16 +93,12 @@ class ProjectBehaviour:
             for agent, series in rows.select("agent", "series").filter(starts).iter_rows()
         ]
         index = np.array(indexes, dtype=np.int64)[np.cumsum(starts) - 1]
-        day = (rows["day"].to_numpy().astype("datetime64[D]") - np.datetime64(since)).astype(np.int64)
-        days = (as_of.date() - since).days + 1
-        self._sums: Floats = np.stack(
-            [
-                np.bincount(index * days + day, rows[name].to_numpy().astype(np.float64), len(self._index) * days).reshape(
-                    -1, days
-                )
-                for name in SUMS
-            ]
-        )
+        day = rows["day"].to_numpy().astype("datetime64[D]").astype(np.int64)
+        columns = np.stack([rows[name].to_numpy().astype(np.float64) for name in SUMS])
+        self._hourly = FamilySums(index, 24 * day + rows["hour"].to_numpy(), columns)
+        count, days = len(self._index), (as_of.date() - since).days + 1
+        key = index * days + day - day_number(since)
+        self._sums: Floats = np.stack([np.bincount(key, column, count * days).reshape(count, days) for column in columns])
 
     @property
     def series(self) -> tuple[AgentSeries, ...]:
@@ -126,12 +122,13 @@ class ProjectBehaviour:
         """Return the agents whose turns the series of an agent have: one, except for `OTHER_AGENTS`."""
         return sorted(member for member, owner in self._owner.items() if owner == agent)
 
-    def candidates(self) -> list[AgentSeries]:
-        """Return the series that may have changed; see `audit.drift.evidence_bounds`."""
+    def find_candidates(self, find_reference: Callable[[AgentSeries], Reference]) -> list[AgentSeries]:
+        """Return the series of the last days that may have changed; see `audit.drift.evidence_bounds`."""
+        references = list(map(find_reference, self._index))
+        is_share = [series.is_share for series in self._index]
+        bounds = bound_log_evidence(self._hourly, self.as_of.date(), references, is_share)
         family = self.series
-        sums = self._sums[:, [self._index[series] for series in family]]
-        is_share = np.array([series.is_share for series in family], dtype=bool)
-        mask = mask_candidates(sums, day_number(self._since), is_share)
+        mask = mask_candidates(bounds[[self._index[series] for series in family]])
         return [series for series, is_candidate in zip(family, mask, strict=True) if is_candidate]
 
     def days(self, series: AgentSeries) -> dict[date, tuple[float, float, int]]:
@@ -162,6 +159,7 @@ def measure_behaviour(
     """
     since = as_of.date() - LOOK_BACK
     values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of, "by_version": False}
+    values["hours_since"] = midnight(as_of.date() - timedelta(days=CHECKED_DAYS - 1))
     rows = run_query(cursor, BEHAVIOUR_QUERY, values)
     by_project = rows.partition_by("project", as_dict=True, maintain_order=True)
     behaviours = (ProjectBehaviour(str(project), part, since, as_of) for (project,), part in by_project.items())
@@ -231,9 +229,7 @@ def find_behaviour_changes(data: BehaviourRuleInput) -> Iterator[Finding]:
     family = data.behaviour.series
     if data.behaviour.days_covered <= REFERENCE_DAYS:
         return
-    # The bounds know no excluded days, so the detector examines each series with a decision.
-    wanted = {*data.behaviour.candidates(), *(series for series in family if series.key.series in data.references)}
-    cells = data.read_cells(data.behaviour, sorted(wanted))
+    cells = data.read_cells(data.behaviour, sorted(data.behaviour.find_candidates(data.reference)))
     changes, penalty = believe_changes(
         lambda series, log_penalty: data.find_change(series, cells[series], log_penalty), sorted(cells), len(family)
     )

@@ -699,13 +699,16 @@ class AgentRuns:
         """Return the runs as units of a series, oldest first; times are UTC and naive."""
         return [Unit(row.last_at, row.runs, float(row.runs), float(row.total(series))) for row in self._rows]
 
-    def daily_sums(self, series: str, first: date, days: int) -> Floats:
-        """Return the sums of a series by day from `first` on: (`audit.drift.evidence_bounds.SUMS`, days)."""
-        day = np.array([(row.day - first).days for row in self._rows], dtype=np.int64)
+    @cached_property
+    def hours(self) -> Ints:
+        """The hour of each unit, since 1970."""
+        return np.array([row.last_at for row in self._rows], dtype="datetime64[h]").astype(np.int64)
+
+    def sums(self, series: str) -> Floats:
+        """Return the sums of each unit of a series: (`audit.drift.evidence_bounds.SUMS`, units)."""
         weight = np.array([row.runs for row in self._rows], dtype=np.float64)
         total = np.array([row.total(series) for row in self._rows], dtype=np.float64)
-        columns = np.ones_like(weight), weight, total, weight * weight, weight * total, total * total
-        return np.stack([np.bincount(day, column, days) for column in columns])
+        return np.stack([np.ones_like(weight), weight, total, weight * weight, weight * total, total * total])
 
     def units_below(self, trust: int) -> list[Unit]:
         """Return the runs as units of the share of runs whose trust is below a level; times are UTC and naive."""

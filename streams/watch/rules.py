@@ -16,8 +16,8 @@ from audit.drift import consecutive_days
 from audit.drift.anomaly_rate import Day as AnomalyDay
 from audit.drift.anomaly_rate import Spike, anomaly_spike
 from audit.drift.change_detector import Change, find_change
+from audit.drift.evidence_bounds import FamilySums, find_family_changes
 from audit.drift.incident_evidence import Day, Numbers
-from audit.drift.prefilter import find_family_changes
 from audit.drift.segments import find_agreed_change
 from audit.drift.series import Reference, merge_spans
 from audit.drift.spread import SpreadChange, find_spread
@@ -248,10 +248,12 @@ _BY_ITSELF = _Family()
 def _find_family_changes(data: RuleInput, family: Mapping[Key, _Series]) -> tuple[dict[Key, Change], int]:
     """Return the changes of the means of many series, as many as can be believed together, and the number of series for each of them."""
     changes, penalty = find_family_changes(
-        {key: series.segment.cells for key, series in family.items()},
+        [*family],
+        FamilySums.of_cells(
+            [series.segment.cells for series in family.values()], [series.first_reference for series in family.values()]
+        ),
         data.measured.as_of.date(),
         lambda key, log_penalty: family[key].find_change(log_penalty=log_penalty),
-        [series.first_reference for series in family.values()],
     )
     return changes, round(math.exp(penalty))
 

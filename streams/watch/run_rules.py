@@ -12,16 +12,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from audit.drift.change_detector import SUSPECTED, Change, find_change
-from audit.drift.discoveries import family_penalty
-from audit.drift.evidence_bounds import mask_candidates
+from audit.drift.discoveries import believe_changes, mask_candidates
+from audit.drift.evidence_bounds import FamilySums, bound_log_evidence
 from audit.drift.incident_evidence import Day, Numbers
-from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Reference, day_number
+from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Reference
 from audit.drift.watched_series import DRIFT, SESSION, VERBS, Key, bounds_of, name_session_series
 from schemas.lazy_numpy import np
 from streams.watch.findings import Comparison, Finding, Source, Wording, build_finding
@@ -43,7 +43,6 @@ SESSIONS = "sessions"
 """The name of the rule about sessions that were judged as a whole."""
 TRUST_LEVELS = (40, 60, 80)
 """Levels of trust below which runs are counted, in addition to the usual trust and the level above it."""
-_ROUNDING = 1e-9
 USUAL_TRUST_WEIGHT = 0.5
 """Weight of the counts below the usual trust. The other levels share the remaining weight."""
 
@@ -71,34 +70,21 @@ class RunRuleInput:
 def find_run_changes(data: RunRuleInput) -> Iterator[Finding]:
     """Yield the significant changes in the series of each agent's runs, those with most evidence first."""
     family = [(agent, series) for agent in data.runs.agents for series in agent.series]
-    changes = [
-        (agent, series, change)
-        for agent, series in _select_candidates(data, family)
-        if (change := _find_run_change(data, agent, series)) is not None
-    ]
-    excess = [change.log_evidence - math.log(SUSPECTED) for _, _, change in changes]
-    penalty = family_penalty(excess, len(family))
-    by_evidence = sorted(zip(excess, changes, strict=True), key=lambda item: -item[0])
-    for evidence, (agent, series, change) in by_evidence:
-        if evidence >= penalty - _ROUNDING:
-            yield _build_agent_finding(data, agent, series, change, penalty)
-
-
-def _select_candidates(data: RunRuleInput, family: Sequence[tuple[AgentRuns, str]]) -> list[tuple[AgentRuns, str]]:
-    """Return the series that may have changed. The bounds know no excluded days, so a series with a decision always may."""
     if not family:
-        return []
-    as_of = data.runs.as_of.date()
-    days = data.runs.days_covered
-    first = as_of - timedelta(days=days - 1)
-    sums = np.stack([agent.daily_sums(series, first, days) for agent, series in family], axis=1)
-    is_share = np.array([series != TRUST for _, series in family], dtype=bool)
-    mask = mask_candidates(sums, day_number(first), is_share)
-    return [
-        (agent, series)
-        for (agent, series), is_candidate in zip(family, mask, strict=True)
-        if is_candidate or data.reference(agent, series) is not NO_DECISION
-    ]
+        return
+    sums = FamilySums(
+        np.repeat(np.arange(len(family)), [agent.hours.size for agent, _ in family]),
+        np.concatenate([agent.hours for agent, _ in family]),
+        np.concatenate([agent.sums(series) for agent, series in family], axis=1),
+    )
+    references = [data.reference(agent, series) for agent, series in family]
+    bounds = bound_log_evidence(sums, data.runs.as_of.date(), references, [series != TRUST for _, series in family])
+    candidates = [series for series, is_candidate in zip(family, mask_candidates(bounds), strict=True) if is_candidate]
+    changes, penalty = believe_changes(
+        lambda series, log_penalty: _find_run_change(data, *series, log_penalty), candidates, len(family)
+    )
+    for (agent, series), change in sorted(changes.items(), key=lambda item: -item[1].log_evidence):
+        yield _build_agent_finding(data, agent, series, change, penalty)
 
 
 def name_series(series: str) -> str:
@@ -109,21 +95,24 @@ def name_series(series: str) -> str:
     return names.get(series) or f"Share of runs with {series.removeprefix(FAILURE).replace('_', ' ')}"
 
 
-def _find_run_change(data: RunRuleInput, agent: AgentRuns, series: str) -> Change | None:
-    """Return the change of a series of an agent by its own evidence; None without one."""
+def _find_run_change(data: RunRuleInput, agent: AgentRuns, series: str, log_penalty: float) -> Change | None:
+    """Return the change of a series of an agent; None without one. See `audit.drift.discoveries.believe_changes`."""
     as_of = data.runs.as_of.date()
     if agent.first_day is None or (as_of - agent.first_day).days < REFERENCE_DAYS:
         return None
     reference = data.reference(agent, series)
-    change = find_change(agent.units(series), as_of, reference=reference, is_share=series != TRUST, bounds=bounds_of(series))
+    units, is_share = agent.units(series), series != TRUST
+    change = find_change(
+        units, as_of, reference=reference, is_share=is_share, bounds=bounds_of(series), log_penalty=log_penalty
+    )
     if change is None:
         return None
     if series == TRUST:
-        change = _limit_by_counts(data, agent, change)
-    return change if change.log_evidence >= math.log(SUSPECTED) else None
+        change = _limit_by_counts(data, agent, change, log_penalty)
+    return change if change.log_evidence >= math.log(SUSPECTED) + log_penalty else None
 
 
-def _limit_by_counts(data: RunRuleInput, agent: AgentRuns, change: Change) -> Change:
+def _limit_by_counts(data: RunRuleInput, agent: AgentRuns, change: Change, log_penalty: float) -> Change:
     """Limit the evidence for a change of trust to a weighted average of the evidence from the counts of runs below each level.
 
     The average of e-values is an e-value, even if they are dependent.
@@ -137,7 +126,9 @@ def _limit_by_counts(data: RunRuleInput, agent: AgentRuns, change: Change) -> Ch
     log_terms: list[float] = []
     confirmations: list[datetime] = []
     for level, weight in weights.items():
-        count_change = find_change(agent.units_below(level), data.runs.as_of.date(), reference=reference, is_share=True)
+        count_change = find_change(
+            agent.units_below(level), data.runs.as_of.date(), reference=reference, is_share=True, log_penalty=log_penalty
+        )
         if count_change is None:
             continue
         log_terms.append(count_change.log_evidence + math.log(weight))
@@ -226,18 +217,18 @@ def find_session_changes(data: SessionRuleInput) -> Iterator[Finding]:
     as_of = data.sessions.as_of.date()
     if (as_of - data.sessions.first_day).days < REFERENCE_DAYS:
         return
-    min_evidence = math.log(SUSPECTED) + math.log(len(SESSION_SERIES))
-    changes: dict[str, Change] = {}
-    for series in SESSION_SERIES:
+
+    def find(series: str, log_penalty: float) -> Change | None:
         reference = data.references.get(series, NO_DECISION)
-        change = find_change(data.sessions.units(series), as_of, reference=reference, bounds=bounds_of(series))
-        if change is not None and change.log_evidence >= min_evidence:
-            changes[series] = change
+        units = data.sessions.units(series)
+        return find_change(units, as_of, reference=reference, bounds=bounds_of(series), log_penalty=log_penalty)
+
+    changes, penalty = believe_changes(find, SESSION_SERIES, len(SESSION_SERIES))
     for series, change in sorted(changes.items(), key=lambda item: -item[1].log_evidence):
-        yield _build_session_finding(data, series, change)
+        yield _build_session_finding(data, series, change, penalty)
 
 
-def _build_session_finding(data: SessionRuleInput, series: str, change: Change) -> Finding:
+def _build_session_finding(data: SessionRuleInput, series: str, change: Change, log_penalty: float) -> Finding:
     name = name_session_series(series)
     verb = VERBS[change.direction]
     low, high = sorted(math.copysign(1, change.size) * end for end in (change.size_interval.low, change.size_interval.high))
@@ -260,7 +251,7 @@ def _build_session_finding(data: SessionRuleInput, series: str, change: Change) 
             scores_after=change.scores_after,
             sessions_before=change.units_before,
             sessions_after=change.units_after,
-            series=len(SESSION_SERIES),
+            series=round(math.exp(log_penalty)),
             made_with=dict(data.sessions.made_by),
         ),
     )

@@ -162,7 +162,7 @@ def test_agents_beyond_the_limit_are_compared_together(store: Store, monkeypatch
 
 def days_of(store: Store, *, by_version: bool = True) -> dict[tuple[str, str], tuple[int, float]]:
     """Return the weight and the total by version and series."""
-    values = {"projects": ["ops"], "since": END - 60 * DAY, "until": END, "by_version": by_version}
+    values = {"projects": ["ops"], "since": END - 60 * DAY, "until": END, "by_version": by_version, "hours_since": None}
     with contextlib.closing(store.cursor()) as cursor:
         rows = query_rows(cursor, "behaviour_days", values)
     return {(row["version"], row["series"]): (row["weight"], row["total"]) for row in rows}
