@@ -161,8 +161,8 @@ class ChangedSeries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
         return Series(self.key, self.kind)
 
     @property
-    def is_worse(self) -> bool:
-        """True if the series changed for the worse."""
+    def is_worse(self) -> bool | None:
+        """True if the series changed for the worse, None if its change is neither better nor worse by itself."""
         return self.series.is_worse
 
     @property

@@ -25,7 +25,8 @@
 6. A change of the mix is a change of the share of a stratum's sessions, found by `audit.drift.change_detector` from counts. With n strata a
    change needs n times the evidence (Bonferroni; two strata have one share). Shares that move by less than `MIN_SHARE_CHANGE` are not told, nor
    those that wander: a share must move by `WANDER_FACTOR` standard deviations of its days before, beyond what their counts explain.
-7. A segment is new or gone by the calendar, not by evidence: its first session, or the last one, while others have sessions.
+7. A segment is new by the calendar, not by evidence: its first session while others have had sessions. Agents that stop are found by the
+   query `stopped_agents`.
 
 Measured by `python -m benchmarks drift --segments`; see `docs/decisions/0123-mixes-versions-discoveries.md`.
 """
@@ -75,13 +76,9 @@ MIN_SHARE_CHANGE = 0.05
 WANDER_FACTOR = 3.0
 """Minimum change of a share in standard deviations of its days."""
 TOLD_DAYS = 14
-"""Days for which a new or a vanished segment is told."""
+"""Days for which a new segment is told."""
 MIN_SESSIONS = 5
 """Minimum number of sessions of a new segment: fewer have no level."""
-MIN_GONE_DAYS = 3
-"""Minimum number of days with sessions of others for which a segment has had none."""
-GAP_FACTOR = 2
-"""A segment has vanished when it has been away for longer than so many times its longest gap."""
 _ROUNDING = 1e-9
 
 
@@ -110,10 +107,6 @@ class Standardised:
     """The indices of the strata with sessions that are not connected, whose sessions are not in `cells`."""
     days: Ints
     """The days with sessions, as days since 1970."""
-    raw: Floats
-    """The mean of each day as it is."""
-    standardised: Floats
-    """The mean of each day at the reference mix."""
     units: Floats
     """The sessions of each connected stratum and day."""
 
@@ -191,8 +184,6 @@ def standardise(strata: Sequence[Cells], *, min_common_days: int = MIN_COMMON_DA
     offsets -= mix @ offsets
     reference_mean = float(sums.total[:, is_reference].sum() / sums.weight[:, is_reference].sum())
     has_sessions = sums.weight.any(axis=0)
-    weights = sums.weight[:, has_sessions]
-    totals = sums.total[:, has_sessions]
     return Standardised(
         cells=merge_cells(
             [shift_cells(strata[index], offset) for index, offset in zip(connected, offsets.tolist(), strict=True)]
@@ -205,8 +196,6 @@ def standardise(strata: Sequence[Cells], *, min_common_days: int = MIN_COMMON_DA
         ),
         outside=tuple(int(index) for index in np.flatnonzero(daily.weight.any(axis=1) & ~component)),
         days=days[has_sessions],
-        raw=totals.sum(axis=0) / weights.sum(axis=0),
-        standardised=(totals - offsets[:, None] * weights).sum(axis=0) / weights.sum(axis=0),
         units=sums.units[:, has_sessions],
     )
 
@@ -313,17 +302,10 @@ class MixChange:
     is_confirmed: bool
     moved: tuple[ShareChange, ...]
     """The shares that moved, the largest change first."""
-    level_changed: tuple[int, ...]
-    """The strata whose level changed; empty if every stratum is as before."""
 
 
-def find_mix_change(
-    strata: Sequence[Cells], as_of: date, *, level_changed: Sequence[int] = (), reference: Reference = NO_DECISION
-) -> MixChange | None:
-    """Return the change of the mix found at the end of the day `as_of`; None without one.
-
-    `level_changed` are the indices of the strata whose own series changed.
-    """
+def find_mix_change(strata: Sequence[Cells], as_of: date, *, reference: Reference = NO_DECISION) -> MixChange | None:
+    """Return the change of the mix found at the end of the day `as_of`; None without one."""
     shares = _build_shares(strata)
     # Of two shares each is 1 less the other.
     count = 1 if len(shares) == 2 else len(shares)
@@ -342,7 +324,6 @@ def find_mix_change(
         latest_day=best.latest_day,
         is_confirmed=any(share.change.confirmed_at is not None for share in moved),
         moved=tuple(sorted(moved, key=lambda share: (-abs(share.change.size), share.stratum))),
-        level_changed=tuple(level_changed),
     )
 
 
@@ -391,13 +372,13 @@ def _wanders(cells: Cells, change: Change) -> bool:
     return abs(change.size) < WANDER_FACTOR * math.sqrt(variance)
 
 
-class SegmentNotice(NamedTuple):
-    """A stratum that is new or has vanished while others have sessions."""
+class NewSegment(NamedTuple):
+    """A stratum that is new while others have a past."""
 
     stratum: int
     """Its index in the strata that were compared."""
     day: date
-    """The first day with a session of a new stratum, the last one of a vanished stratum."""
+    """The first day with a session."""
     level: float
     """Its mean."""
     sibling_level: float
@@ -405,25 +386,18 @@ class SegmentNotice(NamedTuple):
     sessions: int
 
 
-class SegmentNotices(NamedTuple):
-    """The strata that are new, and those that have vanished."""
-
-    new: tuple[SegmentNotice, ...]
-    vanished: tuple[SegmentNotice, ...]
-
-
-def find_segment_notices(strata: Sequence[Cells], as_of: date) -> SegmentNotices:
-    """Return the strata whose first or last session was in the `TOLD_DAYS` days up to `as_of`, while others had sessions before or after."""
+def find_new_segments(strata: Sequence[Cells], as_of: date) -> list[NewSegment]:
+    """Return the strata whose first session was in the `TOLD_DAYS` days up to `as_of`, while others had sessions before."""
     days = np.unique(np.concatenate([np.zeros(0, np.int64), *(cells.days for cells in strata)]))
     days = days[days <= day_number(as_of)]
     daily = _sum_by_day([select_until(cells, as_of) for cells in strata], days)
-    new, vanished = [], []
+    new = []
     oldest = day_number(as_of) - TOLD_DAYS + 1
     for stratum, units in enumerate(daily.units):
         index = np.flatnonzero(units)
         if not index.size:
             continue
-        first, last = days[index[0]], days[index[-1]]
+        first = days[index[0]]
         siblings = days[(daily.units.sum(axis=0) - units) > 0]
         notice = _describe_segment(daily, stratum, index)
         if notice is None:
@@ -432,23 +406,17 @@ def find_segment_notices(strata: Sequence[Cells], as_of: date) -> SegmentNotices
         has_past = days_before.size >= MIN_DAYS_BEFORE and first - days_before[0] >= REFERENCE_DAYS
         if first >= oldest and has_past and notice.sessions >= MIN_SESSIONS:
             new.append(notice._replace(day=date_of(first)))
-        longest_gap = int(np.diff(days[index]).max(initial=1))
-        is_away = (siblings > last).sum() >= MIN_GONE_DAYS and day_number(as_of) - last > GAP_FACTOR * longest_gap
-        # It is told from the day on which it is away for long enough.
-        told_since = last + max(MIN_GONE_DAYS, GAP_FACTOR * longest_gap + 1)
-        if is_away and index.size >= MIN_DAYS_BEFORE and told_since >= oldest:
-            vanished.append(notice._replace(day=date_of(last)))
-    return SegmentNotices(tuple(new), tuple(vanished))
+    return new
 
 
-def _describe_segment(daily: _DailySums, stratum: int, index: Ints) -> SegmentNotice | None:
+def _describe_segment(daily: _DailySums, stratum: int, index: Ints) -> NewSegment | None:
     """Return the levels of a stratum and of the others on the days of the stratum; None if it never had company."""
     weight = daily.weight[:, index].sum(axis=1)
     total = daily.total[:, index].sum(axis=1)
     sibling_weight = float(weight.sum() - weight[stratum])
     if sibling_weight <= 0:
         return None
-    return SegmentNotice(
+    return NewSegment(
         stratum,
         day=date.min,
         level=float(total[stratum] / weight[stratum]),

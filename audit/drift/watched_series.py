@@ -84,9 +84,19 @@ class Series(NamedTuple):
     kind: str = MEAN
 
     @property
-    def is_worse(self) -> bool:
-        """True if the change is for the worse; a wider spread is always worse."""
-        return self.key.direction == UP if self.kind == SPREAD else self.key.is_worse
+    def is_worse(self) -> bool | None:
+        """True if the change is for the worse, None if it is neither better nor worse by itself.
+
+        A wider spread is worse, because sessions get less reliable. A narrower one is neither: the weakest may have improved or the best
+        become worse.
+        """
+        if self.kind != SPREAD:
+            return self.key.is_worse
+        return True if self.key.direction == UP else None
+
+    def opposes(self, other: Series) -> bool:
+        """Return whether one change is for the worse and the other for the better."""
+        return None not in (self.is_worse, other.is_worse) and self.is_worse != other.is_worse
 
     @property
     def name(self) -> str:

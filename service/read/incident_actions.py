@@ -89,9 +89,14 @@ class IncidentFacts:
         return None if lead is None or lead.slice is None else lead
 
     @property
-    def is_worse(self) -> bool:
-        """Whether the leading series changed for the worse; True if that is unknown."""
+    def is_worse(self) -> bool | None:
+        """Whether the leading series changed for the worse; True if that is unknown, None if it is neither better nor worse by itself."""
         return self.changed_series[0].is_worse if self.changed_series else True
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the leading change is one of the spread, while the mean is as before."""
+        return bool(self.changed_series) and self.changed_series[0].series.kind == SPREAD
 
     @property
     def is_spike(self) -> bool:
@@ -172,8 +177,9 @@ class IncidentFacts:
 
     @cached_property
     def dimensions(self) -> list[Dimension]:
-        """The dimensions that changed beyond chance in the incident's direction, largest change first."""
-        changed = [dimension for dimension in self.evidence.dimensions if dimension.has_changed(self.incident.direction)]
+        """The dimensions that changed beyond chance in the incident's direction, largest change first; in any direction for a spread."""
+        direction = None if self.is_spread else self.incident.direction
+        changed = [dimension for dimension in self.evidence.dimensions if dimension.has_changed(direction)]
         return sorted(changed, key=lambda dimension: (-abs(dimension.change), dimension.dimension))
 
     @property
@@ -224,8 +230,11 @@ class IncidentFacts:
         return [cause.reason for tier, cause in causes.items() if tier in JUDGED_TIERS and cause.reason is not None]
 
     def select_changed(self, counts: Iterable[CountT], *, min_count: int = 3) -> list[CountT]:
-        """Return the counts whose share changed beyond chance: those that rose if the incident is for the worse, otherwise those that fell."""
-        return [count for count in counts if count.has_risen(is_fall=not self.is_worse, min_count=min_count)]
+        """Return the counts whose share changed beyond chance: those that rose if the incident is for the worse, fell if it is for the better."""
+        directions = (True, False) if self.is_worse is None else (not self.is_worse,)
+        return [
+            count for count in counts if any(count.has_risen(is_fall=is_fall, min_count=min_count) for is_fall in directions)
+        ]
 
 
 def _format_scores(scores: int | None, sessions: int | None) -> str:
@@ -576,7 +585,7 @@ def _propose_new_normal(facts: IncidentFacts) -> Action | None:
     if facts.is_worse:
         return None
     command = f"driftline incidents new-normal {shlex.quote(facts.incident.incident_id)} --reason {shlex.quote('The change is intended.')}"
-    if facts.changed_series and facts.changed_series[0].series.kind == SPREAD:
+    if facts.is_worse is None:
         assessment = "Sessions differ less than before: the weakest may have improved, or the best become worse. First read some from both sides."
     else:
         assessment = "The change is an improvement."

@@ -164,7 +164,7 @@ def _explain_dimensions(facts: IncidentFacts) -> Iterator[Statement]:
     changed = facts.dimensions[:MAX_NAMED_ITEMS]
     if not changed:
         return
-    verb = "rose" if facts.incident.direction == "up" else "fell"
+    verb = "changed" if facts.is_spread else "rose" if facts.incident.direction == "up" else "fell"
     parts = [f"{_shorten_name(_name_term(row.dimension))} {row.mean_before:.2f} → {row.mean_after:.2f}" for row in changed]
     first = changed[0]
     turns = f"{grouped(first.judged_after)} judged turns since the change, {grouped(first.judged_before)} before"

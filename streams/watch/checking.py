@@ -22,7 +22,7 @@ from analytics.queries import query_rows
 from audit.drift.change_detector import MIN_DAYS_BEFORE
 from audit.drift.discoveries import find_fleet_discoveries, log_e_value
 from audit.drift.incident_evidence import Evidence, evidence_of
-from audit.drift.segments import find_mix_change, find_segment_notices
+from audit.drift.segments import find_mix_change, find_new_segments
 from audit.drift.series import REFERENCE_DAYS
 from audit.drift.watched_series import TIERS, is_more_severe
 from audit.policy import Policy
@@ -466,7 +466,7 @@ def find_notices(measured: ProjectScores, findings: Sequence[Finding]) -> tuple[
             tier=tier,
             count=new.sessions,
         )
-        for new in find_segment_notices([*scored.values()], as_of).new[:MAX_NAMED_AGENTS]
+        for new in find_new_segments([*scored.values()], as_of)[:MAX_NAMED_AGENTS]
     ]
     new_names = {notice.subject for notice in new_agents}
     agents = list(sessions)

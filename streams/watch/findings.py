@@ -68,11 +68,6 @@ class Finding:
     """The kind of change: `MEAN`, `SPREAD` or `FURTHER`."""
 
     @property
-    def is_worse(self) -> bool:
-        """True if the series changed for the worse."""
-        return self.series.is_worse
-
-    @property
     def series(self) -> Series:
         """The series that changed."""
         return Series(self.key, self.kind)

@@ -198,7 +198,7 @@ def _matches_incident(findings: Sequence[Finding], known: _KnownIncident) -> boo
     if not alarms or not findings or known.incident.type != DRIFT or findings[0].key.type != DRIFT:
         return False
     finding = findings[0]
-    if all(alarm.is_worse != finding.is_worse for alarm in alarms):
+    if all(finding.series.opposes(alarm.series) for alarm in alarms):
         return False
     incident_days = _intersect([alarm.interval for alarm in alarms])
     return _are_close(finding.first_days, finding.since, incident_days, alarms[0].since)
@@ -232,7 +232,7 @@ def _cluster_findings(unmatched: Sequence[Sequence[Finding]]) -> list[Group]:
 
 def _are_same_change(finding: Finding, cluster: Sequence[Finding]) -> bool:
     first = cluster[0]
-    if finding.key.type != DRIFT or first.key.type != DRIFT or finding.is_worse != first.is_worse:
+    if finding.key.type != DRIFT or first.key.type != DRIFT or any(finding.series.opposes(member.series) for member in cluster):
         return False
     cluster_days = _intersect([member.first_days for member in cluster])
     return _are_close(finding.first_days, finding.since, cluster_days, first.since)
@@ -363,10 +363,11 @@ def _plan_update(group: Group, explain: ExplainFinding, find_companions: FindCom
     update = IncidentUpdate(finding, tuple(changed_series), lead_series, previous, evidence, explanation)
     if finding.key.type != DRIFT or (previous is not None and not is_live(previous)):
         return update
-    is_worse = next(changed.is_worse for changed in changed_series if changed.series == lead_series)
+    if lead_series.is_worse is None:
+        return update
     agent = lead_series.key.agent
     alarmed_tiers = {alarm.key.tier or "" for alarm in update.alarms if alarm.key.agent == agent}
-    companions = find_companions(agent, update.first_day, is_worse, alarmed_tiers)
+    companions = find_companions(agent, update.first_day, lead_series.is_worse, alarmed_tiers)
     return replace(update, changed_series=tuple(merge_findings(changed_series, companions)))
 
 
@@ -397,11 +398,12 @@ def _choose_finding(findings: Sequence[Finding], series: Series, previous: Incid
     return candidates[0]
 
 
-def _rank(series: Series, changed_series: Sequence[ChangedSeries]) -> tuple[bool, bool, int, bool, float]:
+def _rank(series: Series, changed_series: Sequence[ChangedSeries]) -> tuple[bool, bool, bool, int, bool, float]:
     """Return the sort key that decides which series leads.
 
-    Confirmed series come first, then those of an agent if at most half of the agents changed, then the more severe ones, then those that
-    changed for the whole project by at least a standard deviation. The last criterion is the size of the change in standard deviations.
+    Confirmed series come first, then those that are better or worse by themselves, then those of an agent if at most half of the agents
+    changed, then the more severe ones, then those that changed for the whole project by at least a standard deviation. The last criterion is
+    the size of the change in standard deviations.
     """
     changed = next(entry for entry in changed_series if entry.series == series)
     level = changed.level
@@ -411,12 +413,13 @@ def _rank(series: Series, changed_series: Sequence[ChangedSeries]) -> tuple[bool
     numbers = changed.observation
     is_of_few_agents = 2 * (numbers.agents_changed or math.inf) <= (numbers.agents or 0) and series.key.agent is not None
     is_project_wide = series.key.agent is None and deviations >= 1
-    return changed.confirmed, is_of_few_agents, SEVERITIES.index(changed.severity), is_project_wide, deviations
+    is_decided = series.is_worse is not None
+    return changed.confirmed, is_decided, is_of_few_agents, SEVERITIES.index(changed.severity), is_project_wide, deviations
 
 
 def _outranks(series: Series, lead_series: Series, changed_series: Sequence[ChangedSeries]) -> bool:
     """Return whether a series ranks above the leading one, before sizes: they do not count, because they change every hour."""
-    return _rank(series, changed_series)[:3] > _rank(lead_series, changed_series)[:3]
+    return _rank(series, changed_series)[:4] > _rank(lead_series, changed_series)[:4]
 
 
 def _explain_findings(findings: Sequence[Finding], explain: ExplainFinding) -> Explanation:

@@ -67,6 +67,19 @@ def test_improvements_and_declines_are_separate() -> None:
     assert names(spikes) == ["anomaly_spike"]
 
 
+@pytest.mark.parametrize("direction", [DOWN, UP])
+def test_a_narrower_spread_is_neither_better_nor_worse_and_joins_either(direction: str) -> None:
+    """The weakest sessions may have improved or the best become worse, so it must not tie a fall to a rise, nor look for one."""
+    narrower = finding(started_days_ago=6, key=Key(DRIFT, "tier2_5", DOWN), kind=SPREAD)
+    changed = finding(started_days_ago=5, key=Key(DRIFT, "tier2", direction))
+    opposite = finding(started_days_ago=5, key=Key(DRIFT, "tier3", UP if direction == DOWN else DOWN))
+    joined, apart = check([narrower, changed, opposite])
+    assert set(names(joined)) == {"tier2_5", "tier2"}
+    assert names(apart) == ["tier3"]
+    (alone,) = plan_updates([narrower], [], END, lambda _: explanation(None), lambda *_: [changed])
+    assert [series.is_worse for series in alone.changed_series] == [None]
+
+
 def test_a_tier_that_falls_later_joins_the_same_incident() -> None:
     """The link to the incident stays valid, and so does its acknowledgement."""
     stored = apply_decision(opened(fell("tier2")), ACKNOWLEDGED, "ann", END)
