@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SUMS = ("units", "weight", "total", "squares", "mixed", "totals")
 """The sums of a row, as in `audit.drift.series.Cells`."""
-CHUNK = 60
+CHUNK = 120
 """Number of series that are computed at once: their arrays fit into the processor's cache."""
 _UNITS, _WEIGHT, _TOTAL, _SQUARES, _MIXED, _TOTALS, _DAYS = range(7)
 _COUNTS = slice(_WEIGHT, _TOTAL + 1)
