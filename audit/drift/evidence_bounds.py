@@ -18,14 +18,23 @@ Rows before the last week may be sums of a whole day. Arrays are days x series, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from audit.drift.change_detector import CANDIDATE_AGES, CHECKED_DAYS, HISTORY_DAYS, MIN_DAYS_BEFORE, SUSPECTED, WINDOW_DAYS
+from audit.drift.change_detector import (
+    CANDIDATE_AGES,
+    CHECKED_DAYS,
+    HISTORY_DAYS,
+    MIN_DAYS_BEFORE,
+    SUSPECTED,
+    WINDOW_DAYS,
+    Change,
+)
 from audit.drift.change_evidence import MIN_FREEDOM, MIN_UNITS_AFTER, MIN_UNITS_BEFORE, MIN_VARIANCE, TINY, ratio
-from audit.drift.series import Cells, Flags, Floats, Ints, Reference, day_number
+from audit.drift.discoveries import believe_changes, mask_candidates
+from audit.drift.series import NO_DECISION, Cells, Flags, Floats, Ints, Reference, day_number
 from schemas.lazy_numpy import np
 
 if TYPE_CHECKING:
@@ -42,6 +51,7 @@ _ROUNDING = 0.01
 _MAX_TERM = 80.0
 """Terms with a larger logarithm count as infinite."""
 Singles: TypeAlias = "NDArray[np.float32]"
+Name = TypeVar("Name")
 
 
 class FamilySums(NamedTuple):
@@ -53,10 +63,14 @@ class FamilySums(NamedTuple):
     """The hour of each row in UTC, since 1970. Before the last week it may be any hour of its day."""
     rows: Floats
     """The SUMS of each row: (6, rows)."""
+    references: Sequence[Reference]
+    """The days of each series that count."""
+    is_share: Sequence[bool]
+    """Whether each series is a share, as for `audit.drift.change_detector.check_series`."""
 
     @classmethod
-    def of_cells(cls, many: Sequence[Cells]) -> FamilySums:
-        """Return the sums of the cells of each series."""
+    def of_cells(cls, many: Sequence[Cells], references: Sequence[Reference] | None = None) -> FamilySums:
+        """Return the sums of the cells of means. Without `references` all days count."""
         sizes = [cells.last.size for cells in many]
         rows = np.zeros((len(SUMS), sum(sizes)))
         hours = np.zeros(sum(sizes), "datetime64[h]")
@@ -65,33 +79,45 @@ class FamilySums(NamedTuple):
             hours[own] = cells.last
             for row, name in zip(rows, SUMS, strict=True):
                 row[own] = getattr(cells, name)
-        return cls(np.repeat(np.arange(len(many)), sizes), hours.astype(np.int64), rows)
+        series = np.repeat(np.arange(len(many)), sizes)
+        return cls(series, hours.astype(np.int64), rows, references or [NO_DECISION] * len(many), [False] * len(many))
 
 
-def bound_log_evidence(sums: FamilySums, as_of: date, references: Sequence[Reference], is_share: Sequence[bool]) -> Floats:
+def find_family_changes(
+    family: Sequence[Name], sums: FamilySums, as_of: date, find: Callable[[Name, float], Change | None]
+) -> tuple[dict[Name, Change], float]:
+    """Return the changes of many series that are believed together, by name, and the penalty for each; see `believe_changes`.
+
+    `sums` are those of the series in the order of their names in `family`. `find` is called only for those that can be named by their bounds.
+    """
+    mask = mask_candidates(bound_log_evidence(sums, as_of))
+    return believe_changes(find, [name for name, is_candidate in zip(family, mask, strict=True) if is_candidate], len(family))
+
+
+def bound_log_evidence(sums: FamilySums, as_of: date) -> Floats:
     """Return an upper bound of the log evidence of each series in the looks of the last week up to the end of the day `as_of`.
 
-    It is minus infinity for a series without looks. `references` select the days of each series that count; `is_share` tells which series are
-    shares, as for `audit.drift.change_detector.check_series`.
+    It is minus infinity for a series without looks.
     """
-    bounds = np.full(len(references), -math.inf)
+    bounds = np.full(len(sums.references), -math.inf)
     last_day = day_number(as_of)
-    is_used = (sums.hour // 24 > last_day - WINDOW_DAYS) & (sums.hour // 24 <= last_day)
+    series, hour, rows = sums.series, sums.hour, sums.rows
+    is_used = (hour // 24 > last_day - WINDOW_DAYS) & (hour // 24 <= last_day)
     if not is_used.any():
         return bounds
-    series, hour, rows = sums if is_used.all() else (sums.series[is_used], sums.hour[is_used], sums.rows[:, is_used])
+    if not is_used.all():
+        series, hour, rows = series[is_used], hour[is_used], rows[:, is_used]
     if (np.diff(series) < 0).any():
         order = np.argsort(series, kind="stable")
         series, hour, rows = series[order], hour[order], rows[:, order]
     first_day = min(int(hour.min()) // 24, last_day - CHECKED_DAYS)
-    for start in range(0, len(references), CHUNK):
+    for start in range(0, len(bounds), CHUNK):
         own = slice(*np.searchsorted(series, (start, start + CHUNK)))
         chosen = slice(start, start + CHUNK)
-        chunk = _Chunk(
-            FamilySums(series[own] - start, hour[own] - 24 * first_day, rows[:, own]),
-            range(first_day, last_day + 1), references[chosen], np.array(is_share[chosen], dtype=bool),
-        )  # fmt: skip
-        bounds[chosen] = chunk.bound_looks()
+        chunk = FamilySums(
+            series[own] - start, hour[own] - 24 * first_day, rows[:, own], sums.references[chosen], sums.is_share[chosen]
+        )
+        bounds[chosen] = _Chunk(chunk, range(first_day, last_day + 1)).bound_looks()
     return bounds
 
 
@@ -117,20 +143,20 @@ class _NormalState(NamedTuple):
 class _Chunk:
     """The sums of several series by day and, in the last week, by hour; days and hours are numbered from the first day."""
 
-    def __init__(self, sums: FamilySums, days: range, references: Sequence[Reference], is_share: Flags) -> None:
+    def __init__(self, sums: FamilySums, days: range) -> None:
         self._length = len(days)
-        self._is_share = is_share
+        self._is_share = np.array(sums.is_share, dtype=bool)
         self._is_weekend = (np.array(days) + 3) % 7 >= 5  # 1970 began on a Thursday; Monday is 0
         # A day of the last week has 24 lines, an earlier one has one.
         early = self._length - CHECKED_DAYS
         day = sums.hour // 24
         line = np.where(day < early, day, sums.hour - 23 * early)
-        count, lines = len(references), early + 24 * CHECKED_DAYS
+        count, lines = len(sums.references), early + 24 * CHECKED_DAYS
         key = sums.series * lines + line
         by_series = np.stack([np.bincount(key, row, lines * count).reshape(count, lines) for row in sums.rows])
         grid = np.ascontiguousarray(by_series.transpose(0, 2, 1))
         line_days = np.concatenate((np.array(days[:early], dtype=np.int64), np.repeat(days[early:], 24)))
-        for number, reference in enumerate(references):
+        for number, reference in enumerate(sums.references):
             if reference.since is not None or reference.cut:
                 grid[..., number] *= reference.mask(line_days)
         self._origin = ratio(grid[_TOTAL].sum(axis=0), grid[_WEIGHT].sum(axis=0))
@@ -147,7 +173,7 @@ class _Chunk:
         for stratum, is_own in enumerate((~self._is_weekend, self._is_weekend)):
             np.cumsum(daily * is_own[:, None], axis=1, out=self._running[:, stratum, 1:])
         self._first_day = np.where(has_units.any(axis=0), has_units.argmax(axis=0), self._length)
-        self._reference_days = np.array([reference.days for reference in references])
+        self._reference_days = np.array([reference.days for reference in sums.references])
 
     def bound_looks(self) -> Floats:
         """Return the highest bound of the looks of the last week, by series."""

@@ -95,7 +95,7 @@ class ProjectBehaviour:
         index = np.array(indexes, dtype=np.int64)[np.cumsum(starts) - 1]
         day = rows["day"].to_numpy().astype("datetime64[D]").astype(np.int64)
         columns = np.stack([rows[name].to_numpy().astype(np.float64) for name in SUMS])
-        self._hourly = FamilySums(index, 24 * day + rows["hour"].to_numpy(), columns)
+        self._rows = index, 24 * day + rows["hour"].to_numpy(), columns
         count, days = len(self._index), (as_of.date() - since).days + 1
         key = index * days + day - day_number(since)
         self._sums: Floats = np.stack([np.bincount(key, column, count * days).reshape(count, days) for column in columns])
@@ -124,9 +124,8 @@ class ProjectBehaviour:
 
     def find_candidates(self, find_reference: Callable[[AgentSeries], Reference]) -> list[AgentSeries]:
         """Return the series of the last days that may have changed; see `audit.drift.evidence_bounds`."""
-        references = list(map(find_reference, self._index))
-        is_share = [series.is_share for series in self._index]
-        bounds = bound_log_evidence(self._hourly, self.as_of.date(), references, is_share)
+        sums = FamilySums(*self._rows, list(map(find_reference, self._index)), [series.is_share for series in self._index])
+        bounds = bound_log_evidence(sums, self.as_of.date())
         family = self.series
         mask = mask_candidates(bounds[[self._index[series] for series in family]])
         return [series for series, is_candidate in zip(family, mask, strict=True) if is_candidate]

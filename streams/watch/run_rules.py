@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from audit.drift.change_detector import SUSPECTED, Change, find_change
-from audit.drift.discoveries import believe_changes, mask_candidates
-from audit.drift.evidence_bounds import FamilySums, bound_log_evidence
+from audit.drift.discoveries import believe_changes
+from audit.drift.evidence_bounds import FamilySums, find_family_changes
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Reference
 from audit.drift.watched_series import DRIFT, SESSION, VERBS, Key, bounds_of, name_session_series
@@ -76,12 +76,11 @@ def find_run_changes(data: RunRuleInput) -> Iterator[Finding]:
         np.repeat(np.arange(len(family)), [agent.hours.size for agent, _ in family]),
         np.concatenate([agent.hours for agent, _ in family]),
         np.concatenate([agent.sums(series) for agent, series in family], axis=1),
+        [data.reference(agent, series) for agent, series in family],
+        [series != TRUST for _, series in family],
     )
-    references = [data.reference(agent, series) for agent, series in family]
-    bounds = bound_log_evidence(sums, data.runs.as_of.date(), references, [series != TRUST for _, series in family])
-    candidates = [series for series, is_candidate in zip(family, mask_candidates(bounds), strict=True) if is_candidate]
-    changes, penalty = believe_changes(
-        lambda series, log_penalty: _find_run_change(data, *series, log_penalty), candidates, len(family)
+    changes, penalty = find_family_changes(
+        family, sums, data.runs.as_of.date(), lambda series, log_penalty: _find_run_change(data, *series, log_penalty)
     )
     for (agent, series), change in sorted(changes.items(), key=lambda item: -item[1].log_evidence):
         yield _build_agent_finding(data, agent, series, change, penalty)

@@ -13,7 +13,7 @@ import pytest
 from audit.drift.change_detector import SUSPECTED, WINDOW_DAYS, find_change, take_looks
 from audit.drift.discoveries import mask_candidates
 from audit.drift.evidence_bounds import FamilySums, bound_log_evidence
-from audit.drift.series import NO_DECISION, Cells, Floats, Reference, Series, Unit, cells_of, day_number
+from audit.drift.series import Cells, Floats, Reference, Series, Unit, cells_of, day_number
 
 START = date(2025, 3, 3)
 
@@ -51,10 +51,7 @@ def bound(
     many: Sequence[Cells], as_of: date, references: Sequence[Reference] | None = None, is_share: Sequence[bool] | None = None
 ) -> Floats:
     """Return the bounds of series, by default of means without decisions."""
-    count = len(many)
-    return bound_log_evidence(
-        FamilySums.of_cells(many), as_of, references or [NO_DECISION] * count, is_share or [False] * count
-    )
+    return bound_log_evidence(FamilySums.of_cells(many, references)._replace(is_share=is_share or [False] * len(many)), as_of)
 
 
 @pytest.mark.parametrize("days", [40, 120, 430])
@@ -126,6 +123,6 @@ def test_a_bound_depends_neither_on_the_other_series_nor_on_the_hours_of_old_day
     assert together.tolist() == pytest.approx(alone, abs=0.02)
     sums = FamilySums.of_cells(many)
     is_old = sums.hour < 24 * (day_number(as_of) - 6)
-    by_day = sums._replace(hour=np.where(is_old, sums.hour // 24 * 24, sums.hour))
-    shuffled = FamilySums(*(column[..., ::-1] for column in by_day))
-    assert bound_log_evidence(shuffled, as_of, [NO_DECISION] * 20, [False] * 20).tolist() == pytest.approx(together.tolist())
+    hour = np.where(is_old, sums.hour // 24 * 24, sums.hour)
+    reversed_sums = sums._replace(series=sums.series[::-1], hour=hour[::-1], rows=sums.rows[:, ::-1])
+    assert bound_log_evidence(reversed_sums, as_of).tolist() == pytest.approx(together.tolist())
