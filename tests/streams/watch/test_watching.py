@@ -794,7 +794,7 @@ def test_a_wider_spread_is_its_own_kind_of_finding(store: Store) -> None:
     assert wider.key.direction == "up"
     assert wider.rule == "sequential"
     assert wider.since == (END - 4 * DAY).date()
-    assert wider.is_worse
+    assert wider.series.is_worse
     assert wider.interval is not None
     assert wider.interval[0] <= wider.since <= wider.interval[1] <= wider.interval[0] + 3 * DAY
     (spread_incident,) = [incident for incident in result.incidents if incident.tier == "tier2"]
