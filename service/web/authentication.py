@@ -99,8 +99,8 @@ class Authentication:
             followed = self._access.follow_link(code)
             if followed is None:
                 return self._count_failure(scope, credentials)
-            caller, prefix = followed
-            scope.setdefault("state", {}).update(caller=caller, token=prefix)
+            holder, prefix = followed
+            scope.setdefault("state", {}).update(caller=holder, token=prefix)
             return None
         token = bearer_token(credentials)
         caller = self._access.find(token, self._file_version())
