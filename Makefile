@@ -67,7 +67,7 @@ lint: $(INSTALLED)       ## everything CI checks except the tests
 
 docs: $(INSTALLED)       ## build the documentation as a site: open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo 'The site is in build/site: open build/site/index.html, or $(BIN)/python -m http.server --directory build/site'
+	@echo 'The site is in build/site: open build/site/index.html, or with the search: $(BIN)/python -m http.server --directory build/site'
 
 pictures: $(INSTALLED)   ## take the screenshots for the documents again, of the demo in the installed Chromium
 	PYTHONPATH=tests:. $(BIN)/python tests/browser/pictures.py

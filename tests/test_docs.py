@@ -12,6 +12,9 @@ import typer.main
 from support.repository_copy import Copy
 
 from audit.detectors.detectors import FAILURE_TYPES
+from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST
+from audit.exchanges.outcomes import LOW_ALIGNMENT, LOW_DIMENSION
+from audit.policy import Policy
 from schemas.registry import schema_of
 from service.cli.main import application
 from service.setup.settings import PREFIX, Settings
@@ -64,8 +67,30 @@ def words_of_pages() -> str:
     return " ".join(re.sub(r"</?[a-z]+[^>]*>", " ", " ".join(sources)).split())
 
 
+IDEAS = ("exchange", "session", "run", "tier", "trust", "readiness", "anomaly", "incident", "drift")
+
+
+def test_an_idea_is_defined_before_its_first_use() -> None:
+    """A newcomer reads the page from top to bottom, and its numbers are those of the rules."""
+    text = (ROOT / "docs" / "ideas.md").read_text("utf-8")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [*map(str.capitalize, IDEAS), "From here"]
+    for idea in IDEAS:
+        before = text.partition(f"## {idea.capitalize()}\n")[0]
+        assert re.search(rf"\b{idea.removesuffix('y')}(s|y|ies)?\b", before, re.IGNORECASE) is None, idea
+    numbers = {
+        "after {} minutes of silence": Policy().session_gap_minutes,
+        "no run is below\n{}.": LOWEST_TRUST,
+        "trust below {}.": READY_TRUST,
+        "gave {} or less of 5": LOW_DIMENSION,
+        "agree at {} or less": LOW_ALIGNMENT,
+    }
+    assert [sentence for sentence, number in numbers.items() if sentence.format(number) not in text] == []
+    assert len(FAILURE_TYPES) == 6
+
+
 @pytest.mark.parametrize(
-    "place", ["docs/tutorial.md", "docs/handbook.md", "docs/how-to/index.md", "docs/reference/index.md", SETTINGS]
+    "place",
+    ["docs/ideas.md", "docs/tutorial.md", "docs/handbook.md", "docs/how-to/index.md", "docs/reference/index.md", SETTINGS],
 )
 def test_the_readme_leads_to_what_it_does_not_say_itself(place: str) -> None:
     """It is short because these are there."""

@@ -198,16 +198,17 @@ REFERENCE: dict[str, Callable[[], Collection[str]]] = {
     "errors": list_errors,
     "tiers": list_tier_terms,
 }
-"""Pages of the reference, and the names that each must have as headings."""
+"""Pages of the reference, and the names that each, or a page of one of its groups, must have as headings."""
 
 
 @pytest.mark.parametrize("page", REFERENCE)
 def test_the_reference_has_a_heading_for_every_name(page: str, site: Site) -> None:
     """Readers who look up a name find it and can link to it."""
     names = set(REFERENCE[page]())
+    pages = [content for address, content in site.items() if re.fullmatch(rf"reference/{page}(-[a-z-]+)?\.html", address)]
 
     assert names != set()
-    assert names - site[f"reference/{page}.html"].headings == set()
+    assert names - set().union(*(content.headings for content in pages)) == set()
 
 
 def test_the_reference_has_every_field_of_every_record(site: Site) -> None:
@@ -292,7 +293,7 @@ class QuietRequestHandler(SimpleHTTPRequestHandler):
 
 @pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
 def test_the_search_finds_pages_without_a_network(site_folder: Path, width: int) -> None:
-    """The search runs in the browser, with an index in the site, and fits a desktop and a phone."""
+    """The search runs in the browser, with an index in the site, and fits a desktop and a phone. Pages opened from disk say what it needs."""
     requested_urls: list[str] = []
     console_errors: list[str] = []
     with serve_folder(site_folder) as site_url, ExitStack() as stack:
@@ -311,6 +312,12 @@ def test_the_search_finds_pages_without_a_network(site_folder: Path, width: int)
             expect(links.first).to_be_attached()
         # The search is wider than the page until it has slid in.
         page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+        expect(page.locator("#from-disk")).to_be_hidden()
+        page_from_disk = page.context.new_page()
+        page_from_disk.goto((site_folder / "index.html").as_uri())
+        expect(page_from_disk.locator("#from-disk")).to_be_visible()
+        page_from_disk.get_by_role("link", name="Ideas in five minutes").click()
+        expect(page_from_disk.locator("h1")).to_contain_text("Ideas in five minutes")
 
     assert {urlsplit(url).hostname for url in requested_urls} <= {"127.0.0.1", None}
     assert console_errors == []

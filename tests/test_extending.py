@@ -174,7 +174,7 @@ def test_the_new_source_and_check_and_command_work(copy: Copy, filled: Path) -> 
 
 def test_the_new_command_is_in_help_completion_and_reference(copy: Copy) -> None:
     """People find it wherever they look for commands."""
-    reference = (copy.root / "docs/reference/commands.md").read_text("utf-8")
+    reference = (copy.root / "docs/reference/commands-see-what-agents-did.md").read_text("utf-8")
 
     assert "busiest-agents" in driftline(copy, "--help")
     assert "--project" in driftline(copy, "busiest-agents", "--help")

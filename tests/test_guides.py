@@ -62,7 +62,6 @@ NOT_TESTED_HERE = {
     "review": "a command with an example's project; tests/test_docs_site.py checks its options",
     "tutorial": "tests/trial/demo/test_demo.py",
     "handbook": "a template of each command; tests/test_docs_site.py checks their options",
-    "commands": "the syntax of each command, without values",
 }
 """Documents whose blocks this module does not run, with the test that covers them or the reason."""
 
@@ -378,7 +377,7 @@ def downgrade(database: Path) -> None:
 
 def test_every_document_with_commands_is_listed() -> None:
     """A guide that no test runs becomes wrong after the next change."""
-    with_commands = {path.stem for path in DOCS.rglob("*.md") if blocks_in(path)}
+    with_commands = {path.stem for path in DOCS.rglob("*.md") if path.parent.name != "reference" and blocks_in(path)}
 
     assert with_commands - TESTED_HERE - set(NOT_TESTED_HERE) == set()
     assert TESTED_HERE - with_commands == set()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from reference.alerts import alerts
-from reference.commands import commands
+from reference.commands import command_pages
 from reference.detectors import detectors
 from reference.dialects import dialects
-from reference.endpoints import endpoints
+from reference.endpoints import endpoint_pages
 from reference.errors import errors
 from reference.metrics import metrics
 from reference.model_fields import methodology, policy
@@ -21,11 +21,11 @@ from reference.tiers import tiers
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "index": overview,
-    "commands": commands,
+    **command_pages(),
     "settings": settings,
     "policy": policy,
     "methodology": methodology,
-    "endpoints": endpoints,
+    **endpoint_pages(),
     "topics": topics,
     "records": records,
     "tiers": tiers,

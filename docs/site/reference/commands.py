@@ -1,16 +1,18 @@
-"""Every command with its arguments and options, from the command line itself."""
+"""Every command with its arguments and options, from the command line itself: a page per topic, and one that lists them."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 import typer.main
 
 from reference.markdown import code, page, table, words
-from service.cli.command_groups import COMMANDS, GROUPS
+from service.cli.command_groups import COMMANDS, GROUPS, CommandGroup
 from service.cli.exit_codes import MEANINGS
 from service.cli.main import application
 from service.setup.version import GET_TRIAL, TRIAL
@@ -18,13 +20,19 @@ from service.setup.version import GET_TRIAL, TRIAL
 _PLACES = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
 
 
+def command_pages() -> dict[str, Callable[[], str]]:
+    """Return the pages by name."""
+    return {"commands": commands, **{_page_name(group): partial(_group_page, group) for group in GROUPS}}
+
+
 def commands() -> str:
-    """Return the page."""
-    group: Any = typer.main.get_command(application())
-    found = dict(commands_of(group))
-    parts = [part for path, command in sorted(found.items()) for part in _command(path, command)]
+    """Return the page that lists the commands by topic."""
     topics = [
-        (one.title, ", ".join(f"[{name}](#driftline-{name})" for name in one.commands if name in found)) for one in GROUPS
+        (
+            f"[{group.title}]({_page_name(group)}.md)",
+            ", ".join(f"[{name}]({_page_name(group)}.md#driftline-{name})" for name in group.commands),
+        )
+        for group in GROUPS
     ]
     return page(
         "Commands",
@@ -32,10 +40,19 @@ def commands() -> str:
         "stand `--verbose`, which logs what is done to the error output, and `--version`. Your shell completes commands, options and "
         "values: see [The command line](../how-to/shell.md).",
         table(("topic", "commands"), topics),
-        "## Exit codes\n\n`driftline help exit-codes` prints the same. A command that can end with 1 says below when.",
+        "## Exit codes\n\n`driftline help exit-codes` prints the same. A command that can end with 1 says when.",
         table(("exit code", "what it says"), [(code(str(int(number))), words(said)) for number, said in MEANINGS.items()]),
-        *parts,
     )
+
+
+def _group_page(group: CommandGroup) -> str:
+    command_line: Any = typer.main.get_command(application(group.commands))
+    parts = [part for path, command in sorted(commands_of(command_line)) for part in _command(path, command)]
+    return page(f"Commands: {group.title}", "[All commands](commands.md).", *parts)
+
+
+def _page_name(group: CommandGroup) -> str:
+    return f"commands-{re.sub('[^a-z]+', '-', group.title.lower())}"
 
 
 def commands_of(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

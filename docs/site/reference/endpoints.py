@@ -1,9 +1,9 @@
-"""Every endpoint of the HTTP API, from its own description in OpenAPI."""
+"""Every endpoint of the HTTP API, from its own description in OpenAPI: a page per group, and one that lists them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from http import HTTPStatus
 from typing import Any
 
@@ -15,19 +15,32 @@ from service.http.routes.documentation import JSON, TAGS, describe
 from service.server.app import ROUTERS
 
 
+def endpoint_pages() -> dict[str, Callable[[], str]]:
+    """Return the pages by name."""
+    return {"endpoints": endpoints, **{f"endpoints-{group}": partial(_group_page, group) for group in TAGS}}
+
+
 def endpoints() -> str:
-    """Return the page."""
-    found: dict[str, list[str]] = {}
-    for method, path, operation in operations():
-        group = operation.get("tags", ["operations"])[0]
-        found.setdefault(group, []).extend(_endpoint(method, path, operation))
-    parts = [part for group, shown in found.items() for part in (f"## {TAGS[group]}", *shown)]
+    """Return the page that lists the endpoints by group."""
+    rows = [
+        (f"[{title}](endpoints-{group}.md)", "<br>".join(code(f"{method} {path}") for method, path, _ in _operations_of(group)))
+        for group, title in TAGS.items()
+    ]
     return page(
         "Endpoints",
         "[The HTTP API](../api.md) says what all of them have in common. A running server shows the same at `/docs`, and `/openapi.json` has it "
         'for programs. Errors are answered `{"error", "code"}`; the codes are in [Errors](errors.md#codes-of-the-api).',
-        *parts,
+        table(("group", "endpoints"), rows),
     )
+
+
+def _group_page(group: str) -> str:
+    parts = [part for endpoint in _operations_of(group) for part in _endpoint(*endpoint)]
+    return page(f"Endpoints: {TAGS[group]}", "[All endpoints](endpoints.md).", *parts)
+
+
+def _operations_of(group: str) -> list[tuple[str, str, dict[str, Any]]]:
+    return [endpoint for endpoint in operations() if endpoint[2].get("tags", ["operations"])[0] == group]
 
 
 @cache
@@ -47,7 +60,7 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _endpoint(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
-    yield f"### {method} {path}"
+    yield f"## {method} {path}"
     yield "\n\n".join(words(part) for part in operation.get("description", "").split("\n\n"))
     yield _access(operation)
     rows = [
