@@ -79,7 +79,7 @@ def test_an_idea_is_defined_before_its_first_use() -> None:
         assert re.search(rf"\b{idea.removesuffix('y')}(s|y|ies)?\b", before, re.IGNORECASE) is None, idea
     numbers = {
         "after {} minutes of silence": Policy().session_gap_minutes,
-        "no run is below\n{}.": LOWEST_TRUST,
+        "No run is below {},": LOWEST_TRUST,
         "trust below {}.": READY_TRUST,
         "gave {} or less of 5": LOW_DIMENSION,
         "agree at {} or less": LOW_ALIGNMENT,
