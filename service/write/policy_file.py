@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Meta
 
 from analytics.queries import query_records, query_rows
+from analytics.sums.daily import query_days
 from audit.cost import ModelPrice, Usage, usd_of
 from audit.exchanges.sampling import Candidate, SamplingState, close, decide
 from audit.exchanges.tier1 import check_structure
@@ -463,10 +464,10 @@ def _sample_session(session: str, rows: Iterable[Row], policy: ProjectPolicy) ->
 
 
 def _read_usage(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> Usage:
-    """Return the tokens of the judge's calls in a period."""
-    rows = query_rows(cursor, "judge_costs", {"by": "project", "project": project, "from": start, "to": end})
-    row = rows[0] if rows else dict.fromkeys(("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens"), 0)
-    return Usage(row["input_tokens"], row["output_tokens"], row["cache_write_tokens"], row["cache_read_tokens"])
+    """Return the tokens of the judge's calls about the exchanges of a period, whenever it answered."""
+    rows = query_days(cursor, "window_costs", {"project": project, "by": "day", "from": start, "to": end})
+    names = ("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens")
+    return Usage(*(sum(row[name] for row in rows) for name in names))
 
 
 def _cost_per_week(usage: Usage, price: ModelPrice | None) -> float | None:
