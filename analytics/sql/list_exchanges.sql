@@ -1,24 +1,26 @@
--- purpose: the scored exchanges of a project, filtered, sorted and paged
+-- purpose: the scored exchanges of a project, or of all, filtered, sorted and paged
 -- grain: one row per exchange with its current score. question, answer: excerpts of one line, NULL for a deleted
 --     exchange; sort_number, sort_text, sort_id: sort keys
--- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: unbounded),
+-- parameters: $project (NULL: all), $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: unbounded),
 --     $agent ('' for unnamed; NULL: any), $session (NULL: any), $anomalies (true: only with an anomaly, false: only
 --     without; NULL: any), $reason (part of an anomaly reason or a flag, case-insensitive; NULL: any), $outcome (of
 --     the score: scored, sampling_skip, skipped_cost_cap or unscored; NULL: any), $tier (tier1, tier2, tier2_5 or
 --     tier3), $least and $most (inclusive bounds of the score of this tier; NULL: unbounded), $model (of the agent;
---     NULL: any), $label and $value (of a label of the exchange; NULL: any), $sort (at, agent, session, turn, tier1,
+--     NULL: any), $label and $value (of a label of the exchange; NULL: any), $version (of the agent, in its label; NULL:
+--     any), $tool (called in the exchange; NULL: any), $tool_error (true: only with a failed call, of that tool if any;
+--     NULL: any), $words (list; all must occur in question, answer or names of tools; NULL: any),
+--     $blocks (list; the only blocks of the search index to read; NULL: all), $sort (at, agent, session, turn, tier1,
 --     tier2, tier2_5, tier3, outcome or cost), $down (true: descending), $last_number, $last_text, $last_id (sort
 --     keys of the last row already listed; NULL: first page), $reach_number and $reach_text (end of the page's
 --     prefix, from `list_reach`; later rows are ignored; NULL: every row with a sort key is in the prefix), $skip (as
 --     for `list_reach`: number of rows to read, by id, at the end of the prefix or among the rows without a sort key,
 --     plus one; NULL: all), $limit
 WITH tagged AS (
-    SELECT connection || '/' || exchange_id AS id
-    FROM log.current_exchanges
-    WHERE ($model IS NOT NULL OR $label IS NOT NULL) AND project = $project
-        AND ($since IS NULL OR occurred_at >= $since::TIMESTAMP) AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
-        AND ($model IS NULL OR agent_model = $model)
-        AND ($label IS NULL OR len(list_filter(labels, lambda item: item.name = $label AND ($value IS NULL OR item.value = $value))) > 0)
+    SELECT id
+    FROM log.tagged_exchanges(
+        $project, $since::TIMESTAMP, $until::TIMESTAMP, $model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[],
+        $blocks::BIGINT[]
+    )
 ), listed AS NOT MATERIALIZED (
     SELECT *
     FROM log.listed_scores(
@@ -27,10 +29,11 @@ WITH tagged AS (
     WHERE log.listed_after($down, sort_number, sort_text, score_id, $last_number, $last_text, $last_id)
         AND ($last_number IS NULL OR sort_number IS NULL OR CASE WHEN $down THEN sort_number <= $last_number
             ELSE sort_number >= $last_number END)
-        -- Read ids only if a model or label filter needs them; otherwise compare ''.
+        -- Read ids only if a filter needs them; otherwise compare ''.
         AND (
-            $model IS NULL AND $label IS NULL
-            OR CASE WHEN $model IS NULL AND $label IS NULL THEN '' ELSE connection || '/' || exchange_id END IN (SELECT id FROM tagged)
+            NOT log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[])
+            OR CASE WHEN log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[]) THEN connection || '/' || exchange_id ELSE '' END
+                IN (SELECT id FROM tagged)
         )
 ), prefix AS MATERIALIZED (
     SELECT *
@@ -57,7 +60,7 @@ WITH tagged AS (
     -- Few scores have several revisions; only those are read twice.
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
-    WHERE project = $project AND revision > 0 AND exchange_at IN (SELECT exchange_at FROM prefix)
+    WHERE log.matches_project(project, $project) AND revision > 0 AND exchange_at IN (SELECT exchange_at FROM prefix)
     GROUP BY score_id
 ), current AS (
     -- A record delivered twice has two rows, so read a few more rows than the page needs.
@@ -73,7 +76,8 @@ WITH tagged AS (
     SELECT * FROM current QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1
 ), exchange_rows AS MATERIALIZED (
     -- Select the few rows by time first, so that wide columns are read only for them.
-    SELECT rowid AS row FROM log.exchanges WHERE project = $project AND occurred_at IN (SELECT exchange_at FROM page)
+    SELECT rowid AS row FROM log.exchanges
+    WHERE log.matches_project(project, $project) AND occurred_at IN (SELECT exchange_at FROM page)
 ), exchanges AS MATERIALIZED (
     SELECT
         occurred_at, exchange_id, connection, agent_model, labels, log.excerpt(user_message) AS question,
@@ -83,7 +87,7 @@ WITH tagged AS (
     QUALIFY row_number() OVER (PARTITION BY connection, exchange_id ORDER BY revision DESC, _offset DESC) = 1
 )
 SELECT
-    s.exchange_at, s.score_id, s.exchange_id, s.connection, s.agent, s.session_id, s.turn_number, s.disposition, s.sampling_reason,
+    s.project, s.exchange_at, s.score_id, s.exchange_id, s.connection, s.agent, s.session_id, s.turn_number, s.disposition, s.sampling_reason,
     s.tier1_score, s.tier1_flags, s.tier2_score, s.tier2_5_alignment, s.tier3_score, s.anomaly, s.anomaly_reasons, s.cost_usd, s.simulated,
     e.agent_model, e.labels, e.question, e.answer, p.sort_number, p.sort_text, p.score_id AS sort_id
 FROM page AS p

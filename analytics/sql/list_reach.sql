@@ -3,21 +3,23 @@
 -- grain: one row with the number or text of the row after the first $skip scores, none if there are fewer; and one
 --     row of NULLs if more than $skip scores have no sort key. Revisions are not counted; scores that were replaced
 --     by them are
--- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: unbounded),
+-- parameters: $project (NULL: all), $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: unbounded),
 --     $agent ('' for unnamed; NULL: any), $session (NULL: any), $anomalies (true: only with an anomaly, false: only
 --     without; NULL: any), $reason (part of an anomaly reason or a flag, case-insensitive; NULL: any), $outcome (of
 --     the score: scored, sampling_skip, skipped_cost_cap or unscored; NULL: any), $tier (tier1, tier2, tier2_5 or
 --     tier3), $least and $most (inclusive bounds of the score of this tier; NULL: unbounded), $model (of the agent;
---     NULL: any), $label and $value (of a label of the exchange; NULL: any), $sort (at, agent, session, turn, tier1,
+--     NULL: any), $label and $value (of a label of the exchange; NULL: any), $version (of the agent, in its label; NULL:
+--     any), $tool (called in the exchange; NULL: any), $tool_error (true: only with a failed call, of that tool if any;
+--     NULL: any), $words (list; all must occur in question, answer or names of tools; NULL: any),
+--     $blocks (list; the only blocks of the search index to read; NULL: all), $sort (at, agent, session, turn, tier1,
 --     tier2, tier2_5, tier3, outcome or cost), $down (true: descending), $last_number, $last_text (sort keys of the
 --     last row already listed; NULL: first page), $skip
 WITH tagged AS (
-    SELECT connection || '/' || exchange_id AS id
-    FROM log.current_exchanges
-    WHERE ($model IS NOT NULL OR $label IS NOT NULL) AND project = $project
-        AND ($since IS NULL OR occurred_at >= $since::TIMESTAMP) AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
-        AND ($model IS NULL OR agent_model = $model)
-        AND ($label IS NULL OR len(list_filter(labels, lambda item: item.name = $label AND ($value IS NULL OR item.value = $value))) > 0)
+    SELECT id
+    FROM log.tagged_exchanges(
+        $project, $since::TIMESTAMP, $until::TIMESTAMP, $model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[],
+        $blocks::BIGINT[]
+    )
 ), counted AS NOT MATERIALIZED (
     SELECT *
     FROM log.listed_scores(
@@ -25,9 +27,14 @@ WITH tagged AS (
     )
     WHERE revision = 0
 ), plain AS NOT MATERIALIZED (
-    SELECT * FROM counted WHERE $model IS NULL AND $label IS NULL
+    SELECT *
+    FROM counted
+    WHERE NOT log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[])
 ), named AS NOT MATERIALIZED (
-    SELECT * FROM counted SEMI JOIN tagged ON connection || '/' || exchange_id = id WHERE $model IS NOT NULL OR $label IS NOT NULL
+    SELECT *
+    FROM counted
+    SEMI JOIN tagged ON connection || '/' || exchange_id = id
+    WHERE log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[])
 )
 (
     -- The planner removes all branches except one or two. A scan ordered by a stored column skips row groups that cannot be first.

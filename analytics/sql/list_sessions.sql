@@ -1,17 +1,24 @@
--- purpose: the sessions of a project with the scores of their exchanges, their events and their runs, filtered,
---     sorted and paged
+-- purpose: the sessions of a project, or of all, with the scores of their exchanges, their events and their runs,
+--     filtered, sorted and paged
 -- grain: one row per session with a scored exchange or an event in the period. Counts, means and costs cover the
 --     period; question: an excerpt of the session's first question, NULL without one; sort_number, sort_text,
 --     sort_id: sort keys
--- parameters: $project, $since (inclusive) and $until (exclusive) of the time of exchanges and events, $agent ('' for
---     unnamed; NULL: any), $anomalies (true: only with an anomaly, false: only without; NULL: any), $failure (primary
---     failure of the run, '' for a run without one; NULL: any), $readiness (of the run; NULL: any), $tier (tier1,
+-- parameters: $project (NULL: all), $since (inclusive) and $until (exclusive) of the time of exchanges and events,
+--     $agent ('' for unnamed; NULL: any), $anomalies (true: only with an anomaly, false: only without; NULL: any), $failure (primary
+--     failure of the run, '' for a run without one; NULL: any), $readiness (of the run; NULL: any), $version (of the
+--     agent in an exchange, in its label; NULL: any), $tool (called in an exchange; NULL: any), $tool_error (true: only
+--     with an exchange with a failed call, of that tool if any; NULL: any), $tier (tier1,
 --     tier2, tier2_5 or tier3), $least and $most (inclusive bounds of the mean of this tier; NULL: unbounded), $sort
 --     (at, session, agent, turns, events, anomalies, tier1, tier2, tier2_5, tier3, cost, readiness or trust), $down
 --     (true: descending), $last_number, $last_text, $last_id (sort keys of the last row already listed; NULL: first
 --     page), $limit
-WITH session_days AS MATERIALIZED (
-    SELECT * EXCLUDE (project) FROM log.session_days($project, $since::TIMESTAMP, $until::TIMESTAMP)
+WITH tagged AS MATERIALIZED (
+    SELECT DISTINCT connection, session_id
+    FROM log.tagged_exchanges(
+        $project, $since::TIMESTAMP, $until::TIMESTAMP, NULL, NULL, NULL, $version, $tool, $tool_error::BOOLEAN, NULL, NULL
+    )
+), session_days AS MATERIALIZED (
+    SELECT * FROM log.session_days($project, $since::TIMESTAMP, $until::TIMESTAMP) WHERE log.matches_project(project, $project)
 ), bound AS (
     -- Without filters, the first page of the newest sessions starts no earlier than the last day with enough sessions.
     SELECT
@@ -19,19 +26,27 @@ WITH session_days AS MATERIALIZED (
             max(day) FILTER (
                 sessions >= $limit AND $sort = 'at' AND $down AND $last_id IS NULL AND $agent IS NULL AND $anomalies IS NULL
                 AND $failure IS NULL AND $readiness IS NULL AND $least IS NULL AND $most IS NULL
+                AND $version IS NULL AND $tool IS NULL AND $tool_error IS NULL
             ),
             $since::TIMESTAMP
         ) AS earliest
     FROM (SELECT day, count(*) AS sessions FROM session_days GROUP BY day)
 ), recent_sessions AS MATERIALIZED (
-    SELECT connection, session_id FROM session_days JOIN bound ON last_at >= earliest
-    UNION
     SELECT connection, session_id
-    FROM log.agent_events JOIN bound ON occurred_at >= earliest AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
-    WHERE project = $project
+    FROM (
+        SELECT connection, session_id, agent FROM session_days JOIN bound ON last_at >= earliest
+        UNION
+        SELECT connection, session_id, agent
+        FROM log.agent_events JOIN bound ON occurred_at >= earliest AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
+        WHERE log.matches_project(project, $project)
+    )
+    -- Few sessions match these filters, so no others are summed up.
+    WHERE (coalesce($agent, '') = '' OR agent = $agent)
+        AND ($version IS NULL AND $tool IS NULL AND $tool_error IS NULL OR (connection, session_id) IN (FROM tagged))
+    GROUP BY connection, session_id
 ), score_sums AS (
     SELECT
-        connection, session_id, min(first_at) AS first_at, max(last_at) AS last_at, max(agent) AS agent, sum(exchanges)::BIGINT AS turns,
+        project, connection, session_id, min(first_at) AS first_at, max(last_at) AS last_at, max(agent) AS agent, sum(exchanges)::BIGINT AS turns,
         sum(anomalies)::BIGINT AS anomalies, log.mean_of(sum(tier1_count), sum(tier1_sum)) AS tier1,
         log.mean_of(sum(tier2_count), sum(tier2_sum)) AS tier2, log.mean_of(sum(tier2_5_count), sum(tier2_5_sum)) AS tier2_5,
         log.mean_of(sum(tier3_count), sum(tier3_sum)) AS tier3,
@@ -39,18 +54,18 @@ WITH session_days AS MATERIALIZED (
         sum(simulated)::BIGINT AS simulated
     FROM session_days
     SEMI JOIN recent_sessions USING (connection, session_id)
-    GROUP BY connection, session_id
+    GROUP BY project, connection, session_id
 ), event_counts AS (
     SELECT
-        connection, session_id, min(occurred_at) AS first_at, max(occurred_at) AS last_at, max(agent) AS agent, count(*) AS events,
+        project, connection, session_id, min(occurred_at) AS first_at, max(occurred_at) AS last_at, max(agent) AS agent, count(*) AS events,
         count(*) FILTER (event = 'tool_call') AS tool_calls
     FROM log.agent_events
     SEMI JOIN recent_sessions USING (connection, session_id)
-    WHERE project = $project AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
-    GROUP BY connection, session_id
+    WHERE log.matches_project(project, $project) AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
+    GROUP BY project, connection, session_id
 ), sessions AS (
     SELECT
-        connection, session_id, least(s.first_at, a.first_at) AS first_at, greatest(s.last_at, a.last_at) AS last_at,
+        project, connection, session_id, least(s.first_at, a.first_at) AS first_at, greatest(s.last_at, a.last_at) AS last_at,
         coalesce(s.agent, a.agent) AS agent, coalesce(turns, 0) AS turns, coalesce(anomalies, 0) AS anomalies, tier1, tier2, tier2_5, tier3,
         cost_usd, coalesce(simulated, 0) AS simulated, coalesce(events, 0) AS events, coalesce(tool_calls, 0) AS tool_calls,
         CASE $sort
@@ -61,7 +76,7 @@ WITH session_days AS MATERIALIZED (
         CASE $sort WHEN 'session' THEN session_id WHEN 'agent' THEN coalesce(s.agent, a.agent) END AS sort_text,
         connection || '/' || session_id AS sort_id
     FROM score_sums AS s
-    FULL JOIN event_counts AS a USING (connection, session_id)
+    FULL JOIN event_counts AS a USING (project, connection, session_id)
     WHERE ($agent IS NULL OR coalesce(s.agent, a.agent, '') = $agent) AND ($anomalies IS NULL OR (coalesce(anomalies, 0) > 0) = $anomalies)
         AND (
             $least IS NULL AND $most IS NULL
@@ -85,7 +100,7 @@ WITH session_days AS MATERIALIZED (
     SELECT connection, session_id, number AS run
     FROM log.run_numbers
     SEMI JOIN selected USING (connection, session_id)
-    WHERE project = $project
+    WHERE log.matches_project(project, $project)
 ), runs AS (
     SELECT
         connection, session_id, any_value(run) AS run, arg_max(readiness_level, (revision, _offset)) AS readiness_level,
@@ -120,7 +135,7 @@ WITH session_days AS MATERIALIZED (
     -- A session may have begun before the period.
     SELECT connection, session_id, min(first_at) AS occurred_at
     FROM (
-        SELECT connection, session_id, first_at FROM log.session_scores WHERE project = $project
+        SELECT connection, session_id, first_at FROM log.session_scores WHERE log.matches_project(project, $project)
         UNION ALL
         SELECT connection, session_id, first_at FROM session_days
     )
@@ -128,7 +143,8 @@ WITH session_days AS MATERIALIZED (
     GROUP BY connection, session_id
 ), question_rows AS MATERIALIZED (
     -- Select the few rows by time first, so that texts are read only for them.
-    SELECT rowid AS row FROM log.exchanges WHERE project = $project AND occurred_at IN (SELECT occurred_at FROM first_turns)
+    SELECT rowid AS row FROM log.exchanges
+    WHERE log.matches_project(project, $project) AND occurred_at IN (SELECT occurred_at FROM first_turns)
 ), questions AS (
     SELECT connection, session_id, log.excerpt(arg_max(user_message, (revision, _offset))) AS question
     FROM log.exchanges AS e

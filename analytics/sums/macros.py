@@ -251,7 +251,8 @@ _LISTED_SCORES = """
         END AS sort_number,
         CASE sort WHEN 'agent' THEN agent WHEN 'session' THEN session_id WHEN 'outcome' THEN disposition END AS sort_text
     FROM log.scores AS s
-    WHERE project = in_project AND (first IS NULL OR exchange_at >= first) AND (until IS NULL OR exchange_at < until)
+    WHERE log.matches_project(project, in_project)
+        AND (first IS NULL OR exchange_at >= first) AND (until IS NULL OR exchange_at < until)
         AND (of_agent IS NULL OR coalesce(agent, '') = of_agent) AND (in_session IS NULL OR session_id = in_session)
         AND (with_anomaly IS NULL OR anomaly = with_anomaly) AND (with_outcome IS NULL OR disposition = with_outcome)
         AND (for_reason IS NULL
@@ -261,6 +262,25 @@ _LISTED_SCORES = """
             OR CASE of_tier WHEN 'tier1' THEN tier1_score WHEN 'tier2' THEN tier2_score WHEN 'tier2_5' THEN tier2_5_alignment
                 ELSE tier3_score END BETWEEN coalesce(least, '-infinity'::DOUBLE) AND coalesce(most, 'infinity'::DOUBLE)
         )"""
+
+# Exchanges that match the filters that no score has. `blocks` are those of the search index; NULL: all.
+_TAG_PARAMETERS = "of_model, of_label, label_value, of_version, with_tool, tool_failed, words"
+_IS_TAGGED = "(coalesce(of_model, of_label, of_version, with_tool, tool_failed::VARCHAR, words::VARCHAR) IS NOT NULL)"
+_TAGGED_EXCHANGES = f"""
+    SELECT "connection", session_id, "connection" || '/' || exchange_id AS id
+    FROM {CURRENT_EXCHANGES}
+    WHERE log.is_tagged(of_model, of_label, label_value, of_version, with_tool, tool_failed, words)
+        AND log.matches_project(project, in_project)
+        AND (first IS NULL OR occurred_at >= first) AND (until IS NULL OR occurred_at < until)
+        AND (blocks IS NULL OR list_contains(blocks, log.block_of(_partition, _offset)))
+        AND (of_model IS NULL OR agent_model = of_model)
+        AND (of_label IS NULL
+            OR len(list_filter(labels, lambda item: item.name = of_label AND (label_value IS NULL OR item.value = label_value))) > 0)
+        AND (of_version IS NULL OR list_contains([l.value FOR l IN labels IF l.name = 'agent_version'], of_version))
+        AND (with_tool IS NULL OR list_contains([c.name FOR c IN tool_calls], with_tool))
+        AND (tool_failed IS NULL
+            OR list_contains([c.outcome FOR c IN tool_calls IF with_tool IS NULL OR c.name = with_tool], 'error'))
+        AND (words IS NULL OR list_has_all(log.words_of(log.searched_text(user_message, agent_response, tool_calls)), words))"""
 
 # The change of the leading series for the worse, as a fraction of its scale. Evidence lists that series first; older evidence has no levels.
 _SIZE_SCALES = " ".join(f"WHEN '{BEHAVIOUR}{size}' THEN {MAX_LOG_SIZE:g}" for size in SIZES)
@@ -283,6 +303,10 @@ _INCIDENT_WORST = """(
 )"""
 
 
+BLOCK_SIZE = 2048
+"""Positions of the topic of exchanges that share an entry of the search index."""
+PARTITION_BLOCKS = 1 << 40
+"""More blocks than a partition has."""
 _MAX_EXCERPT = 200
 # Cut before squeezing white space: a text may have megabytes.
 _EXCERPT = f"left(trim(regexp_replace(left(text, {4 * _MAX_EXCERPT}), '\\s+', ' ', 'g')), {_MAX_EXCERPT})"
@@ -350,6 +374,11 @@ def macro_statements() -> Iterator[str]:
         f"listed_scores({_LIST_PARAMETERS})": f"TABLE {_LISTED_SCORES}",
         "listed_after(down, number, text, id, last_number, last_text, last_id)": _LISTED_AFTER,
         "run_diagnoses(in_project)": f"TABLE {_RUN_DIAGNOSES}",
+        f"is_tagged({_TAG_PARAMETERS})": _IS_TAGGED,
+        "block_of(part, position)": f"(part::BIGINT * {PARTITION_BLOCKS} + position // {BLOCK_SIZE})",
+        "searched_text(question, answer, calls)": "concat_ws(' ', question, answer, array_to_string([c.name FOR c IN calls], ' '))",
+        "words_of(text)": "list_distinct(regexp_extract_all(lower(strip_accents(text)), '[\\p{L}\\p{N}]+'))",
+        f"tagged_exchanges(in_project, first, until, {_TAG_PARAMETERS}, blocks)": f"TABLE {_TAGGED_EXCHANGES}",
         "session_turns(in_project, in_connection, in_session, first, last)": f"TABLE {_SESSION_TURNS}",
         "session_parts(in_project, in_connection, in_session, first, last)": f"TABLE {_SESSION_PARTS}",
     }

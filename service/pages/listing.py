@@ -15,13 +15,11 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
-from markupsafe import Markup, escape
 from starlette.datastructures import QueryParams
 
 from analytics.adhoc import FORMULA_START
 from analytics.queries import queries, query_rows
 from analytics.sums.daily import query_days
-from audit.prompt_quoting import hidden_parts
 from audit.times import iso_time
 from schemas.lazy import duckdb
 from service.text.answers import MAX_CURSOR, NO_CURSOR
@@ -75,6 +73,10 @@ class Filter:
     """Placeholder of the form field."""
     list_param: str = ""
     """The query's parameter for a list of values, if the filter can be repeated."""
+    suggestions: str = ""
+    """The kind of names that the field suggests: agent, version or tool."""
+    is_quick: bool = False
+    """Whether its first choice is also a link above the list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +151,6 @@ class ListRequest:
         changed_params = [*kept, *((name, value) for name, value in changes.items() if value is not None)]
         return f"?{urlencode(changed_params, quote_via=quote)}" if changed_params else ""
 
-    def field(self, name: str) -> Markup:
-        """Return the text of a filter for a form field, with invisible characters as character references."""
-        parts = hidden_parts(self.texts.get(name, ""))
-        return Markup("").join(escape(seen) + Markup(f"&#{ord(hidden)};" if hidden else "") for seen, hidden in parts)  # noqa: S704
-
     def sorted_by(self, column: Column) -> str:
         """Return the address sorted by a column, in reverse if the list is already sorted by it."""
         down = (not self.down) if column.sort == self.sort else column.down
@@ -172,6 +169,17 @@ class Listing:
     """Address of the first page; None on the first page."""
     previous: str | None = None
     """Address of the previous page, if known and not the first one."""
+
+    @property
+    def quick_filters(self) -> list[tuple[str, bool, str]]:
+        """The filters above the list: label, whether it is on, and the address that switches it."""
+        quick = []
+        for filter_ in self.request.definition.filters:
+            if filter_.is_quick and filter_.choices:
+                value, label = next(iter(filter_.choices.items()))
+                is_on = self.request.texts.get(filter_.name) == value
+                quick.append((label, is_on, self.request.address(**{filter_.name: None if is_on else value})))
+        return quick
 
     @property
     def unfiltered(self) -> str:
@@ -208,19 +216,19 @@ def parse_list_request(definition: ListDefinition, params: QueryParams, path: st
 
 def read_list(
     cursor: duckdb.DuckDBPyConnection,
-    project: str,
+    project: str | None,
     request: ListRequest,
     bounds: Bounds,
     *,
     limit: int,
     after: RowPosition | None,
 ) -> list[Row]:
-    """Return rows of a list within a period, after a position."""
+    """Return rows of a list of a project, or of all, within a period, after a position."""
     since, until = bounds
     after_params = {f"last_{name}": getattr(after, name) if after else None for name in ("number", "text", "id")}
     query_params = {
-        "project": project,
         **request.values,
+        "project": project,
         "since": since,
         "until": until,
         "sort": request.sort,
@@ -253,7 +261,12 @@ def _read_prefix(
 
 
 def read_page(
-    cursor: duckdb.DuckDBPyConnection, project: str, request: ListRequest, bounds: Bounds, *, page_size: int | None = None
+    cursor: duckdb.DuckDBPyConnection,
+    project: str | None,
+    request: ListRequest,
+    bounds: Bounds,
+    *,
+    page_size: int | None = None,
 ) -> Listing:
     """Return the requested page; it has ROWS_PER_PAGE rows by default."""
     limit = page_size or ROWS_PER_PAGE

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 
+from analytics.queries import query_rows
 from audit.detectors.detectors import FAILURE_TYPES
-from schemas.bounds import EARLIEST
+from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
 from service.pages.listing import (
     BY_TIME,
@@ -35,8 +37,11 @@ from service.pages.listing import (
 from service.pages.periods import ListPeriod, Period, range_control
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
+from service.setup.access import Holder
+from service.text.links import FLEET_EXCHANGES, FLEET_SESSIONS
 from service.text.window import RangeRequest, Window, bounds, last_period, listed_window
 from service.text.words import TERMS, WORDS
+from service.web.authentication import require_project
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 
@@ -52,8 +57,16 @@ def _label_terms(*names: str) -> dict[str, str]:
     return {name: TERMS.get(name, name) for name in names}
 
 
-_AGENT = Filter(name="agent", label="Agent", parse=parse_name, hint="its name; - for none")
-_ANOMALIES = Filter(name="anomalies", label="Anomaly", choices={"yes": "With", "no": "Without"}, parse=parse_yes_no)
+_AGENT = Filter(name="agent", label="Agent", parse=parse_name, hint="its name; - for none", suggestions="agent")
+_ANOMALIES = Filter(
+    name="anomalies", label="Anomaly", choices={"yes": "With an anomaly", "no": "Without"}, parse=parse_yes_no, is_quick=True
+)
+_VERSION = Filter(name="version", label="Version", hint="of the agent", suggestions="version")
+_TOOL = Filter(name="tool", label="Tool", hint="called, by its name", suggestions="tool")
+_TOOL_ERROR = Filter(
+    name="tool_error", label="Failed tool call", choices={"yes": "With a failed tool call"}, parse=parse_yes_no, is_quick=True
+)
+_PROJECT = Filter(name="project", label="Project", hint="its name")
 _TIER = Filter(name="tier", label="Score of", choices=_label_terms(*_TIERS))
 _MIN_SCORE = Filter(name="least", label="at least", parse=parse_decimal, hint="such as 0")
 _MAX_SCORE = Filter(name="most", label="at most", parse=parse_decimal, hint="such as 0.5")
@@ -74,7 +87,8 @@ def _derive_tier(texts: Mapping[str, str]) -> dict[str, Any]:
 def _derive_label(texts: Mapping[str, str]) -> dict[str, Any]:
     """Parse the name and value of a label, such as `agent_version=7`. A name alone matches any value."""
     name, _, value = texts.get("label", "").partition("=")
-    return {**_derive_tier(texts), "label": name.strip() or None, "value": value.strip() or None}
+    label = {"label": name.strip() or None, "value": value.strip() or None}
+    return {**_derive_tier(texts), **label, "words": None, "blocks": None}
 
 
 EXCHANGES = ListDefinition(
@@ -84,6 +98,9 @@ EXCHANGES = ListDefinition(
     sort="at",
     filters=(
         _AGENT,
+        _VERSION,
+        _TOOL,
+        _TOOL_ERROR,
         _ANOMALIES,
         Filter(name="reason", label="Reason or flag", hint="part of its text"),
         Filter(name="outcome", label="Outcome", choices=_label_terms(*_OUTCOMES)),
@@ -124,7 +141,7 @@ SESSIONS = ListDefinition(
     name="sessions",
     query="list_sessions",
     sort="at",
-    filters=(_AGENT, _ANOMALIES, _FAILURE, _READINESS, _TIER, _MIN_SCORE, _MAX_SCORE),
+    filters=(_AGENT, _VERSION, _TOOL, _TOOL_ERROR, _ANOMALIES, _FAILURE, _READINESS, _TIER, _MIN_SCORE, _MAX_SCORE),
     derive_params=_derive_tier,
     columns=(
         Column(key="session_id", title="Session", cell="session_name", sort="session", down=False),
@@ -250,8 +267,23 @@ LISTS: Mapping[str, ListDefinition] = {
 """Lists by their names in addresses."""
 
 
+def _over_all_projects(definition: ListDefinition) -> ListDefinition:
+    """Return the list of all projects, which names the project of each row."""
+    project = Column(key="project", title="Project", cell="project")
+    return dataclasses.replace(
+        definition,
+        columns=(definition.columns[0], project, *definition.columns[1:]),
+        filters=(_PROJECT, *definition.filters),
+    )
+
+
+FLEET_LISTS: Mapping[str, ListDefinition] = {
+    definition.name: _over_all_projects(definition) for definition in (EXCHANGES, SESSIONS)
+}
+"""Lists of the fleet by their names in addresses."""
+
+
 router = APIRouter(include_in_schema=False)
-_DAY = timedelta(days=1)
 
 
 @router.get("/projects/{project}/exchanges")
@@ -266,6 +298,26 @@ async def sessions(request: Request, *, _: Viewer, project: ShownProject, servic
     return await _render_list(request, services, project, days, SESSIONS)
 
 
+@router.get(FLEET_EXCHANGES)
+async def fleet_exchanges(request: Request, viewer: Viewer, services: Services, days: Period) -> HTMLResponse:
+    """Show the exchanges of all projects that the viewer may see."""
+    return await _render_list(request, services, _choose_project(request, viewer), days, FLEET_LISTS["exchanges"])
+
+
+@router.get(FLEET_SESSIONS)
+async def fleet_sessions(request: Request, viewer: Viewer, services: Services, days: Period) -> HTMLResponse:
+    """Show the sessions of all projects that the viewer may see."""
+    return await _render_list(request, services, _choose_project(request, viewer), days, FLEET_LISTS["sessions"])
+
+
+def _choose_project(request: Request, viewer: Holder) -> str | None:
+    """Return the project to which a list of the fleet is limited: that in the address, or the viewer's. None for all."""
+    project = request.query_params.get("project") or viewer.project
+    if project is not None:
+        require_project(viewer, project)
+    return project
+
+
 @router.get("/projects/{project}/lists/{file}")
 async def export(
     request: Request,
@@ -274,7 +326,6 @@ async def export(
     project: ShownProject,
     services: Services,
     days: ListPeriod,
-    since: date | None = None,
     file: Annotated[str, Path(max_length=64)],
 ) -> Response:
     """Return a list as a file, such as exchanges.csv, with the filters and the sort order of the address."""
@@ -285,7 +336,7 @@ async def export(
     list_request = parse_list_request(LISTS[name], request.query_params)
     now = services.engine.now()
 
-    _window, between = choose_period(list_request.definition, days, now=now, since=first_day(request, since))
+    _window, between = choose_period(days, now)
     limit = min(READ_BATCH_SIZE, MAX_EXPORT_ROWS)
     first = await services.ask(lambda cursor: read_list(cursor, project, list_request, between, limit=limit, after=None))
     headers = {
@@ -297,22 +348,17 @@ async def export(
     return StreamingResponse(body, media_type=WRITERS[kind].media_type, headers=headers)
 
 
-def choose_period(
-    definition: ListDefinition, days: RangeRequest, *, now: datetime, since: date | None
-) -> tuple[Window | None, Bounds]:
-    """Return the window that a list shows (None for all time or for a range of days) and its bounds.
-
-    Links from incidents to runs have a range of days: `since`, and `until` in `days`.
-    """
-    if definition.has_all and since is not None:
-        last = days.until.date() if isinstance(days.until, datetime) else days.until
-        return None, (_start_of_day(since), _start_of_day(last + _DAY) if last else None)
+def choose_period(days: RangeRequest, now: datetime) -> tuple[Window | None, Bounds]:
+    """Return the window that a list shows (None for all time or for a range of days) and its bounds."""
+    if days.since is not None:
+        start, end = days.days
+        return None, (start, end or LATEST)
     window = listed_window(days, now)
     return window, bounds(window)
 
 
 def find_last_period(
-    cursor: duckdb.DuckDBPyConnection, project: str, list_request: ListRequest, window: Window
+    cursor: duckdb.DuckDBPyConnection, project: str | None, list_request: ListRequest, window: Window
 ) -> Window | None:
     """Return the last period before a window, of the same length, in which a list has rows; None without one."""
     by_time = dataclasses.replace(list_request, sort=BY_TIME, down=True, after=None)
@@ -320,23 +366,13 @@ def find_last_period(
     return last_period(window, rows[0][list_request.definition.sorts[BY_TIME].key] if rows else None)
 
 
-def first_day(request: Request, since: date | None) -> date | None:
-    """Return the first day in an address; None if it has a window instead."""
-    return None if "window" in request.query_params else since
-
-
-def _start_of_day(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)
-
-
 async def build_list_values(
     request: Request,
     services: ApiContext,
-    project: str,
+    project: str | None,
     days: RangeRequest,
     definition: ListDefinition,
     *,
-    since: date | None = None,
     page_size: int | None = None,
     read_more: Callable[[duckdb.DuckDBPyConnection, Window | None], dict[str, Any]] = lambda _cursor, _window: {},
 ) -> dict[str, Any]:
@@ -344,28 +380,51 @@ async def build_list_values(
     list_request = parse_list_request(definition, request.query_params, request.url.path)
     now = services.engine.now()
 
-    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window | None, Window | None, Listing, dict[str, Any]]:
-        window, between = choose_period(definition, days, now=now, since=first_day(request, since))
+    window, between = choose_period(days, now)
+
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window | None, Listing, dict[str, Any]]:
         listing = read_page(cursor, project, list_request, between, page_size=page_size)
         is_empty = window is not None and not listing.rows and list_request.after is None
         last = find_last_period(cursor, project, list_request, window) if window is not None and is_empty else None
-        return window, last, listing, read_more(cursor, window)
+        return last, listing, read_more(cursor, window)
 
-    window, last, listing, more = await services.ask(read)
+    (last, listing, more), suggestions = await asyncio.gather(
+        services.ask(read), services.ask(lambda cursor: _read_suggestions(cursor, project, between, now))
+    )
     return {
         "project": project,
         "listing": listing,
         "window": window,
         "range": range_control(
-            request, window, now, has_all=definition.has_all, has_comparison=definition.has_comparison, last=last
+            request, window, now, days=days, has_all=definition.has_all, has_comparison=definition.has_comparison, last=last
         ),
+        "suggestions": suggestions,
+        "days": ("" if days.since is None else str(days.since), "" if days.until is None else str(days.until)[:10]),
         "max_export_rows": MAX_EXPORT_ROWS,
         "simulated": sum(bool(row.get("simulated")) for row in listing.rows),
         **more,
     }
 
 
+_SUGGESTED_FROM = timedelta(days=7)
+"""Names are suggested from the last days of the period, which are read quickly for a fleet of any size."""
+_MAX_SUGGESTIONS = 200
+
+
+def _read_suggestions(
+    cursor: duckdb.DuckDBPyConnection, project: str | None, between: Bounds, now: datetime
+) -> Mapping[str, Sequence[str]]:
+    """Return the agents, versions and tools at the end of a period, for the fields of its filters."""
+    until = min(between[1] or now, now)
+    since = max(between[0] or EARLIEST, until - _SUGGESTED_FROM)
+    params = {"project": project, "since": since, "until": until, "limit": _MAX_SUGGESTIONS}
+    names: dict[str, list[str]] = {}
+    for row in query_rows(cursor, "list_choices", params):
+        names.setdefault(row["kind"], []).append(row["value"])
+    return names
+
+
 async def _render_list(
-    request: Request, services: ApiContext, project: str, days: RangeRequest, definition: ListDefinition
+    request: Request, services: ApiContext, project: str | None, days: RangeRequest, definition: ListDefinition
 ) -> HTMLResponse:
     return page(request, "list.html", await build_list_values(request, services, project, days, definition))

@@ -5,18 +5,32 @@ The links of the control keep the other parameters of the page's address.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Annotated, Literal
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Query, Request
 from pydantic import BeforeValidator
 
 from service.pages.rendering import NOTHING, number
 from service.text.formats import signed
-from service.text.window import ALL, BEFORE, LENGTHS, NAMES, USUAL, Length, RangeRequest, Window, read_until, window_of
+from service.text.window import (
+    ALL,
+    BEFORE,
+    LENGTHS,
+    NAMES,
+    USUAL,
+    Length,
+    RangeRequest,
+    Window,
+    read_day,
+    read_until,
+    window_of,
+)
+from service.web.errors import ApiError
 
 _Until = Annotated[
     date | datetime | None, BeforeValidator(read_until), Query(description="The last day, or the end; now by default.")
@@ -24,13 +38,27 @@ _Until = Annotated[
 _Compare = Annotated[Literal["before"] | None, Query(description="before: compare with the preceding period.")]
 
 
+_Since = Annotated[
+    date | None,
+    BeforeValidator(read_day),
+    Query(description="The first day of a list, up to the day of `until`, without `window`."),
+]
+
+
 def _read_range(
     request: Request,
     window: Annotated[Length | None, Query(description="The length; 14d by default.")] = None,
     until: _Until = None,
     compare: _Compare = None,
+    since: _Since = None,
 ) -> RangeRequest:
     unknown = tuple(sorted(set(request.query_params) - set(NAMES)))
+    if since is not None and window is None:
+        days = RangeRequest(until=until, since=since, unknown=unknown)
+        start, end = days.days
+        if end is not None and end <= start:
+            raise ApiError(400, "invalid", "since: must not be after until")
+        return days
     return RangeRequest(window or USUAL, until, compare == BEFORE, unknown=unknown)
 
 
@@ -39,10 +67,11 @@ def _read_list_range(
     window: Annotated[Literal[Length, "all"] | None, Query(description="The length, or all; 14d by default.")] = None,
     until: _Until = None,
     compare: _Compare = None,
+    since: _Since = None,
 ) -> RangeRequest:
     if window == ALL:
         return RangeRequest(is_all=True)
-    return _read_range(request, window, until, compare)
+    return _read_range(request, window, until, compare, since)
 
 
 Period = Annotated[RangeRequest, Depends(_read_range)]
@@ -77,7 +106,7 @@ class RangeControl:
     compare: Choice | None
     """None if the page does not compare periods."""
     words: str
-    """The shown period in words; empty for all time."""
+    """The shown period in words."""
     is_part: bool
     """Whether other periods may have data."""
     offer: Choice | None
@@ -89,11 +118,12 @@ def range_control(
     window: Window | None,
     now: datetime,
     *,
+    days: RangeRequest | None = None,
     has_all: bool = False,
     has_comparison: bool = True,
     last: Window | None = None,
 ) -> RangeControl:
-    """Return the period control of a page. `window` is the shown period; None for all time.
+    """Return the period control of a page. `window` is the shown period; None for all time, or for the range of days in `days`.
 
     `has_all` adds all time to the choices, as in lists. `last` is the last period with data, if the shown one has none.
     """
@@ -106,10 +136,19 @@ def range_control(
         )
         for length in LENGTHS
     ]
+    day_before = {"window": "24h", "until": f"{(now - timedelta(days=1)).date()}"}
+    is_day_before = window is not None and window.params == day_before
+    lengths = [dataclasses.replace(choice, is_chosen=choice.is_chosen and not is_day_before) for choice in choices]
+    choices = [*lengths, Choice("Yesterday", "Yesterday, UTC", _build_address(request, day_before), is_day_before)]
+    has_days = days is not None and days.since is not None
     if has_all:
-        choices.insert(0, Choice("All", "All time", _build_address(request, {"window": ALL}), window is None))
+        choices.insert(0, Choice("All", "All time", _build_address(request, {"window": ALL}), window is None and not has_days))
     if window is None:
-        return RangeControl(choices=choices, earlier=None, later=None, compare=None, words="", is_part=False, offer=None)
+        words = "All time"
+        if days is not None and days.since is not None:
+            until = days.days[1]
+            words = f"{days.since} to {'today' if until is None else (until - timedelta(days=1)).date()}"
+        return RangeControl(choices=choices, earlier=None, later=None, compare=None, words=words, is_part=False, offer=None)
     toggled = {name: value for name, value in window.params.items() if name != "compare"}
     if not window.compare:
         toggled["compare"] = BEFORE
@@ -145,7 +184,9 @@ def _build_address(request: Request, time: Mapping[str, str]) -> str:
     """Return the address of the page with another period."""
     others: Iterable[tuple[str, str]] = request.query_params.multi_items()
     params = [(name, value) for name, value in others if name not in _PERIOD_PARAMS] + list(time.items())
-    return f"{request.url.path}?{urlencode(params)}" if params else request.url.path
+    # The path has the name of an agent, decoded.
+    path = quote(request.url.path)
+    return f"{path}?{urlencode(params)}" if params else path
 
 
 def compared(value: float | None, before: float | None, form: Callable[[float | None], str]) -> str:

@@ -106,6 +106,7 @@ def environment() -> Environment:
         "share": share,
         "usd": usd,
         "shown": shown,
+        "field": field_value,
         "day": day,
         "ago": ago,
         "sentence": sentence,
@@ -124,6 +125,12 @@ def environment() -> Environment:
 
 
 _CODE = Markup('<span class="code-point">U+{}</span>')
+
+
+def field_value(text: str) -> Markup:
+    """Escape a text for a form field, with invisible characters as character references."""
+    parts = hidden_parts(text)
+    return Markup("").join(escape(seen) + Markup(f"&#{ord(hidden)};" if hidden else "") for seen, hidden in parts)  # noqa: S704
 
 
 def sentence(error: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from datetime import date
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -15,7 +14,7 @@ from analytics.queries import query_rows
 from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from schemas.lazy import duckdb
-from service.pages.lists import READINESS_LEVELS, RUNS, build_list_values, first_day
+from service.pages.lists import READINESS_LEVELS, RUNS, build_list_values
 from service.pages.periods import ListPeriod, compared
 from service.pages.project_charts import read_counts
 from service.pages.rendering import number, page
@@ -54,18 +53,15 @@ GraphWindow = Annotated[str | None, Query(pattern="^[1-9][0-9]{0,9}-[1-9][0-9]{0
 
 
 @router.get("/projects/{project}/runs")
-async def runs(
-    request: Request, project: ShownProject, services: Services, *, time: ListPeriod, since: date | None = None
-) -> HTMLResponse:
+async def runs(request: Request, project: ShownProject, services: Services, *, time: ListPeriod) -> HTMLResponse:
     """Show the runs of a project, optionally only those that ended between two days."""
 
     def read_comparison(cursor: duckdb.DuckDBPyConnection, window: TimeWindow | None) -> dict[str, Any]:
         counts = read_counts(cursor, project, window)
         return {"comparison": _describe_counts(*counts) if counts else None}
 
-    values = await build_list_values(request, services, project, time, RUNS, since=since, read_more=read_comparison)
-    days = (since, time.until) if first_day(request, since) else (None, None)
-    return page(request, "runs.html", {**values, "levels": READINESS_LEVELS, "days": days})
+    values = await build_list_values(request, services, project, time, RUNS, read_more=read_comparison)
+    return page(request, "runs.html", {**values, "levels": READINESS_LEVELS})
 
 
 def _describe_counts(current: Row, previous: Row) -> str:

@@ -28,6 +28,8 @@ TRACES, LOGS, METRICS = "/v1/traces", "/v1/logs", "/v1/metrics"
 INBOX = f"{API}/incidents"
 INBOX_BULK = f"{INBOX}/bulk"
 INBOX_PAGE = "/incidents"
+FLEET_EXCHANGES, FLEET_SESSIONS, AGENT_PAGE = "/exchanges", "/sessions", "/agents"
+"""Pages over all projects."""
 INBOX_VIEWS_PAGE = f"{INBOX_PAGE}/views"
 
 
@@ -118,6 +120,18 @@ class Links:
             ("Review", self.review(project)),
             ("Evaluations", self.evaluations(project)),
         )
+
+    def fleet_exchanges(self, **params: str | None) -> str:
+        """The exchanges of all projects; the parameters filter and sort the list."""
+        return self._within(FLEET_EXCHANGES, params)
+
+    def fleet_sessions(self, **params: str | None) -> str:
+        """The sessions of all projects; the parameters filter and sort the list."""
+        return self._within(FLEET_SESSIONS, params)
+
+    def agent(self, name: str) -> str:
+        """An agent over all its projects."""
+        return self._within(f"{AGENT_PAGE}/{_part_address(name)}")
 
     def costs(self, project: str, **params: str | None) -> str:
         """The cost of judging by session."""

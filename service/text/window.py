@@ -95,6 +95,15 @@ class RangeRequest:
     """Whether it requests all time, without a beginning and an end."""
     unknown: tuple[str, ...] = ()
     """Unknown names in the address."""
+    since: date | None = None
+    """The first day of a list's own range of days, which ends with the day of `until`; None for a window."""
+
+    @property
+    def days(self) -> tuple[datetime, datetime | None]:
+        """Return the bounds of a list's own range of days: its start, and its end (exclusive), None without one."""
+        last = self.until.date() if isinstance(self.until, datetime) else self.until
+        start = datetime.combine(self.since or EARLIEST.date(), time(), UTC)
+        return start, None if last is None else datetime.combine(last + _DAY, time(), UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from support.pages import Elements, cookie, signed_in
 from support.watch_histories import put
 
 from analytics.store.store import Store
-from schemas.records import Exchange, Label, Score
+from schemas.records import Exchange, Label, Score, ToolCall
 from service.pages import listing
 from service.pages.lists import LISTS
 from service.text.links import Links
@@ -43,7 +43,9 @@ def fleet(store: Store) -> None:
         at = NOW - timedelta(hours=number)
         fields: dict[str, Any] = {"agent": "scout" if number % 2 else "guide", "occurred_at": at, "ingested_at": at}
         version = Label(name="agent_version", value=f"{number % 3}")
-        exchanges.append(exchange(f"s{number % 4}", number, **fields, agent_model=f"model-{number % 2}", labels=(version,)))
+        call = ToolCall(name=f"tool-{number % 3}", arguments=None, result=None, outcome="error" if number % 6 == 0 else "ok")
+        fields |= {"agent_model": f"model-{number % 2}", "labels": (version,), "tool_calls": (call,)}
+        exchanges.append(exchange(f"s{number % 4}", number, **fields))
         bad = number % 3 == 0
         scores.append(
             score(
@@ -100,6 +102,10 @@ def test_the_newest_come_first_and_a_heading_sorts(look: Look) -> None:
         ({"model": "model-0"}, [2, 4, 6, 8, 10, 12]),
         ({"label": "agent_version=2"}, [2, 5, 8, 11]),
         ({"session": "s3"}, [3, 7, 11]),
+        ({"version": "2", "agent": "scout"}, [5, 11]),
+        ({"tool": "tool-0"}, [3, 6, 9, 12]),
+        ({"tool_error": "yes"}, [6, 12]),
+        ({"tool_error": "yes", "tool": "tool-1"}, []),
     ],
 )
 def test_filters_are_in_the_address(look: Look, asked: dict[str, str], turns: list[int]) -> None:
@@ -109,6 +115,46 @@ def test_filters_are_in_the_address(look: Look, asked: dict[str, str], turns: li
     assert "Clear filters" in page
     for value in asked.values():
         assert value in unescape(page)
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_list_has_a_range_of_days_of_its_own(look: Look) -> None:
+    """Both days are included, and an open filter panel shows them."""
+    day = f"{NOW.date()}"
+    before = [number for number in range(1, 13) if (NOW - timedelta(hours=number)).date() < NOW.date()]
+    page = look(LINKS.exchanges("ops", since=f"{NOW.date() - timedelta(days=3)}", until=f"{NOW.date() - timedelta(days=1)}"))
+    assert turns_of(page) == before
+    assert 'id="filters" open' in page
+    assert turns_of(look(LINKS.exchanges("ops", since=day))) == [number for number in range(1, 13) if number not in before]
+    assert "since: must not be after until" in look(LINKS.exchanges("ops", since=day, until="2020-01-01"), 400)
+
+
+@pytest.mark.usefixtures("fleet")
+def test_the_sessions_of_an_agent_with_a_failed_tool_call_are_four_clicks_away(look: Look) -> None:
+    """From any page: the sessions of all projects, a period, the agent, the failed call. A fifth click leads to the agent."""
+    address = links_of(look(LINKS.fleet), "Sessions")
+    address = links_of(look(address), "24 h")
+    address = links_of(look(address).split("guide</bdi>")[1], "only")
+    page = look(links_of(look(address), "With a failed tool call"))
+    agents = re.findall(r'href="/agents/([^"?]*)', page)
+    assert agents == ["guide", "guide"]
+    assert "Exchanges" in look(links_of(page, "guide<"))
+
+
+@pytest.mark.usefixtures("fleet")
+def test_lists_of_the_fleet_and_agents_show_only_visible_projects(call: Call, tokens: Tokens, store: Store) -> None:
+    """A reader of one project must not learn of another one."""
+    at = NOW - timedelta(hours=1)
+    foreign = exchange("secret", 1, project="web", agent="spy", user_message="hidden question", occurred_at=at, ingested_at=at)
+    put(store, "exchanges", [foreign])
+    put(store, "scores", [score("secret", 1, project="web", agent="spy", score_id="secret", exchange_at=at)])
+    reader, root = cookie(signed_in(call, tokens.ops_reader)), cookie(signed_in(call, tokens.root))
+    for path in (LINKS.fleet_exchanges(), LINKS.fleet_sessions()):
+        assert "hidden question" not in call("GET", path, headers=reader).text
+        assert "hidden question" in call("GET", path, headers=root).text
+        assert call("GET", f"{path}?project=web", headers=reader).status_code in (403, 404)
+    assert call("GET", LINKS.agent("spy"), headers=reader).status_code == 404
+    assert "hidden question" in call("GET", LINKS.agent("spy"), headers=root).text
 
 
 @pytest.mark.usefixtures("fleet")
@@ -152,7 +198,7 @@ def test_a_page_is_full_although_its_first_scores_were_replaced(
 def test_changing_one_parameter_keeps_the_others(look: Look) -> None:
     """A click changes one parameter and keeps the others."""
     page = look(LINKS.exchanges("ops", agent="guide", window="7d", sort="tier2", down="false"))
-    for heading in ("Turn<", "guide<", "Exchange<"):
+    for heading in ("Turn<", "only<", "Exchange<"):
         address = links_of(page, heading)
         assert "window=7d" in address
         assert "agent=guide" in address
@@ -291,6 +337,9 @@ def test_an_agents_name_is_neither_a_formula_nor_markup(call: Call, tokens: Toke
         page = look(getattr(LINKS, name)("ops", agent=HOSTILE))
         assert Elements(page).active() == []
         assert "\u202e" not in page
+    agent_page = look(LINKS.agent(HOSTILE))
+    assert Elements(agent_page).active() == []
+    assert "\u202e" not in agent_page
     browser = cookie(signed_in(call, tokens.root))
     for name in ("exchanges", "anomalies", "sessions"):
         (row,) = csv.DictReader(io.StringIO(call("GET", LINKS.list_file("ops", f"{name}.csv"), headers=browser).text))

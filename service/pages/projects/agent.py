@@ -1,0 +1,101 @@
+"""An agent over all its projects: its figures, versions, behaviour, incidents and newest sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import HTMLResponse
+from starlette.datastructures import QueryParams
+
+from analytics.queries import query_rows
+from schemas.bounds import EARLIEST, LATEST
+from schemas.lazy import duckdb
+from service.pages.charts import spark
+from service.pages.listing import Listing, parse_list_request, read_page
+from service.pages.lists import FLEET_LISTS, choose_period
+from service.pages.periods import ListPeriod, range_control
+from service.pages.rendering import page
+from service.pages.viewing import Viewer
+from service.read.behaviour import format_behaviour, list_days, read_behaviour
+from service.read.incidents import ANY, filter_of, inbox
+from service.read.versions import AgentVersions, agent_versions
+from service.text.links import AGENT_PAGE, FLEET_SESSIONS
+from service.text.window import quarter_to
+from service.web.context import Services
+from service.web.errors import ApiError
+
+router = APIRouter(include_in_schema=False)
+_MAX_PROJECTS = 100
+"""Projects in the table."""
+_MAX_DETAILED = 5
+"""Projects whose versions and behaviour are read: those of most exchanges."""
+_MAX_BEHAVIOUR = 40
+_MAX_SESSIONS = 10
+_MAX_INCIDENTS = 10
+_SPARK_DAYS = 14
+
+
+@router.get(f"{AGENT_PAGE}/{{name:path}}")
+async def agent(
+    request: Request, viewer: Viewer, services: Services, period: ListPeriod, name: Annotated[str, Path(max_length=512)]
+) -> HTMLResponse:
+    """Show an agent over all projects that the viewer may see."""
+    now = services.engine.now()
+    window, (since, until) = choose_period(period, now)
+    since, until = since or EARLIEST, until or LATEST
+    last = min(until, now)
+    quarter = quarter_to(last - timedelta(microseconds=1))
+    sessions_request = parse_list_request(FLEET_LISTS["sessions"], QueryParams({"agent": name}), FLEET_SESSIONS)
+    filters = filter_of({"agent": [name], "status": [ANY]}, viewer.project, viewer.name)
+
+    def read_projects(cursor: duckdb.DuckDBPyConnection) -> tuple[list[dict[str, Any]], list[Any], list[Any]]:
+        params = {"agent": name, "project": viewer.project, "since": since, "until": until}
+        projects = query_rows(cursor, "agent_projects", params)
+        versions: list[tuple[str, AgentVersions]] = []
+        behaviour: list[dict[str, Any]] = []
+        for row in projects[:_MAX_DETAILED]:
+            project = row["project"]
+            compared = agent_versions(cursor, project, quarter.start, quarter.end, name).agents
+            versions += [(project, entry) for entry in compared]
+            first = max(since, last - timedelta(days=_SPARK_DAYS)).date()
+            behaviour += [
+                {
+                    "project": project,
+                    "entry": entry,
+                    "level": format_behaviour(entry),
+                    "spark": spark(list_days(entry, first, _SPARK_DAYS), f"{entry.name} by day"),
+                }
+                for entry in read_behaviour(cursor, project, since, until)
+                if entry.agent == name and (entry.level or not entry.is_share)
+            ]
+        return projects, versions, behaviour
+
+    def read_sessions(cursor: duckdb.DuckDBPyConnection) -> Listing:
+        return read_page(cursor, viewer.project, sessions_request, (since, until), page_size=_MAX_SESSIONS)
+
+    (projects, versions, behaviour), sessions, incidents = await asyncio.gather(
+        services.ask(read_projects),
+        services.ask(read_sessions),
+        services.ask(lambda cursor: inbox(cursor, filters, None, _MAX_INCIDENTS, outlined=True)),
+    )
+    if not (projects or sessions.rows or incidents.listed):
+        raise ApiError(404, "not_found", "no project has records of this agent in the period")
+    values = {
+        "agent": name,
+        "range": range_control(request, window, now, days=period, has_all=True, has_comparison=False),
+        "projects": projects[:_MAX_PROJECTS],
+        "more_projects": max(len(projects) - _MAX_PROJECTS, 0),
+        "has_more_details": len(projects) > _MAX_DETAILED,
+        "max_detailed": _MAX_DETAILED,
+        "versions": versions,
+        "behaviour": behaviour[:_MAX_BEHAVIOUR],
+        "more_behaviour": max(len(behaviour) - _MAX_BEHAVIOUR, 0),
+        "listing": sessions,
+        "incidents": [entry.incident for entry in incidents.listed],
+        "total_incidents": incidents.total,
+        "project": None,
+    }
+    return page(request, "agent.html", values)
