@@ -1380,6 +1380,19 @@ class ScoringTask(Record, frozen=True, kw_only=True):
     """The turns before the exchange, in order, which the judge is shown."""
 
 
+class SearchWord(Record, frozen=True, kw_only=True):
+    """A word that occurs in a block of exchanges, as a hash: the index by which texts are searched."""
+
+    block: int
+    """Block of the topic of exchanges: 2048 positions of a partition."""
+    word: int
+    """31 bits of the word's MD5; -1 in a block that is not indexed yet or again, which may have any word."""
+    earliest: datetime
+    """Time of the block's first exchange."""
+    latest: datetime
+    """Time of the block's last exchange."""
+
+
 class SessionClosed(Record, frozen=True, kw_only=True):
     """A session ended: a recorded decision, so that a replay does not need the clock that took it. One in each topic that has records of the session; one without events ends among the events, too."""
 
@@ -1649,6 +1662,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "RunNumber": RunNumber,
     "Score": Score,
     "ScoringTask": ScoringTask,
+    "SearchWord": SearchWord,
     "SessionClosed": SessionClosed,
     "SessionCosts": SessionCosts,
     "SessionScores": SessionScores,

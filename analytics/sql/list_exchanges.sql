@@ -8,7 +8,7 @@
 --     tier3), $least and $most (inclusive bounds of the score of this tier; NULL: unbounded), $model (of the agent;
 --     NULL: any), $label and $value (of a label of the exchange; NULL: any), $version (of the agent, in its label; NULL:
 --     any), $tool (called in the exchange; NULL: any), $tool_error (true: only with a failed call, of that tool if any;
---     NULL: any), $words (list; all must occur in question, answer or names of tools; NULL: any),
+--     NULL: any), $text (all its words must occur in question, answer or names of tools; NULL: any),
 --     $blocks (list; the only blocks of the search index to read; NULL: all), $sort (at, agent, session, turn, tier1,
 --     tier2, tier2_5, tier3, outcome or cost), $down (true: descending), $last_number, $last_text, $last_id (sort
 --     keys of the last row already listed; NULL: first page), $reach_number and $reach_text (end of the page's
@@ -18,7 +18,7 @@
 WITH tagged AS (
     SELECT id
     FROM log.tagged_exchanges(
-        $project, $since::TIMESTAMP, $until::TIMESTAMP, $model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[],
+        $project, $since::TIMESTAMP, $until::TIMESTAMP, $model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $text::VARCHAR,
         $blocks::BIGINT[]
     )
 ), listed AS NOT MATERIALIZED (
@@ -31,8 +31,8 @@ WITH tagged AS (
             ELSE sort_number >= $last_number END)
         -- Read ids only if a filter needs them; otherwise compare ''.
         AND (
-            NOT log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[])
-            OR CASE WHEN log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[]) THEN connection || '/' || exchange_id ELSE '' END
+            NOT log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $text::VARCHAR)
+            OR CASE WHEN log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $text::VARCHAR) THEN connection || '/' || exchange_id ELSE '' END
                 IN (SELECT id FROM tagged)
         )
 ), prefix AS MATERIALIZED (
@@ -87,9 +87,9 @@ WITH tagged AS (
     QUALIFY row_number() OVER (PARTITION BY connection, exchange_id ORDER BY revision DESC, _offset DESC) = 1
 )
 SELECT
-    s.project, s.exchange_at, s.score_id, s.exchange_id, s.connection, s.agent, s.session_id, s.turn_number, s.disposition, s.sampling_reason,
+    s.exchange_at, s.score_id, s.exchange_id, s.connection, s.agent, s.session_id, s.turn_number, s.disposition, s.sampling_reason,
     s.tier1_score, s.tier1_flags, s.tier2_score, s.tier2_5_alignment, s.tier3_score, s.anomaly, s.anomaly_reasons, s.cost_usd, s.simulated,
-    e.agent_model, e.labels, e.question, e.answer, p.sort_number, p.sort_text, p.score_id AS sort_id
+    e.agent_model, e.labels, e.question, e.answer, s.project, p.sort_number, p.sort_text, p.score_id AS sort_id
 FROM page AS p
 JOIN log.scores AS s ON s.rowid = p.row
 LEFT JOIN exchanges AS e ON e.occurred_at = s.exchange_at AND e.exchange_id = s.exchange_id AND e.connection = s.connection

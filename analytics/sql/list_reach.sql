@@ -10,14 +10,14 @@
 --     tier3), $least and $most (inclusive bounds of the score of this tier; NULL: unbounded), $model (of the agent;
 --     NULL: any), $label and $value (of a label of the exchange; NULL: any), $version (of the agent, in its label; NULL:
 --     any), $tool (called in the exchange; NULL: any), $tool_error (true: only with a failed call, of that tool if any;
---     NULL: any), $words (list; all must occur in question, answer or names of tools; NULL: any),
+--     NULL: any), $text (all its words must occur in question, answer or names of tools; NULL: any),
 --     $blocks (list; the only blocks of the search index to read; NULL: all), $sort (at, agent, session, turn, tier1,
 --     tier2, tier2_5, tier3, outcome or cost), $down (true: descending), $last_number, $last_text (sort keys of the
 --     last row already listed; NULL: first page), $skip
 WITH tagged AS (
     SELECT id
     FROM log.tagged_exchanges(
-        $project, $since::TIMESTAMP, $until::TIMESTAMP, $model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[],
+        $project, $since::TIMESTAMP, $until::TIMESTAMP, $model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $text::VARCHAR,
         $blocks::BIGINT[]
     )
 ), counted AS NOT MATERIALIZED (
@@ -29,12 +29,12 @@ WITH tagged AS (
 ), plain AS NOT MATERIALIZED (
     SELECT *
     FROM counted
-    WHERE NOT log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[])
+    WHERE NOT log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $text::VARCHAR)
 ), named AS NOT MATERIALIZED (
     SELECT *
     FROM counted
     SEMI JOIN tagged ON connection || '/' || exchange_id = id
-    WHERE log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $words::VARCHAR[])
+    WHERE log.is_tagged($model, $label, $value, $version, $tool, $tool_error::BOOLEAN, $text::VARCHAR)
 )
 (
     -- The planner removes all branches except one or two. A scan ordered by a stored column skips row groups that cannot be first.

@@ -69,6 +69,7 @@ from analytics.sums.list_sums import (
     rebuild_outlines,
     write_outlines,
 )
+from analytics.sums.search_index import SEARCH, delete_words, delete_words_from
 from schemas.codec.arrow import INDEX, decode_batch, decode_own
 from schemas.errors import StoreError
 from schemas.lazy import duckdb, pl
@@ -83,7 +84,8 @@ Partition = tuple[str, int]
 """The topic and number of a partition."""
 _DIAGNOSIS = "Diagnosis"
 _INCIDENT = "Incident"
-_PERMANENT_CONSUMERS = (WRITE_AHEAD_LOG, END, RETENTION, COMPACTION, RUN_NUMBERS, *(sums.consumer for sums in ALL_SUMS))
+_EXCHANGE = "Exchange"
+_PERMANENT_CONSUMERS = (WRITE_AHEAD_LOG, END, RETENTION, COMPACTION, RUN_NUMBERS, SEARCH, *(sums.consumer for sums in ALL_SUMS))
 """Consumers whose watermarks stay when all derived rows are rebuilt."""
 
 
@@ -233,6 +235,8 @@ class Transaction:
         """Delete a topic's rows from these positions on, by partition, and the dead letters made from them."""
         delete_flushed(self._connection, topic, starts, SINK_PARTITION)
         self._delete_sums([topic])
+        if topic in schema_of(_EXCHANGE).topics:
+            self._delete_words_from(starts)
         if topic in schema_of(_INCIDENT).topics:
             delete_stale_outlines(self._connection)
         self._ends.update(read_ends(self._connection))
@@ -350,6 +354,8 @@ class Transaction:
         removed = delete_at(self._connection, name, positions)
         for sums, changed in days.items():
             sums.recompute(self._connection, changed)
+        if name == _EXCHANGE:
+            delete_words(self._connection, positions)
         if name == _DIAGNOSIS:
             delete_stale_numbers(self._connection)
         if name == _INCIDENT:
@@ -367,9 +373,23 @@ class Transaction:
         if schema_of("StageState").table in tables:
             self.changed_stages.add(ALL_STAGES)
         delete_tables(self._connection, tables)
+        if schema_of(_EXCHANGE).table in tables:
+            self._delete_words_from({partition: 0 for _, partition in self.watermarks(SEARCH)})
         if schema_of(_INCIDENT).table in tables:
             delete_stale_outlines(self._connection)
         self._ends.update(read_ends(self._connection))
+
+    def _delete_words_from(self, starts: Mapping[int, int]) -> None:
+        """Delete the words of exchanges from these positions on, by partition, which the next refresh reads again."""
+        indexed = self.watermarks(SEARCH)
+        next_positions = delete_words_from(self._connection, starts)
+        lowered = {
+            (topic, partition): next_positions[partition]
+            for (topic, partition), position in indexed.items()
+            if next_positions.get(partition, position) < position
+        }
+        if lowered:
+            self.set_watermarks(SEARCH, lowered)
 
     def clear_derived(self, tables: Sequence[str], but: str, stages: Sequence[str] = ()) -> None:
         """Delete the rows that stages derived, and their watermarks, except those of `stages` and of sessions with a state in `but`."""

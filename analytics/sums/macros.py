@@ -264,12 +264,12 @@ _LISTED_SCORES = """
         )"""
 
 # Exchanges that match the filters that no score has. `blocks` are those of the search index; NULL: all.
-_TAG_PARAMETERS = "of_model, of_label, label_value, of_version, with_tool, tool_failed, words"
-_IS_TAGGED = "(coalesce(of_model, of_label, of_version, with_tool, tool_failed::VARCHAR, words::VARCHAR) IS NOT NULL)"
+_TAG_PARAMETERS = "of_model, of_label, label_value, of_version, with_tool, tool_failed, search_text"
+_IS_TAGGED = "(coalesce(of_model, of_label, of_version, with_tool, tool_failed::VARCHAR, search_text) IS NOT NULL)"
 _TAGGED_EXCHANGES = f"""
     SELECT "connection", session_id, "connection" || '/' || exchange_id AS id
     FROM {CURRENT_EXCHANGES}
-    WHERE log.is_tagged(of_model, of_label, label_value, of_version, with_tool, tool_failed, words)
+    WHERE log.is_tagged(of_model, of_label, label_value, of_version, with_tool, tool_failed, search_text)
         AND log.matches_project(project, in_project)
         AND (first IS NULL OR occurred_at >= first) AND (until IS NULL OR occurred_at < until)
         AND (blocks IS NULL OR list_contains(blocks, log.block_of(_partition, _offset)))
@@ -280,7 +280,8 @@ _TAGGED_EXCHANGES = f"""
         AND (with_tool IS NULL OR list_contains([c.name FOR c IN tool_calls], with_tool))
         AND (tool_failed IS NULL
             OR list_contains([c.outcome FOR c IN tool_calls IF with_tool IS NULL OR c.name = with_tool], 'error'))
-        AND (words IS NULL OR list_has_all(log.words_of(log.searched_text(user_message, agent_response, tool_calls)), words))"""
+        AND (search_text IS NULL
+            OR list_has_all(log.words_of(log.searched_text(user_message, agent_response, tool_calls)), log.words_of(search_text)))"""
 
 # The change of the leading series for the worse, as a fraction of its scale. Evidence lists that series first; older evidence has no levels.
 _SIZE_SCALES = " ".join(f"WHEN '{BEHAVIOUR}{size}' THEN {MAX_LOG_SIZE:g}" for size in SIZES)
@@ -378,6 +379,7 @@ def macro_statements() -> Iterator[str]:
         "block_of(part, position)": f"(part::BIGINT * {PARTITION_BLOCKS} + position // {BLOCK_SIZE})",
         "searched_text(question, answer, calls)": "concat_ws(' ', question, answer, array_to_string([c.name FOR c IN calls], ' '))",
         "words_of(text)": "list_distinct(regexp_extract_all(lower(strip_accents(text)), '[\\p{L}\\p{N}]+'))",
+        "word_hash(word)": "(md5_number_lower(word) >> 33)::INTEGER",
         f"tagged_exchanges(in_project, first, until, {_TAG_PARAMETERS}, blocks)": f"TABLE {_TAGGED_EXCHANGES}",
         "session_turns(in_project, in_connection, in_session, first, last)": f"TABLE {_SESSION_TURNS}",
         "session_parts(in_project, in_connection, in_session, first, last)": f"TABLE {_SESSION_PARTS}",

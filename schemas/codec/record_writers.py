@@ -1895,6 +1895,22 @@ def record_5b5dcf4adc7a9d31_0(record: Any) -> bytes:
     )
 
 
+def record_d913bac9e0a47e39_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xd9\x13\xba\xc9\xe0\xa4~9",
+            (
+                NUMBERS[_value]
+                if type(_value := record.block) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (NUMBERS[_value] if type(_value := record.word) is int and -2147483648 <= _value < 2147483648 else unfit(_value)),
+            written_time(record.earliest),
+            written_time(record.latest),
+        )
+    )
+
+
 def record_d06fdf6d4ed6403a_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -2227,6 +2243,7 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": record_e9f94bff3c2dd72f_0,  # RunNumber
     b"\xc3\x01\x1d\xbdW\x90\x814\xbe\xec": record_1dbd57908134beec_0,  # Score
     b"\xc3\x01[]\xcfJ\xdcz\x9d1": record_5b5dcf4adc7a9d31_0,  # ScoringTask
+    b"\xc3\x01\xd9\x13\xba\xc9\xe0\xa4~9": record_d913bac9e0a47e39_0,  # SearchWord
     b"\xc3\x01\xd0o\xdfmN\xd6@:": record_d06fdf6d4ed6403a_0,  # SessionClosed
     b"\xc3\x01\xef\xechB\xe0\x0fR\xd3": record_efec6842e00f52d3_0,  # SessionCosts
     b"\xc3\x01\n\x98wS7\xaa\x83K": record_0a98775337aa834b_0,  # SessionScores
@@ -6933,6 +6950,26 @@ def fields_771eac779884476e_0(record: Any) -> bytes:
     )
 
 
+def fields_d913bac9e0a47e39_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xd9\x13\xba\xc9\xe0\xa4~9",
+            (
+                NUMBERS[_value]
+                if type(_value := record["block"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["word"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            written_time(record["earliest"]),
+            written_time(record["latest"]),
+        )
+    )
+
+
 def fields_21b8e2e86e94ac06_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -7445,6 +7482,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01[]\xcfJ\xdcz\x9d1": fields_5b5dcf4adc7a9d31_0,  # ScoringTask
     b"\xc3\x01r\xdeU:\xdc\xd5\x070": fields_72de553adcd50730_0,  # ScoringTask
     b"\xc3\x01w\x1e\xacw\x98\x84Gn": fields_771eac779884476e_0,  # ScoringTask
+    b"\xc3\x01\xd9\x13\xba\xc9\xe0\xa4~9": fields_d913bac9e0a47e39_0,  # SearchWord
     b"\xc3\x01!\xb8\xe2\xe8n\x94\xac\x06": fields_21b8e2e86e94ac06_0,  # SessionClosed
     b"\xc3\x01\xd0o\xdfmN\xd6@:": fields_d06fdf6d4ed6403a_0,  # SessionClosed
     b"\xc3\x01\xef\xechB\xe0\x0fR\xd3": fields_efec6842e00f52d3_0,  # SessionCosts

@@ -8,9 +8,10 @@ import csv
 import io
 import math
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -21,6 +22,7 @@ from analytics.adhoc import FORMULA_START
 from analytics.queries import queries, query_rows
 from analytics.sums.daily import query_days
 from audit.times import iso_time
+from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
 from service.text.answers import MAX_CURSOR, NO_CURSOR
 from service.web.context import ApiContext
@@ -35,6 +37,11 @@ _PREFIX_FACTOR = 4
 """Length of the first prefix of a long list, as a multiple of the page."""
 _WIDENING_FACTOR = 64
 """Factor by which the prefix is widened until the page is full."""
+_FIRST_BLOCKS = 2
+"""Number of blocks that a search for words reads first."""
+_SEARCH_SECONDS = 0.25
+"""A search for words reads no further blocks after this time. Its page then links to older exchanges."""
+_MAX_WORDS = 16
 BY_TIME = "at"
 """Name of the sort order by time, which every list has."""
 _MAX_LINK_PARAMS = 40
@@ -76,7 +83,7 @@ class Filter:
     suggestions: str = ""
     """The kind of names that the field suggests: agent, version or tool."""
     is_quick: bool = False
-    """Whether its first choice is also a link above the list."""
+    """Whether it stands above the list: as a field, or as a link with its first choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +147,11 @@ class ListRequest:
     after: RowPosition | None
     """The page begins after this row; None for the first page."""
 
+    @property
+    def is_search(self) -> bool:
+        """Whether the list is searched for words, newest first."""
+        return bool(self.values.get("text"))
+
     def address(self, **changed: str | None) -> str:
         """Return the address of the first page with changed parameters. None removes a parameter."""
         return self.path + self.query(**changed)
@@ -167,6 +179,8 @@ class Listing:
     """Address of the next page; None on the last page."""
     first: str | None
     """Address of the first page; None on the first page."""
+    searched_to: datetime | None = None
+    """The time down to which a search for words came; None if it ended."""
     previous: str | None = None
     """Address of the previous page, if known and not the first one."""
 
@@ -195,13 +209,15 @@ def parse_list_request(definition: ListDefinition, params: QueryParams, path: st
     if sort not in definition.sorts:
         raise ApiError(400, "invalid", f"sort: must be one of {', '.join(definition.sorts)}")
     down = _parse_flag("down", last_values["down"]) if "down" in last_values else definition.sorts[sort].down
-    texts = {}
+    texts: dict[str, str] = {}
     values = {}
     for filter_ in definition.filters:
         filter_texts = [text for name, text in link_params if name == filter_.name]
         values[filter_.list_param or filter_.name] = _parse_filter(filter_, filter_texts)
         if filter_texts:
             texts[filter_.name] = ", ".join(filter_texts)
+    if values.get("text") and not (sort == BY_TIME and down):
+        raise ApiError(400, "invalid", "sort: must be at, descending, in a search for words")
     return ListRequest(
         definition=definition,
         params=link_params,
@@ -224,9 +240,21 @@ def read_list(
     after: RowPosition | None,
 ) -> list[Row]:
     """Return rows of a list of a project, or of all, within a period, after a position."""
+    query_params = _build_params(project, request, bounds, limit=limit, after=after)
+    definition = request.definition
+    if request.is_search:
+        return _read_matches(cursor, definition.query, query_params, None)[0]
+    if definition.prefix_query is None:
+        return query_days(cursor, definition.query, query_params)
+    return _read_prefix(cursor, definition.query, definition.prefix_query, query_params)
+
+
+def _build_params(
+    project: str | None, request: ListRequest, bounds: Bounds, *, limit: int, after: RowPosition | None
+) -> dict[str, Any]:
     since, until = bounds
     after_params = {f"last_{name}": getattr(after, name) if after else None for name in ("number", "text", "id")}
-    query_params = {
+    return {
         **request.values,
         "project": project,
         "since": since,
@@ -236,10 +264,6 @@ def read_list(
         **after_params,
         "limit": limit,
     }
-    definition = request.definition
-    if definition.prefix_query is None:
-        return query_days(cursor, definition.query, query_params)
-    return _read_prefix(cursor, definition.query, definition.prefix_query, query_params)
 
 
 def _read_prefix(
@@ -260,6 +284,35 @@ def _read_prefix(
         prefix_length *= _WIDENING_FACTOR
 
 
+def _read_matches(
+    cursor: duckdb.DuckDBPyConnection, query: str, params: Mapping[str, Any], seconds: float | None
+) -> tuple[list[Row], datetime | None]:
+    """Return the first rows with the words of a text, and the time down to which was searched; None if that is everything.
+
+    Blocks of exchanges that may have the words are read from the latest one on, in growing numbers, until the page is full or the
+    seconds have passed.
+    """
+    since, end = params["since"] or EARLIEST, params["until"] or LATEST
+    if params["last_number"] is not None:
+        end = min(end, datetime.fromtimestamp(params["last_number"] / 1e6, UTC) + timedelta(microseconds=1))
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    blocks = query_rows(cursor, "search_blocks", {"text": params["text"], "since": since, "until": end})
+    limit = params["limit"]
+    rows: list[Row] = []
+    count, step = 0, _FIRST_BLOCKS
+    while count < len(blocks) and len(rows) < limit:
+        if count and time.monotonic() > deadline:
+            return rows, end
+        count, step = count + step, 2 * step
+        # Later blocks have nothing after this time.
+        start = max(since, blocks[count]["latest"] + timedelta(microseconds=1)) if count < len(blocks) else since
+        numbers = [block["block"] for block in blocks if block["latest"] >= start and block["earliest"] < end]
+        bound = {"since": start, "until": end, "blocks": numbers, "limit": limit - len(rows)}
+        rows += query_rows(cursor, query, {**params, **bound, "reach_number": None, "reach_text": None, "skip": None})
+        end = min(end, start)
+    return rows, None
+
+
 def read_page(
     cursor: duckdb.DuckDBPyConnection,
     project: str | None,
@@ -270,12 +323,23 @@ def read_page(
 ) -> Listing:
     """Return the requested page; it has ROWS_PER_PAGE rows by default."""
     limit = page_size or ROWS_PER_PAGE
-    rows = read_list(cursor, project, request, bounds, limit=limit + 1, after=request.after)
+    searched_to = None
+    if request.is_search:
+        params = _build_params(project, request, bounds, limit=limit + 1, after=request.after)
+        rows, searched_to = _read_matches(cursor, request.definition.query, params, _SEARCH_SECONDS)
+    else:
+        rows = read_list(cursor, project, request, bounds, limit=limit + 1, after=request.after)
     shown = rows[:limit]
     following = None
     if len(rows) > limit:
         following = request.address(cursor=encode_position(position_of(shown[-1], request)))
-    return Listing(request=request, rows=shown, following=following, first=request.address() if request.after else None)
+        searched_to = None
+    elif searched_to is not None:
+        # Half a microsecond before this time: the page begins with exchanges before it.
+        position = RowPosition(request.sort, request.down, searched_to.timestamp() * 1e6 - 0.5, None, "")
+        following = request.address(cursor=encode_position(position))
+    first = request.address() if request.after else None
+    return Listing(request=request, rows=shown, following=following, first=first, searched_to=searched_to)
 
 
 def position_of(row: Row, request: ListRequest) -> RowPosition:
@@ -338,6 +402,16 @@ def parse_decimal(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError("must be a number")
     return number
+
+
+def parse_words(text: str) -> str:
+    """Parse words to search for. Raises ValueError for a text without any, or with too many."""
+    words = re.findall(r"[^\W_]+", text)
+    if not words:
+        raise ValueError("must have a letter or a digit")
+    if len(words) > _MAX_WORDS:
+        raise ValueError(f"must have at most {_MAX_WORDS} words")
+    return text
 
 
 def parse_name(text: str) -> str:

@@ -29,6 +29,7 @@ from service.pages.listing import (
     parse_decimal,
     parse_list_request,
     parse_name,
+    parse_words,
     parse_yes_no,
     read_list,
     read_page,
@@ -88,7 +89,7 @@ def _derive_label(texts: Mapping[str, str]) -> dict[str, Any]:
     """Parse the name and value of a label, such as `agent_version=7`. A name alone matches any value."""
     name, _, value = texts.get("label", "").partition("=")
     label = {"label": name.strip() or None, "value": value.strip() or None}
-    return {**_derive_tier(texts), **label, "words": None, "blocks": None}
+    return {**_derive_tier(texts), **label, "blocks": None}
 
 
 EXCHANGES = ListDefinition(
@@ -97,6 +98,7 @@ EXCHANGES = ListDefinition(
     prefix_query="list_reach",
     sort="at",
     filters=(
+        Filter(name="text", label="Words", parse=parse_words, hint="Find words in questions, answers and tools", is_quick=True),
         _AGENT,
         _VERSION,
         _TOOL,
@@ -385,7 +387,8 @@ async def build_list_values(
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window | None, Listing, dict[str, Any]]:
         listing = read_page(cursor, project, list_request, between, page_size=page_size)
         is_empty = window is not None and not listing.rows and list_request.after is None
-        last = find_last_period(cursor, project, list_request, window) if window is not None and is_empty else None
+        can_look_back = is_empty and not list_request.is_search
+        last = find_last_period(cursor, project, list_request, window) if window is not None and can_look_back else None
         return last, listing, read_more(cursor, window)
 
     (last, listing, more), suggestions = await asyncio.gather(

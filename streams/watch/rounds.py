@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
+from analytics.sums.search_index import refresh_search
 from audit.anchors import is_reserved
 from audit.drift.consecutive_days import DAYS
 from streams.watch.history import History
@@ -60,6 +61,7 @@ class WatchRounds:
         self._history = History(watch, store, now)
         self._history_at: dict[str, datetime] = {}
         self._end = -1
+        self._has_unindexed = True
         self._end_of_runs = -1
         self._waiting: set[str] = set()
         self._checked: dict[str, datetime] = {}
@@ -115,6 +117,8 @@ class WatchRounds:
     async def _note_new_scores(self) -> None:
         """Mark the projects with new scores for a check."""
         end = self._store.end_of("scores")
+        if end != self._end or self._has_unindexed:
+            self._has_unindexed = await asyncio.to_thread(refresh_search, self._store)
         if end != self._end:
             days = await asyncio.to_thread(refresh_daily, self._store)
             self._waiting |= {project for project, _ in days if not is_reserved(project)}

@@ -13,13 +13,12 @@ from starlette.datastructures import QueryParams
 from analytics.queries import query_rows
 from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
-from service.pages.charts import spark
 from service.pages.listing import Listing, parse_list_request, read_page
 from service.pages.lists import FLEET_LISTS, choose_period
 from service.pages.periods import ListPeriod, range_control
+from service.pages.projects.agent_health import compare_behaviour
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.read.behaviour import format_behaviour, list_days, read_behaviour
 from service.read.incidents import ANY, filter_of, inbox
 from service.read.versions import AgentVersions, agent_versions
 from service.text.links import AGENT_PAGE, FLEET_SESSIONS
@@ -35,7 +34,6 @@ _MAX_DETAILED = 5
 _MAX_BEHAVIOUR = 40
 _MAX_SESSIONS = 10
 _MAX_INCIDENTS = 10
-_SPARK_DAYS = 14
 
 
 @router.get(f"{AGENT_PAGE}/{{name:path}}")
@@ -60,17 +58,8 @@ async def agent(
             project = row["project"]
             compared = agent_versions(cursor, project, quarter.start, quarter.end, name).agents
             versions += [(project, entry) for entry in compared]
-            first = max(since, last - timedelta(days=_SPARK_DAYS)).date()
-            behaviour += [
-                {
-                    "project": project,
-                    "entry": entry,
-                    "level": format_behaviour(entry),
-                    "spark": spark(list_days(entry, first, _SPARK_DAYS), f"{entry.name} by day"),
-                }
-                for entry in read_behaviour(cursor, project, since, until)
-                if entry.agent == name and (entry.level or not entry.is_share)
-            ]
+            measures = compare_behaviour(cursor, project, window or quarter, name).get(name, [])
+            behaviour += [{**measure, "project": project} for measure in measures]
         return projects, versions, behaviour
 
     def read_sessions(cursor: duckdb.DuckDBPyConnection) -> Listing:
@@ -85,6 +74,7 @@ async def agent(
         raise ApiError(404, "not_found", "no project has records of this agent in the period")
     values = {
         "agent": name,
+        "behaviour_words": (window or quarter).words,
         "range": range_control(request, window, now, days=period, has_all=True, has_comparison=False),
         "projects": projects[:_MAX_PROJECTS],
         "more_projects": max(len(projects) - _MAX_PROJECTS, 0),

@@ -82,6 +82,7 @@ def test_the_tests_cover_every_topic_and_record_type() -> None:
         "ToolDescription",
         "ProjectCheck",
         "RunNumber",
+        "SearchWord",
         "IncidentOutline",
     }
     assert {name for _, name in TOPICS} | internal == set(RECORD_TYPES)

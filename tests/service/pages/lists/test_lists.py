@@ -45,6 +45,7 @@ def fleet(store: Store) -> None:
         version = Label(name="agent_version", value=f"{number % 3}")
         call = ToolCall(name=f"tool-{number % 3}", arguments=None, result=None, outcome="error" if number % 6 == 0 else "ok")
         fields |= {"agent_model": f"model-{number % 2}", "labels": (version,), "tool_calls": (call,)}
+        fields["user_message"] = f"Question {number} about a café"
         exchanges.append(exchange(f"s{number % 4}", number, **fields))
         bad = number % 3 == 0
         scores.append(
@@ -103,6 +104,8 @@ def test_the_newest_come_first_and_a_heading_sorts(look: Look) -> None:
         ({"label": "agent_version=2"}, [2, 5, 8, 11]),
         ({"session": "s3"}, [3, 7, 11]),
         ({"version": "2", "agent": "scout"}, [5, 11]),
+        ({"text": "CAFE 7"}, [7]),
+        ({"text": "tool 2", "agent": "scout"}, [5, 11]),
         ({"tool": "tool-0"}, [3, 6, 9, 12]),
         ({"tool_error": "yes"}, [6, 12]),
         ({"tool_error": "yes", "tool": "tool-1"}, []),
