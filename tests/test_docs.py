@@ -11,13 +11,16 @@ import pytest
 import typer.main
 from support.repository_copy import Copy
 
+from audit.agreement import MIN_EXCHANGES, MIN_SESSIONS
 from audit.detectors.detectors import FAILURE_TYPES
 from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST
 from audit.exchanges.outcomes import LOW_ALIGNMENT, LOW_DIMENSION
 from audit.policy import Policy
 from schemas.registry import schema_of
+from service.cli.commands.options import SHOWN
 from service.cli.main import application
 from service.setup.settings import PREFIX, Settings
+from service.web import bounds
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -71,21 +74,45 @@ IDEAS = ("exchange", "session", "run", "tier", "trust", "readiness", "anomaly", 
 
 
 def test_an_idea_is_defined_before_its_first_use() -> None:
-    """A newcomer reads the page from top to bottom, and its numbers are those of the rules."""
+    """A newcomer reads the page from top to bottom."""
     text = (ROOT / "docs" / "ideas.md").read_text("utf-8")
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [*map(str.capitalize, IDEAS), "From here"]
     for idea in IDEAS:
         before = text.partition(f"## {idea.capitalize()}\n")[0]
         assert re.search(rf"\b{idea.removesuffix('y')}(s|y|ies)?\b", before, re.IGNORECASE) is None, idea
-    numbers = {
+    assert len(FAILURE_TYPES) == 6
+
+
+TRACES = Policy().for_project("any").settings.traces
+NUMBERS = {
+    "ideas": {
         "after {} minutes of silence": Policy().session_gap_minutes,
         "No run is below {},": LOWEST_TRUST,
-        "trust below {}.": READY_TRUST,
+        "or trust below {}.": READY_TRUST,
         "gave {} or less of 5": LOW_DIMENSION,
         "agree at {} or less": LOW_ALIGNMENT,
-    }
-    assert [sentence for sentence, number in numbers.items() if sentence.format(number) not in text] == []
-    assert len(FAILURE_TYPES) == 6
+    },
+    "how-to/shell": {"Without it a list shows {},": SHOWN},
+    "how-to/collector": {
+        "A body may have {} MB,": bounds.BODY_LIMITS[bounds.TRACES] >> 20,
+        "{} MB unpacked": bounds.MAX_UNPACKED >> 20,
+        "{} spans;": f"{bounds.MAX_SPANS:,}".replace(",", " "),
+    },
+    "how-to/opentelemetry": {
+        "no span has followed for {} seconds": f"{TRACES.settle_seconds:g}",
+        "no span has arrived for {:g} minutes": TRACES.idle_seconds / 60,
+    },
+    "how-to/review": {"From the same {} exchanges": MIN_EXCHANGES, "of {} sessions on": MIN_SESSIONS},
+    "deploying": {"`DRIFTLINE_JUDGE_DEADLINE`, {:g} s": Settings().judge_deadline},
+}
+"""Numbers in guides that no command prints, by guide: the sentence and the setting or limit of the code."""
+
+
+@pytest.mark.parametrize("guide", NUMBERS)
+def test_the_limits_that_a_guide_names_are_those_of_the_code(guide: str) -> None:
+    """A reader plans with them; a changed default must change the guide."""
+    text = (ROOT / "docs" / f"{guide}.md").read_text("utf-8")
+    assert [sentence for sentence, number in NUMBERS[guide].items() if sentence.format(number) not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -142,10 +169,12 @@ def anchors(document: Path) -> set[str]:
 
 
 def test_pictures_are_shown() -> None:
-    """A picture that no document has is taken for nothing, and grows the repository."""
+    """A picture that no document has is taken for nothing, and one that `make pictures` does not take becomes old."""
     shown = {Path(link).name for path in DOCUMENTS for link in _LINK.findall(path.read_text("utf-8")) if link.endswith(".png")}
 
-    assert shown == {path.name for path in ROOT.glob("docs/pictures/*")}
+    taken = re.findall(r'^    "(\w+)": \(', (ROOT / "tests/browser/pictures.py").read_text("utf-8"), re.MULTILINE)
+
+    assert shown == {path.name for path in ROOT.glob("docs/pictures/*")} == {f"{name}.png" for name in taken}
 
 
 def test_the_marks_of_values_that_producers_copy_are_those_of_the_schemas() -> None:
