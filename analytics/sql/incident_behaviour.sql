@@ -2,14 +2,14 @@
 --     of the change; equals newest first. Exchanges that are deleted are missing
 -- grain: one row per session and day with the mean of its turns or calls, and the verdict on its run, for sessions that ended. moved: weight times
 --     distance from the expected value
--- parameters: $project, $agents (list; '' for exchanges without one), $series, $since (inclusive) and $until (exclusive), $expected,
+-- parameters: $project, $agents (list; '' for exchanges without one), $series, $version (NULL: any), $since (inclusive) and $until (exclusive), $expected,
 --     $direction (up or down), $limit
 WITH measured AS (
     SELECT
         connection, session_id, agent, last_at AS ended_at, total / weight / 1e9 AS value,
         round(weight * (total / weight / 1e9 - $expected::DOUBLE) * CASE WHEN $direction = 'down' THEN -1 ELSE 1 END, 6) AS moved
     FROM log.behaviour_units($project, $since::TIMESTAMP, $until::TIMESTAMP)
-    WHERE list_contains($agents::VARCHAR[], agent) AND series = $series
+    WHERE list_contains($agents::VARCHAR[], agent) AND series = $series AND ($version::VARCHAR IS NULL OR version = $version)
 ), ranked AS (
     SELECT * FROM measured
     WHERE moved > 0

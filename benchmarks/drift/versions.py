@@ -47,6 +47,11 @@ def skewed(rng: np.random.Generator, count: int, shift: float, day_effect: float
     return np.clip(rng.beta(9, 0.6, count) + 0.07 * (shift + day_effect), 0, 1)
 
 
+def errors(rng: np.random.Generator, count: int, shift: float, day_effect: float) -> Floats:
+    """Return the share of a tool's ten calls in a session that fail: 2 %."""
+    return rng.binomial(10, np.clip(0.02 + (shift + day_effect) * math.sqrt(0.02 * 0.98 / 10), 0, 1), count) / 10
+
+
 class Canary(NamedTuple):
     """A version beside the others of its agent; sizes are in sigma."""
 
@@ -76,6 +81,8 @@ CANARIES = (
     Canary("5 % of 200 a day, 1 sigma worse", rate=200, shift=-1, within=7),
     Canary("half of 50 a day, 1 sigma worse", part=0.5, shift=-1, within=5),
     Canary("5 % of 50 a day, thirds, 2.5 sigma worse", shift=-2.5, shape=thirds, within=10),
+    Canary("a quarter of 26 a day, errors of a tool 2 to 8 %", part=0.25, rate=26, shift=1.355, shape=errors, within=14),
+    Canary("2 of 22 a day, errors of a tool 2 to 20 %", part=1 / 11, rate=22, shift=4.066, shape=errors, within=14),
 )
 EQUAL = (
     Canary("5 % of 50 a day"),
@@ -90,6 +97,8 @@ EQUAL = (
     Canary("half of 50 a day, flags of one in 100", part=0.5, shape=flags),
     Canary("5 % of 50 a day, skewed", shape=skewed),
     Canary("sessions of five scores beside those of one", length=5),
+    Canary("2 of 22 a day, errors of a tool 2 %", part=1 / 11, rate=22, shape=errors),
+    Canary("a quarter of 26 a day, errors of a tool 2 %", part=0.25, rate=26, shape=errors),
 )
 
 

@@ -31,9 +31,9 @@ from service.text.links import Links
 from service.text.window import Window
 from streams.watch.behaviour_rules import BEHAVIOURS
 from streams.watch.evidence import CAUSES, Explanation, apply_mix
+from streams.watch.findings import NEW_VERSION_DAYS
 from streams.watch.lifecycle import DISMISSED, VANISHED, is_live
 from streams.watch.measures import TRUST
-from streams.watch.rules import NEW_VERSION_DAYS
 from streams.watch.run_rules import RUNS, SESSIONS, name_series
 
 _MAX_LOG_EVIDENCE = 12 * math.log(10)
@@ -77,7 +77,9 @@ RULE_EXPLANATIONS: Mapping[str, str] = {
     "versions": (
         f"For {NEW_VERSION_DAYS} days, this rule compares the sessions of a new version of an agent, its prompt, its tools or its model with those "
         "of its other versions on the same days. It computes how much more likely the difference is if the versions differ than if they do "
-        f"not. Of {number(SUSPECTED_VERSION)} versions that are like the others, at most one ever raises an alarm, however often the rule checks."
+        f"not. Of {number(SUSPECTED_VERSION)} versions that are like the others, at most one ever raises an alarm, however often the rule checks. "
+        "What new versions do without a judge, such as their errors of a tool, is compared likewise: all of these series are one family, and need more evidence, "
+        "in proportion to their number."
     ),
     "runs": (
         "After every hour with finished runs of an agent, this rule weighs the evidence that its trust, its share of unsafe runs or its share of a "
@@ -149,6 +151,12 @@ def _list_evidence_figures(observation: Observation) -> Iterator[Figure]:
 
 
 def _list_version_figures(observation: Observation) -> Iterator[Figure]:
+    if observation.series is not None:
+        yield from _list_behaviour_levels(observation, ("of the others", "of the version"))
+        yield _build_first_day_figure(observation)
+        alarm = number(SUSPECTED_VERSION * observation.series)
+        yield Figure("Evidence", format_odds(observation.log_evidence), f"alarm at {alarm} to 1")
+        return
     yield Figure("Mean of the version", number(observation.mean_after, 3), f"{number(observation.sessions_after)} sessions")
     yield Figure("Mean of the others", number(observation.mean_before, 3), f"{number(observation.sessions_before)} sessions")
     yield _build_change_figure(observation)
@@ -179,18 +187,22 @@ def _list_session_figures(observation: Observation) -> Iterator[Figure]:
 
 
 def _list_behaviour_figures(observation: Observation) -> Iterator[Figure]:
+    yield from _list_behaviour_levels(observation, ("before", "after"))
+    yield _build_first_day_figure(observation)
+    yield _build_evidence_figure(observation)
+
+
+def _list_behaviour_levels(observation: Observation, labels: tuple[str, str]) -> Iterator[Figure]:
     is_size = observation.having_before is None
     for label, mean, count, having, sessions in (
-        ("before", observation.mean_before, observation.scores_before, observation.having_before, observation.sessions_before),
-        ("after", observation.mean_after, observation.scores_after, observation.having_after, observation.sessions_after),
+        (labels[0], observation.mean_before, observation.scores_before, observation.having_before, observation.sessions_before),
+        (labels[1], observation.mean_after, observation.scores_after, observation.having_after, observation.sessions_after),
     ):
         note = f"{number(count)} turns" if is_size else f"{number(having)} of {number(count)}"
         since = _format_baseline_start(observation) if label == "before" else ""
         value = NOTHING if mean is None else number(math.expm1(mean), 1) if is_size else share(mean)
         name = f"Typical turn {label}" if is_size else f"Share {label}"
         yield Figure(name, value, f"{note}, {number(sessions)} sessions{since}")
-    yield _build_first_day_figure(observation)
-    yield _build_evidence_figure(observation)
 
 
 def _build_evidence_figure(observation: Observation) -> Figure:
@@ -451,7 +463,7 @@ def _read_values(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], i
         score_params = {**params, "series": (incident.tier or "").removeprefix(SESSION)}
         rows = query_rows(cursor, "session_score_days", score_params)
         return {row["day"]: DayValue(row["mean"], row["sessions"], row["half"]) for row in rows}
-    if incident.rule == BEHAVIOURS:
+    if _is_behaviour(incident):
         return _read_behaviour(cursor, params, incident)
     return _read_anomaly_rates(cursor, params) if incident.tier is None else _read_averages(cursor, params, incident)
 
@@ -459,14 +471,22 @@ def _read_values(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], i
 def _read_behaviour(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, DayValue]:
     """Return the daily means of a series of behaviour; those of a size are logarithms."""
     end = params["as_of"]
+    lead = evidence_of(incident).lead_series(incident).key
+    version = (lead.slice or "").partition(" ")[2]
     since = datetime.combine(end.date() - (params["days"] - 1) * _DAY, datetime.min.time(), UTC)
-    values = {"projects": [params["project"]], "since": since, "until": end, "by_version": False, "hours_since": None}
+    values = {
+        "projects": [params["project"]],
+        "since": since,
+        "until": end,
+        "by_version": lead.slice is not None,
+        "hours_since": None,
+    }
     rows = query_rows(cursor, "behaviour_days", values)
     series = (incident.tier or "").removeprefix(BEHAVIOUR)
     return {
         row["day"]: DayValue(row["total"] / row["weight"], row["weight"])
         for row in rows
-        if row["agent"] == (incident.agent or "") and row["series"] == series
+        if (row["agent"], row["version"], row["series"]) == (incident.agent or "", version, series)
     }
 
 
@@ -503,10 +523,14 @@ def _build_chart(incident: Incident, observation: Observation, marks: Sequence[M
         form=share if incident.tier is None or _is_share(incident) else None,
         limits=(0.0, None) if is_size(incident.tier) else bounds_of(incident.tier),
         marked="shows the change",
-        counted=_COUNTED.get(incident.rule, counted),
+        counted=_COUNTED.get(BEHAVIOURS if _is_behaviour(incident) else incident.rule, counted),
         marks=marks,
         step=_DAY,
     )
+
+
+def _is_behaviour(incident: Incident) -> bool:
+    return (incident.tier or "").startswith(BEHAVIOUR)
 
 
 def _name_column(incident: Incident) -> str:
@@ -515,14 +539,14 @@ def _name_column(incident: Incident) -> str:
         return "Share"
     if incident.tier in ("tier1", TRUST):
         return "Mean"
-    if incident.rule == BEHAVIOURS:
+    if _is_behaviour(incident):
         return "Typical turn"
     return "Weighted mean" if incident.rule in _WEIGHTED_RULES else "Mean as sampled"
 
 
 def _is_share(incident: Incident) -> bool:
     """Return whether the incident is about a share of runs, turns or calls."""
-    return (incident.rule == RUNS and incident.tier != TRUST) or (incident.rule == BEHAVIOURS and not is_size(incident.tier))
+    return (incident.rule == RUNS and incident.tier != TRUST) or (_is_behaviour(incident) and not is_size(incident.tier))
 
 
 def _read_averages(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, DayValue]:

@@ -39,7 +39,7 @@ from audit.drift.incident_evidence import (
     evidence_of,
 )
 from audit.drift.slices import AGENT, ARRIVAL, VALUE
-from audit.drift.watched_series import SPIKE, SPREAD, TIERS, VERSION
+from audit.drift.watched_series import BEHAVIOUR, SPIKE, SPREAD, TIERS, TOOL_ERRORS, VERSION, format_level
 from schemas.records import Incident
 from service.text.answers import Answer
 from service.text.formats import grouped, grouped_count, plain
@@ -138,9 +138,13 @@ class IncidentFacts:
             return "" if self.anomaly_counts is None else _format_counts(self.anomaly_counts, "exchange", f"since {self.since}")
         if self.is_about_runs:
             return self._format_run_counts(observation)
-        after = _format_scores(observation.scores_after, observation.sessions_after)
-        before = _format_scores(observation.scores_before, observation.sessions_before)
-        return f"{after} since {self.since}, {before} before" if after and before else ""
+        tier = self.incident.tier or ""
+        thing = "score" if not tier.startswith(BEHAVIOUR) else "call" if tier.startswith(BEHAVIOUR + TOOL_ERRORS) else "turn"
+        after = _format_scores(observation.scores_after, observation.sessions_after, thing)
+        before = _format_scores(observation.scores_before, observation.sessions_before, thing)
+        is_beside = self.lead_slice is not None and self.lead_slice.kind == VERSION
+        beside = "with other versions" if is_beside else "before"
+        return f"{after} since {self.since}, {before} {beside}" if after and before else ""
 
     def _format_run_counts(self, observation: Observation) -> str:
         after, before = observation.runs_after, observation.runs_before
@@ -237,10 +241,10 @@ class IncidentFacts:
         ]
 
 
-def _format_scores(scores: int | None, sessions: int | None) -> str:
+def _format_scores(scores: int | None, sessions: int | None, thing: str) -> str:
     if scores is None or sessions is None:
         return ""
-    return f"{grouped_count(scores, 'score')} of {grouped_count(sessions, 'session')}"
+    return f"{grouped_count(scores, thing)} of {grouped_count(sessions, 'session')}"
 
 
 def _format_counts(count: Count, thing: str, since: str) -> str:
@@ -394,9 +398,10 @@ def _propose_rollback(facts: IncidentFacts) -> Action | None:
     lead = facts.lead_slice
     if lead is not None and lead.kind == VERSION and lead.slice is not None and lead.level is not None and lead.is_worse:
         label, _, value = lead.slice.partition(" ")
+        after, before = format_level(lead.tier, lead.level.after), format_level(lead.tier, lead.level.before)
         because = (
-            f"{lead.slice} scores {lead.level.after:.2f}, and the other versions {lead.level.before:.2f} on the same days, judged by the "
-            "same judge. Roll back in your own deployment system; Driftline does not deploy."
+            f"{lead.slice} is at {after}, and the other versions at {before} on the same days. Roll back in your own deployment system; "
+            "Driftline does not deploy."
         )
         command = _write_command("deployments", "add", "VERSION", project=facts.incident.project, label=label)
         return Action(

@@ -190,10 +190,10 @@ def _explain_slice_series(facts: IncidentFacts) -> Iterator[Statement]:
     lead = facts.lead_slice
     if lead is None or lead.slice is None or lead.level is None:
         return
-    before, after = f"{lead.level.before:.2f}", f"{lead.level.after:.2f}"
+    before, after = format_level(lead.tier, lead.level.before), format_level(lead.tier, lead.level.after)
     if lead.kind == VERSION:
         yield Statement(
-            "slice", f"{_shorten_name(lead.slice)} scores {after}, and the other versions {before} on the same days."
+            "slice", f"{_shorten_name(lead.slice)} is at {after}, and the other versions at {before} on the same days."
         )
     else:
         yield Statement(

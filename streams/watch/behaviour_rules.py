@@ -7,25 +7,28 @@
    series. `audit.drift.evidence_bounds` selects the few series that the detector examines.
 4. A change of a share by less than `MIN_SHARE_CHANGE`, or of a size by less than a factor of about 1 + `MIN_SIZE_CHANGE`, is listed as
    suspected, and alerts nobody. More tokens or calls are never more severe than a warning, and neither is any fall.
-5. Agents beyond the `MAX_AGENTS` with most turns are compared together, as `OTHER_AGENTS`.
+5. A new version of an agent (label `agent_version`) is compared with the agent's other versions on the same days
+   (`audit.drift.versions`), as a family of its own.
+6. Agents beyond the `MAX_AGENTS` with most turns are compared together, as `OTHER_AGENTS`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
 from analytics.queries import run_query
 from audit.drift.change_detector import CHECKED_DAYS, Change, find_change
-from audit.drift.discoveries import believe_changes, mask_candidates
+from audit.drift.discoveries import believe_changes, family_penalty, mask_candidates
 from audit.drift.evidence_bounds import SUMS, FamilySums, bound_log_evidence
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.segments import merge_cells
 from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Flags, Floats, Reference, Unit, day_number
+from audit.drift.versions import CONFIRMED, DAYS_BEFORE, SUSPECTED, VersionChange, compare_versions
 from audit.drift.watched_series import (
     BEHAVIOUR,
     DRIFT,
@@ -33,6 +36,7 @@ from audit.drift.watched_series import (
     TOOL_ERRORS,
     UP,
     VERBS,
+    VERSION,
     WARNING,
     Key,
     format_level,
@@ -40,7 +44,7 @@ from audit.drift.watched_series import (
 )
 from schemas.lazy import duckdb, pl
 from schemas.lazy_numpy import np
-from streams.watch.findings import Comparison, Finding, Source, Wording, build_finding
+from streams.watch.findings import NEW_VERSION_DAYS, VERSIONS, Comparison, Finding, Source, Wording, build_finding, days_window
 from streams.watch.measures import FINE_DAYS, MAX_AGENTS, OTHER_AGENTS, midnight
 
 BEHAVIOURS = "behaviour"
@@ -50,6 +54,9 @@ LOOK_BACK = timedelta(days=91)
 """The time that a check looks back: thirteen weeks."""
 MIN_SHARE_CHANGE = 0.01
 MIN_SIZE_CHANGE = 0.1
+MAX_VERSIONS = 40
+"""New versions of a project that are compared: those with most turns."""
+VERSION_LABEL = "agent_version"
 MIN_TRAFFIC_FALL = math.log(1.5)
 MIN_UNSCORED_RISE = 0.02
 _TURNS = "failed"
@@ -145,6 +152,8 @@ class ProjectBehaviour:
         }
 
 
+Sides = Mapping[tuple[AgentSeries, str], tuple[Cells, Cells]]
+"""The sums of each new version of an agent, and those of its other versions, by series and version."""
 ReadCells = Callable[[ProjectBehaviour, Sequence[AgentSeries]], Mapping[AgentSeries, Cells]]
 """Returns the hourly sums of series."""
 
@@ -190,6 +199,29 @@ def read_cells(
     return {series: merge_cells(cells) for series, cells in parts.items()}
 
 
+def read_versions(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime) -> Sides:
+    """Read the new versions of a project's agents, each with the agent's other versions."""
+    new_since = as_of.date() - timedelta(days=NEW_VERSION_DAYS)
+    values = {
+        "project": project,
+        "since": midnight(new_since - timedelta(days=DAYS_BEFORE)),
+        "until": as_of,
+        "new_since": midnight(new_since),
+        "recent_since": midnight(as_of.date() - timedelta(days=CHECKED_DAYS)),
+        "limit": MAX_VERSIONS,
+    }
+    rows = run_query(cursor, "behaviour_versions", values)
+    sides: dict[tuple[AgentSeries, str], tuple[Cells, Cells]] = {}
+    for (agent, series), of_series in rows.partition_by("agent", "series", as_dict=True, maintain_order=True).items():
+        for version in of_series.filter(pl.col("is_new"))["version"].unique(maintain_order=True):
+            is_version = pl.col("version") == version
+            others = of_series.filter(~is_version)
+            if others.height:
+                key = AgentSeries(agent, series), version
+                sides[key] = _build_cells(of_series.filter(is_version)), _build_cells(others.sort("last_at"))
+    return sides
+
+
 def _build_cells(rows: pl.DataFrame) -> Cells:
     units, weight, total, squares, mixed, totals, low, high = (
         rows[name].to_numpy().astype(np.float64) for name in (*SUMS, "low", "high")
@@ -207,6 +239,7 @@ class BehaviourRuleInput:
     parameters: Mapping[str, Any]
     """The parameters of the query that read the behaviour."""
     read_cells: ReadCells
+    versions: Sides = field(default_factory=dict)
 
     @property
     def source(self) -> Source:
@@ -234,6 +267,72 @@ def find_behaviour_changes(data: BehaviourRuleInput) -> Iterator[Finding]:
     )
     for series, change in sorted(changes.items(), key=lambda item: -item[1].log_evidence):
         yield _build_behaviour_finding(data, series, change, penalty)
+
+
+def find_version_changes(data: BehaviourRuleInput) -> Iterator[Finding]:
+    """Yield the significant differences of new versions from the other versions of their agent, those with most evidence first.
+
+    All series of all new versions of a project are one family.
+    """
+    as_of = data.behaviour.as_of.date()
+    differences = {key: difference for key, sides in data.versions.items() if (difference := compare_versions(*sides, as_of))}
+    excess = [difference.log_evidence - math.log(SUSPECTED) for difference in differences.values()]
+    penalty = family_penalty(excess, len(data.versions))
+    for (series, version), difference in sorted(differences.items(), key=lambda item: -item[1].log_evidence):
+        if difference.log_evidence >= math.log(SUSPECTED) + penalty:
+            yield _build_version_finding(data, series, version, difference, penalty)
+
+
+def _build_version_finding(
+    data: BehaviourRuleInput, series: AgentSeries, version: str, difference: VersionChange, log_penalty: float
+) -> Finding:
+    tier = BEHAVIOUR + series.series
+    first_day, last_day = difference.first_day, data.behaviour.as_of.date()
+    name = f"{name_behaviour(series.series)} of {series.agent or 'the agent'} with {VERSION_LABEL} {version}"
+    mean, others_mean = (format_level(tier, value) for value in (difference.mean, difference.others_mean))
+    counts = [round(float(side.weight[side.days >= day_number(first_day)].sum())) for side in data.versions[series, version]]
+    low, high = difference.size_interval.low, difference.size_interval.high
+    size = f"{difference.size:+.1%} (95 % interval {low:+.1%} to {high:+.1%})"
+    if not series.is_share:
+        size = f"a factor of {math.exp(difference.size):.2f} (95 % interval {math.exp(low):.2f} to {math.exp(high):.2f})"
+    is_relevant = abs(difference.size) >= (MIN_SHARE_CHANGE if series.is_share else MIN_SIZE_CHANGE)
+    return Finding(
+        key=series.key._replace(direction=difference.direction, slice=f"{VERSION_LABEL} {version}"),
+        kind=VERSION,
+        rule=VERSIONS,
+        severity=difference.severity if series.is_share and difference.direction == UP else WARNING,
+        since=first_day,
+        until=last_day,
+        size=abs(difference.size),
+        title=f"{name} are {'higher' if difference.direction == UP else 'lower'} than with the others: {mean}, and {others_mean} on the same days",
+        description=(
+            f"Since {first_day}, on {difference.days} days with sessions of both, {name[0].lower()}{name[1:]} are at {mean} over {difference.sessions} sessions. With the "
+            f"other versions they are at {others_mean} over {difference.others_sessions} sessions on the same days, a difference of {size}. What a "
+            "day does to all versions is not part of it. No judge is involved."
+        ),
+        numbers=Numbers(
+            first_day=first_day,
+            change=difference.size,
+            change_interval=(low, high),
+            mean_before=difference.others_mean,
+            mean_after=difference.mean,
+            sigma=difference.sigma,
+            scores_before=counts[1],
+            scores_after=counts[0],
+            sessions_before=difference.others_sessions,
+            sessions_after=difference.sessions,
+            having_before=round(difference.others_mean * counts[1]) if series.is_share else None,
+            having_after=round(difference.mean * counts[0]) if series.is_share else None,
+            log_evidence=difference.log_evidence,
+            series=round(math.exp(log_penalty)),
+            agent=series.agent or None,
+        ),
+        before=(midnight(first_day), midnight(first_day)),
+        after=days_window(first_day, last_day, data.behaviour.as_of),
+        expected=difference.others_mean,
+        source=Source(BEHAVIOUR_QUERY, {**data.source.parameters, "by_version": True}),
+        confirmed=difference.log_evidence >= math.log(CONFIRMED) + log_penalty and is_relevant,
+    )
 
 
 def _build_behaviour_finding(data: BehaviourRuleInput, series: AgentSeries, change: Change, log_penalty: float) -> Finding:

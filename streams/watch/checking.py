@@ -24,7 +24,7 @@ from audit.drift.discoveries import find_fleet_discoveries, log_e_value
 from audit.drift.incident_evidence import Evidence, evidence_of
 from audit.drift.segments import find_mix_change, find_new_segments
 from audit.drift.series import REFERENCE_DAYS
-from audit.drift.watched_series import TIERS, is_more_severe
+from audit.drift.watched_series import BEHAVIOUR, TIERS, is_more_severe
 from audit.policy import Policy
 from schemas.lazy import duckdb
 from schemas.records import Baseline, BlindSpot, Incident, Notice, ProjectCheck
@@ -38,7 +38,9 @@ from streams.watch.behaviour_rules import (
     find_behaviour_changes,
     find_traffic_fall,
     find_unscored_rise,
+    find_version_changes,
     measure_behaviour,
+    read_versions,
 )
 from streams.watch.evidence import (
     Explanation,
@@ -49,7 +51,7 @@ from streams.watch.evidence import (
     gather_run_evidence,
     gather_session_evidence,
 )
-from streams.watch.findings import Finding, RuleInput
+from streams.watch.findings import VERSIONS, Finding, RuleInput
 from streams.watch.incidents import (
     IncidentUpdate,
     apply_assignment,
@@ -72,7 +74,7 @@ from streams.watch.measures import (
     measure_sessions,
     midnight,
 )
-from streams.watch.rules import ALL_RULES, LOOK_BACK_DAYS, RATE_RATIO, VERSIONS
+from streams.watch.rules import ALL_RULES, LOOK_BACK_DAYS, RATE_RATIO
 from streams.watch.run_rules import RUNS, SESSIONS, RunRuleInput, SessionRuleInput, find_run_changes, find_session_changes
 
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS = "new_judge", "other_judges", "few_days"
@@ -172,7 +174,7 @@ class ProjectData:
         """Gather the evidence for an incident of a finding."""
         if finding.rule == SESSIONS:
             return gather_session_evidence(cursor, finding, self.project, self.as_of)
-        if self.behaviour is not None and finding.rule == BEHAVIOURS:
+        if self.behaviour is not None and (finding.key.tier or "").startswith(BEHAVIOUR):
             agents = self.behaviour.behaviour.agents_of(finding.key.agent or "")
             return gather_behaviour_evidence(cursor, finding, self.project, agents)
         if self.scores is None or finding.rule == RUNS:
@@ -247,7 +249,9 @@ class Checker:
                 None if judged_sessions is None else SessionRuleInput(judged_sessions, references, session_parameters),
                 None
                 if behaviour is None
-                else BehaviourRuleInput(behaviour, references, behaviour_parameters, cell_reader(cursor)),
+                else BehaviourRuleInput(
+                    behaviour, references, behaviour_parameters, cell_reader(cursor), read_versions(cursor, project, as_of)
+                ),
                 baseline,
                 stopped.get(project, ()),
                 unscored.get(project, ()),
@@ -343,6 +347,7 @@ class Checker:
             yield from find_session_changes(data.sessions)
         if data.behaviour is not None and BEHAVIOURS in rules:
             yield from find_behaviour_changes(data.behaviour)
+            yield from find_version_changes(data.behaviour)
 
     def _build_project_check(
         self, cursor: duckdb.DuckDBPyConnection, data: ProjectData, findings: Sequence[Finding]

@@ -503,6 +503,7 @@ def gather_behaviour_evidence(
         "project": project,
         "agents": list(agents),
         "series": (finding.key.tier or "").removeprefix(BEHAVIOUR),
+        "version": None if finding.key.slice is None else finding.key.slice.partition(" ")[2],
         "since": start,
         "until": end,
         "expected": finding.expected,

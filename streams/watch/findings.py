@@ -18,6 +18,10 @@ from audit.policy import MinAlertedChange
 from schemas.records import Baseline
 from streams.watch.measures import SCORES_QUERY, ProjectScores, midnight
 
+VERSIONS = "versions"
+"""The name of the rules about versions side by side."""
+NEW_VERSION_DAYS = 28
+"""Days for which a new version is compared with the others; then it has a past of its own."""
 UNNAMED_AGENT = "exchanges without an agent"
 """The name of the segment of a project's exchanges whose source tells no agent, beside agents with a name."""
 

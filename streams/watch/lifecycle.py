@@ -21,7 +21,7 @@ Recovery. The level of a series decides when its change is over, in whole days:
    to the level before the change than to the level of the change. The mean of all these days must be so with 95 % confidence.
 2. The findings of the rules do not decide. A rule stops finding a change that continues: after two months the change is its normal level,
    and after a change of the judge it has nothing to compare with. It also keeps finding a dip that is over, as long as the dip is in its
-   window. Only if the level cannot be measured (a spread; runs that were diagnosed by other rules), a change is over when no rule has
+   window. Only if the level cannot be measured (a spread; runs that were diagnosed by other rules; the behaviour of one version), a change is over when no rule has
    found it for a week.
 3. The day before the first day back is the last day of the change. From then on, the days of the change are excluded from the reference, so
    that the recovery is not a rise, and the next fall is measured from the normal level.
@@ -236,7 +236,10 @@ def _read_session_levels(sessions: ProjectSessions, changed: ChangedSeries, seri
     return [DayLevel(day, mean, count) for day, (mean, count) in sessions.days(series).items()]
 
 
-def _read_behaviour_levels(behaviour: ProjectBehaviour, changed: ChangedSeries, series: str) -> list[DayLevel]:
+def _read_behaviour_levels(behaviour: ProjectBehaviour, changed: ChangedSeries, series: str) -> list[DayLevel] | None:
+    """Return the daily levels of a series of an agent's behaviour; None for that of a single version, whose others are gone when it is left alone."""
+    if changed.slice is not None:
+        return None
     days = behaviour.days(AgentSeries(changed.key.agent or "", series.removeprefix(BEHAVIOUR)))
     return [DayLevel(day, mean, sessions) for day, (mean, sessions, _) in days.items()]
 

@@ -27,7 +27,9 @@ from schemas.lazy_numpy import np
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
 from streams.watch.findings import (
+    NEW_VERSION_DAYS,
     UNNAMED_AGENT,
+    VERSIONS,
     Comparison,
     Finding,
     OpenChange,
@@ -41,9 +43,6 @@ from streams.watch.measures import Bridge, Segment, midnight
 
 CONSECUTIVE = "consecutive_days"
 SEQUENTIAL = "sequential"
-VERSIONS = "versions"
-NEW_VERSION_DAYS = 28
-"""Days for which a new version is compared with the others; then it has a past of its own."""
 FURTHER_DAYS = 7
 """Minimum number of days between a change and a further one: a full week, so that both are not averaged as one level."""
 

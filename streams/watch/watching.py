@@ -25,7 +25,7 @@ from typing import Literal, TypeVar
 
 from analytics.queries import query_records
 from audit.drift.incident_evidence import evidence_of
-from audit.drift.watched_series import VERSION, Series
+from audit.drift.watched_series import TIERS, VERSION, Series
 from audit.fingerprints import stable_id
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident, ProjectCheck, Review
@@ -232,7 +232,7 @@ class Watch:
         )
 
     def _explain(self, project: str, finding: Finding) -> Explanation:
-        if finding.kind == VERSION:
+        if finding.kind == VERSION and finding.key.tier in TIERS:
             return SIDE_BY_SIDE
         tier = finding.key.tier
         tier_change = measure_change(finding)

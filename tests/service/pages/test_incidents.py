@@ -29,7 +29,8 @@ from service.read.incidents import incident_records
 from service.setup.access import AccessStore, Holder
 from service.text.links import Links
 from streams.watch.behaviour_rules import BEHAVIOURS
-from streams.watch.rules import ALL_RULES, VERSIONS
+from streams.watch.findings import VERSIONS
+from streams.watch.rules import ALL_RULES
 from streams.watch.run_rules import RUNS, SESSIONS
 
 LINKS = Links()

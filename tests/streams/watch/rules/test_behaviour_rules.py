@@ -21,6 +21,7 @@ from analytics.sums.daily import refresh_daily
 from audit.drift.incident_evidence import evidence_of
 from audit.policy import Policy, ProjectSettings
 from schemas.records import Exchange, Incident, Label, ToolCall
+from service.read.incidents import incident_answer
 from service.read.project import describe_notices
 from streams.log.sink import StorePublisher
 from streams.watch import behaviour_rules
@@ -197,6 +198,43 @@ def test_the_sums_are_those_of_the_current_exchanges_and_outlive_them(store: Sto
     delete_rows(store, "Exchange", positions)
     refresh_daily(store)
     assert days_of(store) == sums
+
+
+def versions(errors: float, days: int) -> list[Exchange]:
+    """Return the turns of version 6 of an agent, and those of a tenth of the traffic that has version 7 since a number of days."""
+    canary = [
+        msgspec.structs.replace(record, session_id=f"canary-{record.session_id}", exchange_id=f"canary-{record.exchange_id}")
+        for record in turns(lambda _: errors, seed=9, a_day=2)
+        if END - record.occurred_at < days * DAY
+    ]
+    labelled = (("6", turns(quiet, a_day=20)), ("7", canary))
+    return [
+        msgspec.structs.replace(record, labels=(Label(name="agent_version", value=version),))
+        for version, records in labelled
+        for record in records
+    ]
+
+
+def test_a_new_version_is_compared_with_the_others_on_the_same_days(store: Store) -> None:
+    """A tenth of the traffic hardly moves the agent's series: its errors go from 2 to 3 %, which alerts nobody."""
+    fill(store, versions(0.12, 20))
+    result = check_project(store)
+    (incident,) = [incident for incident in result.incidents if incident.confidence == "confirmed"]
+    (changed,) = evidence_of(incident).moved
+    assert (changed.kind, changed.slice, incident.agent) == ("version", "agent_version 7", "checkout-agent")
+    assert incident.title.startswith(
+        "Errors of the tool search of checkout-agent with agent_version 7 are higher than with the others: 1"
+    )
+    assert {run.session_id.partition("-")[0] for run in evidence_of(incident).runs} == {"canary"}
+    why = incident_answer(incident).why
+    assert "agent_version 7 is at 1" in why.summary
+    assert "roll_back" in [action.id for action in why.actions]
+
+
+def test_a_new_version_that_is_like_the_others_is_no_incident(store: Store) -> None:
+    """A dozen series of each new version are compared at each check."""
+    fill(store, versions(0.02, 20))
+    assert check_project(store).findings == ()
 
 
 def test_traffic_that_falls_is_a_notice_and_no_incident(store: Store) -> None:
