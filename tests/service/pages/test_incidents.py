@@ -630,8 +630,8 @@ def test_the_page_shows_who_was_alerted(call: Call, tokens: Tokens, store: Store
 def test_a_simulated_judge_is_marked(call: Call, tokens: Tokens, store: Store) -> None:
     """Incidents of a simulated judge must be marked as such."""
     evidence = EVIDENCE | {"madeWith": {"simulated": True}}
-    assert "simulated judge" in open_page(call, tokens.root, store_incident(store, metadata=json.dumps(evidence)))
-    assert "simulated judge" not in open_page(call, tokens.root, store_incident(store, incident_id="i2"))
+    assert "Simulated judge" in open_page(call, tokens.root, store_incident(store, metadata=json.dumps(evidence)))
+    assert "Simulated judge" not in open_page(call, tokens.root, store_incident(store, incident_id="i2"))
 
 
 def test_an_incident_of_another_project_is_hidden(call: Call, tokens: Tokens, store: Store) -> None:
