@@ -196,6 +196,13 @@ class ModelPrice(Rates):
         )
         return math.ceil(weighted_input * input_rate + usage.output_tokens * output_rate)
 
+    def cost_of_calls(self, usage: Usage) -> int | None:
+        """Return the cost in nano-USD of the tokens of many calls; None if the price is unknown.
+
+        Rates of long prompts depend on the single call, so they are left out.
+        """
+        return self.model_copy(update={"steps": ()}).cost(usage)
+
     def max_cost(self, texts_size: int, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
         """Return the largest possible cost of one call in nano-USD; a batched call is charged at batch prices, if known.
 

@@ -293,8 +293,10 @@ def _build_session_point(day: date, row: Row | None) -> Point:
     return Point(f"{day}", row["mean"], f"{day:%m-%d}", at=midnight, count=row["sessions"], half=row["half"])
 
 
-def draw_costs(chart_window: ChartWindow, costs: Sequence[Row], previous: Sequence[Row] | None = None) -> Markup:
-    """Draw the cost of judging the exchanges of each hour or day, by model. Unknown costs are gaps."""
+def draw_costs(
+    chart_window: ChartWindow, costs: Sequence[Row], previous: Sequence[Row] | None = None, *, title: str = "Cost of judging"
+) -> Markup:
+    """Draw the costs of each hour or day, by model. Unknown costs are gaps."""
     slots = chart_window.window.slots()
     models = {row["model"]: row["model"] or _UNKNOWN_MODEL for row in costs}
     cost_of = {(row["model"], row["period"]): row["cost_usd"] for row in costs}
@@ -305,7 +307,7 @@ def draw_costs(chart_window: ChartWindow, costs: Sequence[Row], previous: Sequen
     before: dict[datetime, float | None] = defaultdict(float)
     for row in previous or ():
         before[row["period"]] = (before[row["period"]] or 0.0) + (row["cost_usd"] or 0.0)
-    chart = chart_window.chart("Cost of judging", key="costs", form=usd, column="Cost")
+    chart = chart_window.chart(title, key="costs", form=usd, column="Cost")
     return stacked_bars(
         chart, chart_window.points({}), series, previous=chart_window.align_previous(None if previous is None else before, 0.0)
     )

@@ -472,8 +472,5 @@ def _read_usage(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime
 
 def _cost_per_week(usage: Usage, price: ModelPrice | None) -> float | None:
     """Return the cost in USD of the tokens used in the week; None without a price."""
-    if price is None:
-        return None
-    # Rates of long prompts depend on the single call, so they cannot be applied to sums.
-    cost = price.model_copy(update={"steps": ()}).cost(usage)
+    cost = None if price is None else price.cost_of_calls(usage)
     return None if cost is None else usd_of(cost)

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
 from analytics.queries import query_rows
 from audit.exchanges.wrap_quality import STEPS
 from schemas.lazy import duckdb
-from service.pages.charts import share_bar
+from service.pages.charts import marks_within, share_bar
 from service.pages.listing import Listing
 from service.pages.lists import ANOMALIES, COSTS, WRAPS, build_list_values
 from service.pages.periods import ListPeriod, Period, compared
-from service.pages.project_charts import read_costs, read_counts, sum_known_costs
+from service.pages.project_charts import build_chart_window, draw_costs, read_costs, read_counts, sum_known_costs
+from service.pages.projects.agent_health import NO_NAME
 from service.pages.rendering import number, page, usd
 from service.pages.viewing import ShownProject, Viewer
+from service.read.agent_costs import read_agent_costs, sum_by_agent
 from service.read.runs import with_run_ids
 from service.text.answers import Document
 from service.text.window import Window, bounds
 from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
+Row = Mapping[str, Any]
 _MAX_REASONS = 30
+_MAX_AGENT_COSTS = 50
+"""Rows of the table of agents; the query `agent_tokens` has all."""
 
 
 @router.get("/projects/{project}/anomalies")
@@ -55,15 +63,38 @@ async def costs(request: Request, _: Viewer, project: ShownProject, services: Se
     """Show the sessions by the cost of judging them, most expensive first."""
 
     def read_total(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
-        if window is None or not window.compare:
-            return {"total": None}
-        current = sum_known_costs(read_costs(cursor, project, window))
-        previous = sum_known_costs(read_costs(cursor, project, window.before))
-        return {"total": f"{usd(current)} in total, {compared(current, previous, usd)}"}
+        if window is None:
+            return {"total": None, "agent_costs": [], "agent_chart": None, "judging_usd": None}
+        judging = sum_known_costs(read_costs(cursor, project, window))
+        rows = read_agent_costs(cursor, project, window, services.engine.policy.prices)
+        values: dict[str, Any] = {
+            "total": None,
+            "judging_usd": judging,
+            "agent_costs": sum_by_agent(rows)[:_MAX_AGENT_COSTS],
+            "agent_usd": sum_known_costs(rows),
+            "agent_chart": _draw_agent_costs(cursor, project, window, rows),
+        }
+        if window.compare:
+            previous = sum_known_costs(read_costs(cursor, project, window.before))
+            values["total"] = f"Judging: {usd(judging)}, {compared(judging, previous, usd)}"
+        return values
 
     return page(
         request, "project_costs.html", await build_list_values(request, services, project, period, COSTS, read_more=read_total)
     )
+
+
+def _draw_agent_costs(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, rows: Sequence[Row]) -> Markup | None:
+    """Draw the known costs of the agents by hour or day; None if no cost is known."""
+    by_agent = [{**row, "model": row["agent"] or NO_NAME} for row in rows if row["cost_usd"] is not None]
+    if not by_agent:
+        return None
+    totals: dict[tuple[str, datetime], float] = defaultdict(float)
+    for row in by_agent:
+        totals[row["model"], row["period"]] += row["cost_usd"]
+    costs = [{"model": agent, "period": period, "cost_usd": cost} for (agent, period), cost in totals.items()]
+    marks = marks_within(cursor, project, window.start, window.end, window.step)
+    return draw_costs(build_chart_window(project, window, marks), costs, title="Cost of the agents")
 
 
 _SESSIONS_PER_PAGE = 25

@@ -628,3 +628,21 @@ def test_what_agents_do_is_shown_by_version_and_read_over_http(call: Call, root:
     assert f"{digest('1')} {digest('20')}" in text(page)
     assert "50%" in text(page)
     assert "<script>alert" not in page.text
+
+
+def test_costs_of_agents_stand_beside_those_of_judging(call: Call, root: str, store: Store) -> None:
+    """A new version may need twice the tokens; costs of unknown models are said to be unknown, not zero."""
+    recent = {"occurred_at": NOW - LATELY}
+    tokens = {"input_tokens": 1_000_000, "output_tokens": 100_000}
+    filled(
+        store,
+        ("exchanges", exchange("s", 1, agent="scout", agent_model="claude-haiku-4-5", **tokens, **recent)),
+        ("exchanges", exchange("s", 2, agent="scout", agent_model="claude-haiku-4-5", **recent)),
+        ("exchanges", exchange("t", 1, agent="<b>odd</b>", agent_model="house-model", **tokens, **recent)),
+    )
+    page = looks(call, root, "/projects/ops/costs")
+    page_text = text(page)
+    assert "At most $1.50" in page_text
+    assert re.search(r"claude-haiku-4-5 2 1 1\s000\s000 100\s000 \$1\.50", page_text)
+    assert re.search(r"house-model 1 0 1\s000\s000 100\s000 (?!\$)", page_text)
+    assert "<b>odd" not in page.text
