@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from service.read.caps import SharedCap
     from service.read.runs import Run
     from service.read.scores import JudgeCost, Score, WrapUp
-    from service.read.sessions import MarkedTurn, SessionFindings
+    from service.read.sessions import ListedSession, MarkedTurn, SessionFindings
 
 MAX_EVIDENCE = 5
 """Maximum number of events shown for a cause."""
@@ -69,6 +69,47 @@ def runs_table(runs: Sequence[Run]) -> ListTable:
     return ListTable(
         headers, cells, right=["trust", "tool calls"], whole=["run", "ended"], optional=["tool calls", "session", "project"]
     )
+
+
+SESSION_KEYS = (
+    *("sessionId", "connection", "project", "agent", "question", "lastAt", "turns", "toolCalls", "anomalies", "tier2", "runId"),
+    *("readinessLevel", "primaryFailureType"),
+)
+"""The fields of a session in a list."""
+
+
+def sessions_table(sessions: Sequence[ListedSession]) -> ListTable:
+    """Show each session on a line."""
+    headers = [
+        "last record",
+        "project",
+        "agent",
+        "session",
+        "turns",
+        "calls",
+        "anomalies",
+        "tier 2",
+        "failure",
+        "first question",
+    ]
+    cells = [
+        [
+            f"{session.last_at:%Y-%m-%d %H:%M}",
+            session.project,
+            session.agent,
+            session.session_id,
+            session.turns,
+            session.tool_calls,
+            session.anomalies,
+            MISSING if session.tier2 is None else f"{session.tier2:.2f}",
+            session.primary_failure_type or MISSING,
+            session.question or MISSING,
+        ]
+        for session in sessions
+    ]
+    numbers = ["turns", "calls", "anomalies", "tier 2"]
+    optional = ["calls", "tier 2", "failure", "project", "agent"]
+    return ListTable(headers, cells, right=numbers, whole=["last record"], optional=optional)
 
 
 SCORE_KEYS = (

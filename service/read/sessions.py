@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count, repeat
 from typing import Annotated, Any, Literal
 
@@ -28,12 +28,14 @@ import msgspec
 from msgspec import Meta, field
 
 from analytics.queries import query_rows, run_query
+from analytics.sums.daily import query_days
 from audit.detectors.registry import Cause
 from audit.detectors.thresholds import default_profile, recorded_profile, source_of
 from audit.diagnosis.diagnosis import diagnose, rule_version
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.evaluation.cases import WHOLE_SESSION
 from audit.evaluation.whole_sessions import MAX_AGE, evaluation_of_session, is_drawn
+from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb, pl
 from schemas.records import Diagnosis, FailureCause
 from service.read.evaluations import EvaluatedRun, SessionJudgement, evaluation_page, evaluation_state
@@ -465,6 +467,30 @@ class SessionTurn(Answer, frozen=True):
     findings: Annotated[list[TurnFinding], Meta(description="Findings of the session's run in the events of this turn.")]
 
 
+class ListedSession(SessionNamed, frozen=True):
+    """A session in a list. Counts, means and costs cover the period of the list."""
+
+    project: str
+    agent: str | None
+    question: Annotated[str | None, Meta(description="An excerpt of its first question; null without one.")]
+    first_at: Moment
+    last_at: Moment
+    turns: Annotated[int, Meta(description="Scored exchanges.")]
+    events: int
+    tool_calls: int
+    anomalies: int
+    tier1: float | None
+    tier2: float | None
+    tier2_5: float | None
+    tier3: float | None
+    cost_usd: Annotated[float | None, Meta(description="Known costs of judging.")]
+    simulated: Annotated[int, Meta(description="Scores by a simulated judge.")]
+    run_id: str | None
+    readiness_level: str | None
+    trust_score: float | None
+    primary_failure_type: str | None
+
+
 class SessionWithTurns(Answer, frozen=True):
     """A session, and some of its turns."""
 
@@ -538,6 +564,56 @@ class SessionDetails:
     """The findings of its run, each with its turns and events."""
     evaluations: Sequence[EvaluatedRun]
     """Its evaluations against written cases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFilter:
+    """A filter for a list of sessions; None matches any."""
+
+    project: str | None = None
+    agent: str | None = None
+    """'' for sessions without a name."""
+    failure: str | None = None
+    """The primary failure of the run; '' for a run without one."""
+    tool: str | None = None
+    """A tool that an exchange called."""
+    tool_failed: bool = False
+    """Only sessions with a failed call, of `tool` if it is given."""
+    anomalies: bool = False
+    """Only sessions with an anomaly."""
+    until: datetime = LATEST
+
+
+_SEARCH_DAYS = (1, 7, 30, 180)
+"""Days before now that are searched for sessions, until there are enough; then all days are."""
+
+
+def list_sessions(
+    cursor: duckdb.DuckDBPyConnection, filters: SessionFilter, limit: int, *, now: datetime, since: datetime | None = None
+) -> list[ListedSession]:
+    """Return the sessions with a scored exchange or an event since a time (None: any), the last active first."""
+    end = min(now, filters.until)
+    starts = [since] if since is not None else [*(end - timedelta(days=days) for days in _SEARCH_DAYS), EARLIEST]
+    params = {
+        **dict.fromkeys(["readiness", "version", "least", "most", "last_number", "last_text", "last_id"]),
+        "project": filters.project,
+        "agent": filters.agent,
+        "failure": filters.failure,
+        "tool": filters.tool,
+        "tool_error": filters.tool_failed or None,
+        "anomalies": filters.anomalies or None,
+        "tier": "tier2",
+        "sort": "at",
+        "down": True,
+        "until": filters.until,
+        "limit": limit,
+    }
+    rows: list[Row] = []
+    for start in starts:
+        rows = query_days(cursor, "list_sessions", {**params, "since": start})
+        if len(rows) >= limit:
+            break
+    return [ListedSession.of(row) for row in rows]
 
 
 def find_sessions(

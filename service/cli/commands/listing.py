@@ -7,10 +7,11 @@ from datetime import datetime
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from schemas.bounds import LATEST
 from schemas.errors import SettingsError
 from service.cli.commands.options import (
     SHOWN,
@@ -31,7 +32,16 @@ from service.cli.commands.options import (
 )
 from service.cli.list_views import ListView, open_for_display, printed
 from service.cli.terminal import out
-from service.cli.views import RUN_KEYS, SCORE_KEYS, caps_table, costs_table, runs_table, scores_table
+from service.cli.views import (
+    RUN_KEYS,
+    SCORE_KEYS,
+    SESSION_KEYS,
+    caps_table,
+    costs_table,
+    runs_table,
+    scores_table,
+    sessions_table,
+)
 from service.read.runs import Run, runs_of
 from service.read.scores import Score, ScoreFilter, judge_costs, project_scores
 from service.setup.workspace import Workspace
@@ -77,6 +87,60 @@ def list_runs(
 
 
 runs = printed(list_runs)
+sessions_app = typer.Typer(no_args_is_help=True, help="List the sessions.")
+
+
+def session_list(
+    project: Project = None,
+    agent: Agent = None,
+    failure: Failure = None,
+    tool: Tool = None,
+    tool_errors: Annotated[
+        bool, typer.Option("--tool-errors", help="Only with a failed tool call; of the tool that --tool names, if any.")
+    ] = False,
+    anomalies: Annotated[
+        bool, typer.Option("--anomalies", help="Only exchanges with an anomaly, or sessions with such an exchange.")
+    ] = False,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = SHOWN,
+    database: Database = None,
+    as_json: AsJson = False,
+    full: Full = False,
+) -> ListView[Any]:
+    """List the sessions, the last active first: turns, tool calls, anomalies, failure of the run, first question."""
+    from service.read.sessions import SessionFilter, list_sessions  # noqa: PLC0415 - it loads rules, which the other lists do not need
+
+    start, end = since_of(since), until_of(until)
+    filters = SessionFilter(
+        project=project,
+        agent=agent_of(agent),
+        failure=failure_of(failure),
+        tool=tool,
+        tool_failed=tool_errors,
+        anomalies=anomalies,
+        until=end or LATEST,
+    )
+    selected = (agent, failure, tool, *(["on"] if tool_errors or anomalies else []))
+    return ListView(
+        read=lambda workspace, first: list_sessions(
+            workspace.store.cursor(), filters, limit + 1, now=workspace.now(), since=first
+        ),
+        table=sessions_table,
+        keys=SESSION_KEYS,
+        identify=lambda session: (session.connection, session.session_id),
+        as_json=as_json,
+        full=full,
+        none=f"no sessions{of_project(project)}{_describe_filters(start, end, *selected)}",
+        limit=limit,
+        project=project,
+        since=start,
+        time_of=lambda session: session.last_at,
+        database=database,
+    )
+
+
+sessions_app.command("list")(printed(session_list))
 
 
 def list_scores(
@@ -84,7 +148,9 @@ def list_scores(
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
     agent: Agent = None,
     tool: Tool = None,
-    anomalies: Annotated[bool, typer.Option("--anomalies", help="Only exchanges with an anomaly.")] = False,
+    anomalies: Annotated[
+        bool, typer.Option("--anomalies", help="Only exchanges with an anomaly, or sessions with such an exchange.")
+    ] = False,
     since: Since = None,
     until: Until = None,
     limit: Limit = SHOWN,

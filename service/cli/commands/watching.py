@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from service.cli.commands.incidents import incident_list
-from service.cli.commands.listing import list_runs, list_scores
+from service.cli.commands.listing import list_runs, list_scores, session_list
 from service.cli.commands.projects import list_projects
 from service.cli.list_views import ListView, watched
 
@@ -33,6 +33,7 @@ watch_app = typer.Typer(
 )
 LISTS: Mapping[str, Callable[..., ListView[Any]]] = {
     FLEET: list_projects,
+    "sessions": session_list,
     "runs": list_runs,
     "scores": list_scores,
     "incidents": incident_list,

@@ -14,11 +14,12 @@ from service.cli.commands.projects import PROJECT_KEYS
 from service.cli.incident_views import INCIDENT_KEYS
 from service.cli.main import run
 from service.cli.terminal import ListTable, table
-from service.cli.views import RUN_KEYS, SCORE_KEYS
+from service.cli.views import RUN_KEYS, SCORE_KEYS, SESSION_KEYS
 from service.read.incidents import IncidentAnswer
 from service.read.project import Project
 from service.read.runs import Run
 from service.read.scores import Score
+from service.read.sessions import ListedSession
 from service.text.answers import Answer
 
 HEADERS = ["exchange at", "session", "turn", "tiers", "why"]
@@ -115,7 +116,14 @@ def test_a_pipe_gets_whole_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "kind"), [(RUN_KEYS, Run), (SCORE_KEYS, Score), (INCIDENT_KEYS, IncidentAnswer), (PROJECT_KEYS, Project)]
+    ("keys", "kind"),
+    [
+        (RUN_KEYS, Run),
+        (SCORE_KEYS, Score),
+        (SESSION_KEYS, ListedSession),
+        (INCIDENT_KEYS, IncidentAnswer),
+        (PROJECT_KEYS, Project),
+    ],
 )
 def test_the_short_json_of_a_list_has_fields_of_the_full_one(keys: tuple[str, ...], kind: type[Answer]) -> None:
     """A script that needs more fields adds `--full` and changes nothing else."""
@@ -177,3 +185,40 @@ def test_runs_are_filtered_by_agent_failure_and_tool(
         assert sorted(json.loads(line)["sessionId"] for line in capsys.readouterr().out.splitlines()) == expected
     assert run(["runs", "--failure", "skil_failure"]) == 2
     assert "Did you mean skill_failure?" in capsys.readouterr().err
+
+
+def test_sessions_are_found_by_agent_and_failed_tool_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All sessions of an agent with a failed call is the first question about it, in whichever project they are."""
+    monkeypatch.chdir(tmp_path)
+    for project, session, agent, outcome in (
+        ("ops", "a", "scout", "error"),
+        ("web", "b", "scout", "ok"),
+        ("web", "c", "other", "error"),
+    ):
+        row = {
+            "session_id": session,
+            "timestamp": "2026-10-01T09:00:00Z",
+            "prompt": f"Question {session}?",
+            "response": "Yes.",
+            "agent": agent,
+            "calls": [{"name": "search", "arguments": {}, "outcome": outcome}],
+        }
+        (tmp_path / f"{session}.jsonl").write_text(json.dumps(row))
+        assert (
+            run(["import", "exchanges", f"{session}.jsonl", "--set", "tool_calls=calls", "--project", project, "--json"]) == 0
+        )
+    for options, expected in {
+        (): ["a", "b", "c"],
+        ("--agent", "scout"): ["a", "b"],
+        ("--agent", "scout", "--tool-errors"): ["a"],
+        ("--tool", "read"): [],
+        ("--tool", "search", "--project", "web", "--until", "2026-10-02"): ["b", "c"],
+        ("--since", "2026-10-02"): [],
+    }.items():
+        capsys.readouterr()
+        assert run(["sessions", "list", "--json", *options]) == 0
+        sessions = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert sorted(session["sessionId"] for session in sessions) == expected
+        assert [session["question"] for session in sessions] == [f"Question {session['sessionId']}?" for session in sessions]

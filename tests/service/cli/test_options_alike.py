@@ -12,6 +12,7 @@ from service.cli.main import application, command_of
 
 Command = Callable[..., tuple[int, str, str]]
 LISTS = {
+    "sessions list": "project since until limit json full",
     "runs": "project since until limit json full",
     "scores": "project since until limit json full",
     "costs": "project since until limit json",
