@@ -276,6 +276,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             ["quiet series, 90 days of 10 sessions", ""],
             [
                 ["the bound", f"{cost.bound:.2f} ms"],
+                ["the bounds of 250 segments x 12 series", f"{3 * cost.bound:.2f} s"],
                 ["the detector", f"{cost.detector:.2f} ms"],
                 ["may have changed", share(round(1000 * cost.passed), 1000)],
                 ["may have changed, in a family of 250", share(round(1000 * cost.passed_in_family), 1000)],
