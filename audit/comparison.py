@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -105,6 +106,7 @@ def paired_interval(sums: PairedSums, confidence: float = CONFIDENCE) -> Interva
     return Interval(sums.mean - half_width, sums.mean + half_width, freedom)
 
 
+@lru_cache
 def t_quantile(probability: float, freedom: float) -> float:
     """Return the quantile of Student's t for a probability from 0.5 to below 1, and any degrees of freedom above 0.
 

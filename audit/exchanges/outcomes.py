@@ -60,6 +60,7 @@ MAX_LIVE_DELAY = timedelta(days=1)
 _FLAG_REASONS = {check.id: f"{check.description} ({check.id})" for check in STRUCTURAL_CHECKS}
 
 
+@lru_cache
 def find_comparable_rules(version: str) -> str:
     """Return the first version of the rules whose scores are comparable with those of a version."""
     rules = version.removesuffix(_COMBINED)

@@ -496,7 +496,7 @@ def find_notices(measured: ProjectScores, findings: Sequence[Finding]) -> tuple[
 def find_coverage_notices(behaviour: ProjectBehaviour, unscored: Sequence[Mapping[str, Any]]) -> tuple[Notice, ...]:
     """Return what changed in how much of a project is seen: fewer sessions per day, and more exchanges without a score.
 
-    `unscored` are the project's rows of the query `unscored_days`; there are none if every exchange has a score.
+    `unscored` are the project's rows of the query `unscored_days`; there are none if every exchange has a score, or none has.
     """
     as_of = behaviour.as_of.date()
     changes = {

@@ -202,6 +202,7 @@ class ProjectScores:
         self._arrivals = [LATER if (ARRIVAL, LATER) in row_labels else "" for row_labels in self._labels]
         self._recent = np.arange(len(rows)) >= first_recent
         self._columns: dict[str, NDArray[Any]] = {}
+        self._numbered_strata: dict[bool, tuple[dict[Stratum, int], Ints]] = {}
         self._strata_of_tier: dict[str, Mapping[Stratum, Ints]] = {}
         self._segments: dict[tuple[str, str | None], Segment | None] = {}
         self._slices: dict[tuple[str, str | None], dict[str, Segment]] = {}
@@ -311,18 +312,24 @@ class ProjectScores:
         """Return the rows of each stratum of a tier, in order of time."""
         if tier not in self._strata_of_tier:
             is_scored = (self._all_rows[f"{tier}_units"].to_numpy() > 0) & self._is_settled()
-            is_judged = tier != "tier1"
-            names: dict[Stratum, int] = {}
-            numbers = [
-                names.setdefault(Stratum(agent, arrival, means.rules, means.judge if is_judged else ()), len(names))
-                for agent, arrival, means in zip(self._agents, self._arrivals, self._row_means, strict=True)
-            ]
-            rows_of = np.where(is_scored, np.array(numbers, dtype=np.int64), -1)
+            names, numbers = self._number_strata(is_judged=tier != "tier1")
+            rows_of = np.where(is_scored, numbers, -1)
             order = np.argsort(rows_of, kind="stable")
             bounds = np.searchsorted(rows_of[order], np.arange(len(names) + 1))
             by_stratum = {stratum: order[bounds[number] : bounds[number + 1]] for stratum, number in names.items()}
             self._strata_of_tier[tier] = {stratum: rows for stratum, rows in by_stratum.items() if len(rows)}
         return self._strata_of_tier[tier]
+
+    def _number_strata(self, *, is_judged: bool) -> tuple[dict[Stratum, int], Ints]:
+        """Return the numbers of the strata, and the one of each row. The judged tiers share them."""
+        if is_judged not in self._numbered_strata:
+            names: dict[Stratum, int] = {}
+            numbers = [
+                names.setdefault(Stratum(agent, arrival, means.rules, means.judge if is_judged else ()), len(names))
+                for agent, arrival, means in zip(self._agents, self._arrivals, self._row_means, strict=True)
+            ]
+            self._numbered_strata[is_judged] = names, np.array(numbers, dtype=np.int64)
+        return self._numbered_strata[is_judged]
 
     def slices(self, tier: str, agent: str | None) -> dict[str, Segment]:
         """Return the comparable scores of an agent (None: of the project) by slice, such as `agent_version 7`.
