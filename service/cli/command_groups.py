@@ -53,7 +53,7 @@ GROUPS = (
     CommandGroup(
         "See what agents did",
         {
-            "sessions": Command("listing.sessions_app", "List the sessions: turns, tool calls, anomalies, first question."),
+            "sessions": Command("listing.sessions_app", "List the sessions: turns, events, anomalies, first question."),
             "runs": Command("listing.runs", "List the runs, newest first: readiness, trust, primary failure."),
             "run": Command("finished_runs.run", "Show one run: verdict, causes, evidence, remedies."),
             "scores": Command("listing.scores", "List the scores, newest first: tiers, sampling, anomalies."),

@@ -72,7 +72,7 @@ def runs_table(runs: Sequence[Run]) -> ListTable:
 
 
 SESSION_KEYS = (
-    *("sessionId", "connection", "project", "agent", "question", "lastAt", "turns", "toolCalls", "anomalies", "tier2", "runId"),
+    *("sessionId", "connection", "project", "agent", "question", "lastAt", "turns", "events", "anomalies", "tier2", "runId"),
     *("readinessLevel", "primaryFailureType"),
 )
 """The fields of a session in a list."""
@@ -86,7 +86,7 @@ def sessions_table(sessions: Sequence[ListedSession]) -> ListTable:
         "agent",
         "session",
         "turns",
-        "calls",
+        "events",
         "anomalies",
         "tier 2",
         "failure",
@@ -99,7 +99,7 @@ def sessions_table(sessions: Sequence[ListedSession]) -> ListTable:
             session.agent,
             session.session_id,
             session.turns,
-            session.tool_calls,
+            session.events,
             session.anomalies,
             MISSING if session.tier2 is None else f"{session.tier2:.2f}",
             session.primary_failure_type or MISSING,
@@ -107,8 +107,8 @@ def sessions_table(sessions: Sequence[ListedSession]) -> ListTable:
         ]
         for session in sessions
     ]
-    numbers = ["turns", "calls", "anomalies", "tier 2"]
-    optional = ["calls", "tier 2", "failure", "project", "agent"]
+    numbers = ["turns", "events", "anomalies", "tier 2"]
+    optional = ["events", "tier 2", "failure", "project", "agent"]
     return ListTable(headers, cells, right=numbers, whole=["last record"], optional=optional)
 
 

@@ -28,19 +28,17 @@ import msgspec
 from msgspec import Meta, field
 
 from analytics.queries import query_rows, run_query
-from analytics.sums.daily import query_days
 from audit.detectors.registry import Cause
 from audit.detectors.thresholds import default_profile, recorded_profile, source_of
 from audit.diagnosis.diagnosis import diagnose, rule_version
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.evaluation.cases import WHOLE_SESSION
 from audit.evaluation.whole_sessions import MAX_AGE, evaluation_of_session, is_drawn
-from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb, pl
 from schemas.records import Diagnosis, FailureCause
 from service.read.evaluations import EvaluatedRun, SessionJudgement, evaluation_page, evaluation_state
 from service.read.runs import RecordedRun, Run, read_run, with_payloads
-from service.text.answers import Answer, Moment
+from service.text.answers import Answer, Moment, NextCursor, Place
 from streams.engine.record_intake import RecordIntake
 from streams.stage_batches import session_key
 
@@ -326,6 +324,89 @@ def _select_first_events(turn: MarkedTurn) -> list[FindingEvent]:
     return [FindingEvent(event.event_id, event.event, event.tool) for event in turn.events[:MAX_LISTED_EVENTS]]
 
 
+class ListedSession(Answer, frozen=True):
+    """A session in a list. Counts, means and costs cover the period of the list."""
+
+    session_id: str
+    connection: str
+    project: str
+    agent: str | None
+    question: Annotated[str | None, Meta(description="The beginning of its first question; null without one.")]
+    first_at: Moment
+    last_at: Moment
+    turns: int
+    events: int
+    anomalies: int
+    tier1: float | None
+    tier2: float | None
+    tier2_5: float | None
+    tier3: float | None
+    cost_usd: float | None
+    simulated: Annotated[int, Meta(description="Turns scored by a simulated judge.")]
+    run_id: str | None
+    readiness_level: str | None
+    trust_score: int | None
+    primary_failure_type: str | None
+
+    @property
+    def place(self) -> Place:
+        """The session's place in its list."""
+        return Place(self.last_at, f"{self.connection}/{self.session_id}")
+
+
+class SessionList(Answer, frozen=True):
+    """Sessions, the one with the newest record first."""
+
+    sessions: list[ListedSession]
+    count: int
+    next_cursor: NextCursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFilter:
+    """A filter for a list of sessions, and its page."""
+
+    start: datetime
+    end: datetime
+    agent: str | None = None
+    version: str | None = None
+    """Only sessions with an exchange of this version of the agent."""
+    tool: str | None = None
+    """Only sessions with a call of this tool."""
+    tool_error: bool = False
+    """Only sessions with a failed call, of the tool if one is named."""
+    failure: str | None = None
+    """Only runs with this primary failure."""
+    anomalies: bool = False
+    """Only sessions with an anomaly."""
+    limit: int = 100
+    after: Place | None = None
+
+
+def list_sessions(cursor: duckdb.DuckDBPyConnection, project: str | None, filters: SessionFilter) -> list[ListedSession]:
+    """Return a page of the sessions of one project or all with a record in a period, the one with the newest record first."""
+    after = filters.after
+    values = {
+        "project": project,
+        "since": filters.start,
+        "until": filters.end,
+        "agent": filters.agent,
+        "version": filters.version,
+        "tool": filters.tool,
+        "tool_error": filters.tool_error or None,
+        "failure": filters.failure,
+        "anomalies": filters.anomalies or None,
+        **dict.fromkeys(("readiness", "least", "most", "last_text")),
+        "tier": "tier2",
+        "sort": "at",
+        "down": True,
+        "last_number": None if after is None else after.at.timestamp() * 1e6,
+        "last_id": None if after is None else after.id,
+        "limit": filters.limit,
+    }
+    return [ListedSession.of(row) for row in query_rows(cursor, "list_sessions", values)]
+
+
 Row = dict[str, Any]
 UNLIMITED = 2**31 - 1
 """A maximum length that no text reaches."""
@@ -467,30 +548,6 @@ class SessionTurn(Answer, frozen=True):
     findings: Annotated[list[TurnFinding], Meta(description="Findings of the session's run in the events of this turn.")]
 
 
-class ListedSession(SessionNamed, frozen=True):
-    """A session in a list. Counts, means and costs cover the period of the list."""
-
-    project: str
-    agent: str | None
-    question: Annotated[str | None, Meta(description="An excerpt of its first question; null without one.")]
-    first_at: Moment
-    last_at: Moment
-    turns: Annotated[int, Meta(description="Scored exchanges.")]
-    events: int
-    tool_calls: int
-    anomalies: int
-    tier1: float | None
-    tier2: float | None
-    tier2_5: float | None
-    tier3: float | None
-    cost_usd: Annotated[float | None, Meta(description="Known costs of judging.")]
-    simulated: Annotated[int, Meta(description="Scores by a simulated judge.")]
-    run_id: str | None
-    readiness_level: str | None
-    trust_score: float | None
-    primary_failure_type: str | None
-
-
 class SessionWithTurns(Answer, frozen=True):
     """A session, and some of its turns."""
 
@@ -564,56 +621,6 @@ class SessionDetails:
     """The findings of its run, each with its turns and events."""
     evaluations: Sequence[EvaluatedRun]
     """Its evaluations against written cases."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionFilter:
-    """A filter for a list of sessions; None matches any."""
-
-    project: str | None = None
-    agent: str | None = None
-    """'' for sessions without a name."""
-    failure: str | None = None
-    """The primary failure of the run; '' for a run without one."""
-    tool: str | None = None
-    """A tool that an exchange called."""
-    tool_failed: bool = False
-    """Only sessions with a failed call, of `tool` if it is given."""
-    anomalies: bool = False
-    """Only sessions with an anomaly."""
-    until: datetime = LATEST
-
-
-_SEARCH_DAYS = (1, 7, 30, 180)
-"""Days before now that are searched for sessions, until there are enough; then all days are."""
-
-
-def list_sessions(
-    cursor: duckdb.DuckDBPyConnection, filters: SessionFilter, limit: int, *, now: datetime, since: datetime | None = None
-) -> list[ListedSession]:
-    """Return the sessions with a scored exchange or an event since a time (None: any), the last active first."""
-    end = min(now, filters.until)
-    starts = [since] if since is not None else [*(end - timedelta(days=days) for days in _SEARCH_DAYS), EARLIEST]
-    params = {
-        **dict.fromkeys(["readiness", "version", "least", "most", "last_number", "last_text", "last_id"]),
-        "project": filters.project,
-        "agent": filters.agent,
-        "failure": filters.failure,
-        "tool": filters.tool,
-        "tool_error": filters.tool_failed or None,
-        "anomalies": filters.anomalies or None,
-        "tier": "tier2",
-        "sort": "at",
-        "down": True,
-        "until": filters.until,
-        "limit": limit,
-    }
-    rows: list[Row] = []
-    for start in starts:
-        rows = query_days(cursor, "list_sessions", {**params, "since": start})
-        if len(rows) >= limit:
-            break
-    return [ListedSession.of(row) for row in rows]
 
 
 def find_sessions(
@@ -788,3 +795,18 @@ def _read_neighbours(
         if len(neighbours) == len(_SIDES):
             break
     return neighbours.get(False), neighbours.get(True)
+
+
+_SEARCH_DAYS = (1, 7, 30, 180, None)
+"""Days before the end of a period that are searched for sessions, until there are enough; None: all."""
+
+
+def recent_sessions(cursor: duckdb.DuckDBPyConnection, project: str | None, filters: SessionFilter) -> list[ListedSession]:
+    """Return the first page of a list of sessions over a long period, of which the last days are read first."""
+    sessions: list[ListedSession] = []
+    for days in _SEARCH_DAYS:
+        start = filters.start if days is None else max(filters.start, filters.end - timedelta(days=days))
+        sessions = list_sessions(cursor, project, dataclasses.replace(filters, start=start))
+        if len(sessions) >= filters.limit or start == filters.start:
+            break
+    return sessions

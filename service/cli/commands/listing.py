@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from schemas.bounds import LATEST
+from schemas.bounds import EARLIEST
 from schemas.errors import SettingsError
 from service.cli.commands.options import (
     SHOWN,
@@ -108,33 +108,38 @@ def session_list(
     as_json: AsJson = False,
     full: Full = False,
 ) -> ListView[Any]:
-    """List the sessions, the last active first: turns, tool calls, anomalies, failure of the run, first question."""
-    from service.read.sessions import SessionFilter, list_sessions  # noqa: PLC0415 - it loads rules, which the other lists do not need
+    """List the sessions, the last active first: turns, events, anomalies, failure of the run, first question."""
+    from service.read.sessions import SessionFilter, recent_sessions  # noqa: PLC0415 - it loads rules, which the other lists do not need
 
-    start, end = since_of(since), until_of(until)
-    filters = SessionFilter(
-        project=project,
-        agent=agent_of(agent),
-        failure=failure_of(failure),
-        tool=tool,
-        tool_failed=tool_errors,
-        anomalies=anomalies,
-        until=end or LATEST,
-    )
+    begin, end = since_of(since), until_of(until)
+    agent_name, primary_failure = agent_of(agent), failure_of(failure)
+
+    def read(workspace: Workspace, start: datetime | None) -> list[Any]:
+        filters = SessionFilter(
+            start=start or EARLIEST,
+            # Clocks of senders may be ahead.
+            end=end or workspace.now() + timedelta(days=1),
+            agent=agent_name,
+            tool=tool,
+            tool_error=tool_errors,
+            failure=primary_failure,
+            anomalies=anomalies,
+            limit=limit + 1,
+        )
+        return recent_sessions(workspace.store.cursor(), project, filters)
+
     selected = (agent, failure, tool, *(["on"] if tool_errors or anomalies else []))
     return ListView(
-        read=lambda workspace, first: list_sessions(
-            workspace.store.cursor(), filters, limit + 1, now=workspace.now(), since=first
-        ),
+        read=read,
         table=sessions_table,
         keys=SESSION_KEYS,
         identify=lambda session: (session.connection, session.session_id),
         as_json=as_json,
         full=full,
-        none=f"no sessions{of_project(project)}{_describe_filters(start, end, *selected)}",
+        none=f"no sessions{of_project(project)}{_describe_filters(begin, end, *selected)}",
         limit=limit,
         project=project,
-        since=start,
+        since=begin,
         time_of=lambda session: session.last_at,
         database=database,
     )
