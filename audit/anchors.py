@@ -77,6 +77,8 @@ MIN_ESTIMATED_SHARE = 0.5
 """Minimum share of an incident that the judge must explain by the estimate to be its cause."""
 MIN_CERTAIN_SHARE = 0.25
 """Minimum share of an incident that the judge must explain with certainty to be its cause."""
+MIN_WHOLE_SHARE = 0.8
+"""Minimum share that the judge must explain by the estimate to explain all of an incident, so that nothing is left for the agent."""
 Cause = Literal["agent", "judge"]
 Reason = Literal[
     "rules",
@@ -87,6 +89,7 @@ Reason = Literal[
     "few_rounds_before",
     "few_rounds_since",
     "explained",
+    "fully_explained",
     "unexplained",
     "unclear",
 ]
@@ -445,7 +448,7 @@ def attribute(verdicts: Sequence[Verdict], incident: IncidentChange) -> Attribut
     cause = None if shift is None else _decide_cause(shift, incident)
     return Attribution(
         cause=cause,
-        reason=shortage or _REASONS[cause],
+        reason=shortage or ("fully_explained" if shift is not None and _explains_all(shift, incident) else _REASONS[cause]),
         judge=None if shift is None else shift.size,
         low=None if shift is None else shift.size - shift.half_width(),
         high=None if shift is None else shift.size + shift.half_width(),
@@ -471,15 +474,27 @@ def _find_shortage(anchors: int, before: int, since: int) -> Reason | None:
 
 def _decide_cause(shift: Shift, incident: IncidentChange) -> Cause | None:
     """Return the cause of an incident by the judge's shift, or None if it is unclear; see rules 9 and 10."""
-    explained = shift.size if incident.direction == UP else -shift.size
-
-    def half_width(share: float) -> float:
-        """Return half the width of the interval of the judge's shift less this share of the incident."""
-        return shift.half_width((share * incident.error) ** 2)
-
-    if explained - MIN_ESTIMATED_SHARE * incident.size + half_width(MIN_ESTIMATED_SHARE) < 0:
+    explained = _signed_shift(shift, incident)
+    if explained - MIN_ESTIMATED_SHARE * incident.size + _half_width(shift, incident, MIN_ESTIMATED_SHARE) < 0:
         return "agent"
-    is_certain = explained - MIN_CERTAIN_SHARE * incident.size - half_width(MIN_CERTAIN_SHARE) > 0
+    is_certain = explained - MIN_CERTAIN_SHARE * incident.size - _half_width(shift, incident, MIN_CERTAIN_SHARE) > 0
     if explained >= MIN_ESTIMATED_SHARE * incident.size and is_certain:
         return "judge"
     return None
+
+
+def _explains_all(shift: Shift, incident: IncidentChange) -> bool:
+    """Return whether the judge is the cause, and the rest of the incident is small and no more than chance."""
+    rest = incident.size - _signed_shift(shift, incident)
+    is_small = rest <= (1 - MIN_WHOLE_SHARE) * incident.size and rest <= _half_width(shift, incident, 1.0)
+    return is_small and _decide_cause(shift, incident) == "judge"
+
+
+def _signed_shift(shift: Shift, incident: IncidentChange) -> float:
+    """Return the shift of the anchors, positive in the incident's direction."""
+    return shift.size if incident.direction == UP else -shift.size
+
+
+def _half_width(shift: Shift, incident: IncidentChange, share: float) -> float:
+    """Return half the width of the interval of the judge's shift less this share of the incident."""
+    return shift.half_width((share * incident.error) ** 2)

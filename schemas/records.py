@@ -931,7 +931,7 @@ class Incident(Record, frozen=True, kw_only=True):
     status: str
     """open, acknowledged, resolved or dismissed. accepted, in older records, is resolved as the new normal."""
     severity: str
-    """warning or critical."""
+    """notice (only the judge changed), warning or critical."""
     title: str
     """One line."""
     description: str

@@ -83,7 +83,7 @@ WITH retained AS (
     GROUP BY project
     UNION ALL BY NAME
     SELECT
-        project, count(*) FILTER (confidence = 'confirmed') AS open_incidents,
+        project, count(*) FILTER (confidence = 'confirmed' AND severity <> 'notice') AS open_incidents,
         count(*) FILTER (confidence = 'suspected') AS suspected_incidents
     FROM log.incidents AS i
     SEMI JOIN incident_versions AS v ON i.incident_id = v.incident_id AND (i.revision, i._offset) = v.version

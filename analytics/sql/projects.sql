@@ -5,8 +5,8 @@
 --     scores that have the tier, where a judged exchange counts 1 / sampling_probability times; recent_cost_usd:
 --     known costs of the recent exchanges; recent_runs, recent_unsafe_runs: runs with runtime events, and unsafe
 --     runs, that ended recently; runs_with_evidence: runs with runtime events; open_incidents, critical_incidents:
---     confirmed and open or acknowledged; acknowledged_incidents: the acknowledged ones of these;
---     suspected_incidents: not confirmed; checked_at, check_days, baseline_days, check_findings: of the newest drift
+--     confirmed and open or acknowledged, without notices; acknowledged_incidents: the acknowledged ones of these;
+--     notice_incidents: confirmed notices, open or acknowledged; suspected_incidents: not confirmed; checked_at, check_days, baseline_days, check_findings: of the newest drift
 --     check with scores, NULL without one
 -- parameters: $project (NULL: all), $as_of (exclusive end of last_score_day, by the start of a day), $from
 --     (inclusive) and $to (exclusive): whole UTC days
@@ -84,9 +84,10 @@ WITH fresh AS MATERIALIZED (
     GROUP BY project
     UNION ALL BY NAME
     SELECT
-        project, count(*) FILTER (confidence = 'confirmed') AS open_incidents,
+        project, count(*) FILTER (confidence = 'confirmed' AND severity <> 'notice') AS open_incidents,
         count(*) FILTER (confidence = 'confirmed' AND severity = 'critical') AS critical_incidents,
-        count(*) FILTER (confidence = 'confirmed' AND status = 'acknowledged') AS acknowledged_incidents,
+        count(*) FILTER (confidence = 'confirmed' AND severity <> 'notice' AND status = 'acknowledged') AS acknowledged_incidents,
+        count(*) FILTER (confidence = 'confirmed' AND severity = 'notice') AS notice_incidents,
         count(*) FILTER (confidence = 'suspected') AS suspected_incidents
     FROM log.incidents AS i
     ANTI JOIN revisions AS later
@@ -152,6 +153,7 @@ SELECT
     any_value(before_tier2_5) AS before_tier2_5, any_value(before_tier3) AS before_tier3,
     coalesce(any_value(open_incidents), 0) AS open_incidents, coalesce(any_value(critical_incidents), 0) AS critical_incidents,
     coalesce(any_value(acknowledged_incidents), 0) AS acknowledged_incidents,
+    coalesce(any_value(notice_incidents), 0) AS notice_incidents,
     coalesce(any_value(suspected_incidents), 0) AS suspected_incidents,
     coalesce(any_value(runs), 0) AS runs,
     greatest(coalesce(any_value(runs), 0) - coalesce(sum(runs_without_evidence), 0), 0)::BIGINT AS runs_with_evidence,

@@ -295,10 +295,10 @@ _INCIDENT_SIZE = f"""(
     / CASE tier WHEN 'tier3' THEN 4 WHEN 'trust' THEN 100 {_SIZE_SCALES} ELSE 1 END
     * CASE WHEN type = 'anomaly_spike' OR tier = 'unsafe' OR starts_with(tier, 'failure:') OR starts_with(tier, 'behaviour:') THEN 1 ELSE -1 END
 )"""
-# The order of incidents, worst first, for the inbox, the fleet and a project: undecided before decided, confirmed before suspected, critical
-# before warning, unacknowledged before acknowledged, a drift before its spike, and then by the size of the change.
+# The order of incidents, worst first, for the inbox, the fleet and a project: undecided before decided, notices last, confirmed before
+# suspected, critical before warning, unacknowledged before acknowledged, a drift before a spike, and then by the size of the change.
 _INCIDENT_WORST = """(
-    (16 * (status IN ('open', 'acknowledged'))::BIGINT + 8 * (confidence = 'confirmed')::BIGINT + 4 * (severity = 'critical')::BIGINT
+    (32 * (status IN ('open', 'acknowledged'))::BIGINT + 16 * (severity <> 'notice')::BIGINT + 8 * (confidence = 'confirmed')::BIGINT + 4 * (severity = 'critical')::BIGINT
         + 2 * (status = 'open')::BIGINT + (type = 'drift')::BIGINT) * 10000
     + 5000 + round(4999 * least(1, greatest(-1, coalesce(size, 0))))::BIGINT
 )"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import date
 from typing import NamedTuple
 
 DRIFT, SPIKE = "drift", "anomaly_spike"
@@ -39,12 +40,19 @@ RISING_IS_BAD = ("unsafe", _FAILURE, BEHAVIOUR)
 MEAN, SPREAD, FURTHER, VERSION = "mean", "spread", "further", "version"
 """Kinds of change: of the mean, of the spread, of the mean again in the same direction while the first change's incident is open, or the
 difference of a version from the other versions of its agent."""
-WARNING, CRITICAL = "warning", "critical"
-SEVERITIES = (WARNING, CRITICAL)
-"""In ascending order."""
-TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
+NOTICE, WARNING, CRITICAL = "notice", "warning", "critical"
+SEVERITIES = (NOTICE, WARNING, CRITICAL)
+"""In ascending order. An incident is a notice if no agent changed, only the judge; rules find warnings and critical changes."""
+TIERS = {
+    "tier1": "Answer structure",
+    "tier2": "Answer quality",
+    "tier2_5": "Thinking quality",
+    "tier3": "Behavior quality",
+}
 """The displayed names of the tiers by their columns."""
-_NAMES = {**TIERS, "trust": "Trust", "unsafe": "Unsafe runs", "": "Anomalies"}
+TIER_NUMBERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
+"""The second names of the tiers, which documents and prompts use."""
+_NAMES = {**TIERS, "trust": "Trust", "unsafe": "Unsafe runs", "": "Anomalies", SPIKE: "Anomalies"}
 _BOUNDS: Mapping[str, tuple[float, float]] = {"tier3": (1.0, 5.0), "trust": (0.0, 100.0)}
 """The ends of scales other than 0 to 1."""
 _SESSION_BOUNDS = (0.0, 10.0)
@@ -99,32 +107,46 @@ class Series(NamedTuple):
         return None not in (self.is_worse, other.is_worse) and self.is_worse != other.is_worse
 
     @property
+    def measure(self) -> str:
+        """The displayed name of what the series measures, without its agent."""
+        name = name_series(self.key.tier or "")
+        if self.kind == SPREAD:
+            name = f"Spread of {lower_first(name)}"
+        if self.key.slice is not None:
+            name = f"{name} with {name_slice(self.key.slice)}"
+        return name
+
+    @property
     def name(self) -> str:
         """The displayed name of the series."""
-        name = _series_name(self.key.tier or "")
-        if self.kind == SPREAD:
-            name = f"Spread of {name}"
-        elif self.kind == FURTHER:
+        name = self.measure
+        if self.kind == FURTHER:
             name = f"{name}, further"
         elif self.kind == VERSION:
             name = f"{name}, beside other versions"
-        owner = ", ".join(filter(None, (self.key.agent, self.key.slice)))
-        return f"{name} ({owner})" if owner else name
+        return f"{name} ({self.key.agent})" if self.key.agent else name
 
 
-def _series_name(series: str) -> str:
+def name_series(series: str) -> str:
+    """Return the displayed name of a series, such as `tier2`; empty stands for the rate of anomalies."""
     if series.startswith(_FAILURE):
-        return f"Failures of type {series.removeprefix(_FAILURE).replace('_', ' ')}"
+        return f"Runs with {series.removeprefix(_FAILURE).replace('_', ' ')}"
     if series.startswith(SESSION):
-        return name_session_series(series)
+        return f"Session judge: {series.removeprefix(SESSION)}"
     if series.startswith(BEHAVIOUR):
         return name_behaviour(series.removeprefix(BEHAVIOUR))
     return _NAMES.get(series, series)
 
 
-def name_session_series(series: str) -> str:
-    """Return the displayed name of a series of judged sessions."""
-    return f"Session judge: {series.removeprefix(SESSION)}"
+def name_slice(name: str) -> str:
+    """Return the displayed name of a slice or a deployed version: `agent_version 7` becomes `version 7`."""
+    label, separator, value = name.partition(" ")
+    return f"{label.removeprefix('agent_').replace('_', ' ')}{separator}{value}"
+
+
+def lower_first(name: str) -> str:
+    """Return a name for the middle of a sentence."""
+    return name[:1].lower() + name[1:]
 
 
 def name_behaviour(measure: str) -> str:
@@ -152,7 +174,41 @@ def format_level(series: str | None, value: float) -> str:
         return f"{size:,.0f}" if size >= 10 else f"{size:.1f}"
     if is_share(series):
         return f"{value:.0%}" if value == 0 or value >= 0.1 else f"{value:.1%}".replace(".0%", "%")
-    return f"{value:.1f}" if series == "trust" else f"{value:.2f}"
+    return f"{value:.1f}" if series == "trust" or (series or "").startswith(SESSION) else f"{value:.2f}"
+
+
+_SIZE_VERBS = {"halved": 1 / 2, "doubled": 2.0, "tripled": 3.0}
+_SIZE_TOLERANCE = 0.1
+"""How far from the ratio a verb of size may be, as a share of it, to be true for a reader of the levels."""
+
+
+def describe_change(series: Series, before: float, after: float) -> str:
+    """Return a change of a mean for the middle of a title, such as `answer quality halved (0.90 → 0.47)`."""
+    tier = series.key.tier
+    levels = (format_level(tier, level) for level in (before, after))
+    verb = VERBS[DOWN if after < before else UP]
+    if series.kind == FURTHER:
+        verb = f"{verb} further"
+    # Half is a statement only on scales that begin at zero.
+    elif bounds_of(tier)[0] == 0 and before > 0:
+        sizes = [math.expm1(level) if tier in _SIZES else level for level in (before, after)]
+        ratio = sizes[1] / sizes[0]
+        verb = next((name for name, size in _SIZE_VERBS.items() if abs(ratio / size - 1) <= _SIZE_TOLERANCE), verb)
+    return f"{lower_first(series.measure)} {verb} ({' → '.join(levels)})"
+
+
+def describe_difference(key: Key, level: float, others_level: float) -> str:
+    """Return the difference of a version from the others of its agent, for the middle of a title."""
+    tier = key.tier or ""
+    verb = "are" if tier.startswith(BEHAVIOUR) else "is"
+    side = "higher" if level > others_level else "lower"
+    levels = f"{format_level(tier, level)}, not {format_level(tier, others_level)} on the same days"
+    return f"{lower_first(name_series(tier))} {verb} {side} with {name_slice(key.slice or '')} than with the others ({levels})"
+
+
+def format_date(day: date) -> str:
+    """Return a day for a title, such as `25 November 2026`. Titles are kept, so the year is part of it."""
+    return f"{day.day} {day:%B %Y}"
 
 
 def bounds_of(series: str | None) -> tuple[float, float]:

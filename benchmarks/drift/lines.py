@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.anchors import ANCHORS, anchor_project
 from audit.drift.incident_evidence import evidence_of
+from audit.drift.watched_series import DOWN, VERBS
 from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Exchange, Incident, Label, Record, Score
@@ -42,7 +42,8 @@ SHARED = 0.5
 ANCHORS_OF_PROJECT = 20
 ANCHOR_NOISE, ANCHOR_MOOD = 0.3, 0.2
 """Standard deviations of a verdict on an anchor and of a judge's day, in sigma."""
-FELL, ROSE, VERSION, HISTORY = "Tier 2 fell", "Tier 2 rose", "Tier 2 with agent_version 7 is lower", "History was added"
+FELL, ROSE, HISTORY = "Answer quality fell", "Answer quality rose", "History was added"
+VERSION = "Answer quality with version 7, beside other versions fell"
 MIX, NEW_AGENT = "mix_changed", "new_agent"
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS, UNSCORED = "new_judge", "other_judges", "few_days", "unscored"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
@@ -152,11 +153,11 @@ def _runs(agents: int) -> tuple[Traffic, ...]:
 
 
 def _fell(*agents: str) -> tuple[str, ...]:
-    return tuple(f"Tier 2 of {agent} fell" for agent in agents)
+    return tuple(f"Answer quality ({agent}) fell" for agent in agents)
 
 
 def _rose(*agents: str) -> tuple[str, ...]:
-    return tuple(f"Tier 2 of {agent} rose" for agent in agents)
+    return tuple(f"Answer quality ({agent}) rose" for agent in agents)
 
 
 LINES = (
@@ -311,13 +312,13 @@ def _check(store: Store, projects: Sequence[_Project], day: int) -> None:
 
 
 def _titles_of(incident: Incident) -> dict[str, bool]:
-    """Return how the titles of an incident's series begin, and whether each is confirmed. The project is left out beside its agents."""
-    if incident.title.startswith(HISTORY):
+    """Return the names of an incident's series with the directions of their changes, and whether each is confirmed. The project is left out beside its agents."""
+    if incident.cause == "history":
         return {HISTORY: True}
     alarms = [changed for changed in evidence_of(incident).moved if not changed.fell_too]
     if any(changed.agent is not None for changed in alarms):
         alarms = [changed for changed in alarms if changed.agent is not None]
-    return {re.split(r" to | than ", changed.observation.title or "")[0]: changed.confirmed for changed in alarms}
+    return {f"{changed.name} {VERBS[changed.direction or DOWN]}": changed.confirmed for changed in alarms}
 
 
 def _append(store: Store, records: Sequence[tuple[str, Record]]) -> None:

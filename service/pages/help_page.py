@@ -14,7 +14,7 @@ from service.pages.incident_figures import RULE_EXPLANATIONS
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.project import ANOMALOUS, ENOUGH, UNSCORED
-from service.text.words import WORDS
+from service.text.words import TERMS, WORDS
 
 
 class Word(NamedTuple):
@@ -36,11 +36,11 @@ class Chapter(NamedTuple):
 
 _SCORES = (
     Word("exchange", "Exchange", "One turn of a session: a message to an agent and its answer."),
-    Word("tier1", "Tier 1 · structure", "Checks without a judge, on every exchange. The score is 1 minus the share of checks that found something."),
-    Word("tier2", "Tier 2 · semantics", "The judge, a language model, rates from 0 to 1 whether the answer fits the question. Every sampled exchange is judged."),
-    Word("tier2_5", "Tier 2.5 · thinking", "Compares the agent's thinking with its answer, from 0 to 1: did it hold back a doubt, or give in against its own view? It needs an exchange with thinking."),
-    Word("tier3", "Tier 3 · behaviour", "The judge rates how the agent behaved, each dimension that applies from 1 to 5. Only exchanges that pass the gate are judged."),
-    Word("gate", "Gate", "Decides whether an exchange is judged by Tier 3, the most expensive tier. It opens for a finding of Tier 1, a flag in Tier 2 or 2.5, first and last turns, and an agent that disagrees. Few routine exchanges pass, so Tier 3 is a mean of the less ordinary ones."),
+    Word("tier1", TERMS["tier1"], "Checks without a judge, on every exchange. The score is 1 minus the share of checks that found something."),
+    Word("tier2", TERMS["tier2"], "The judge, a language model, rates from 0 to 1 whether the answer fits the question. Every sampled exchange is judged."),
+    Word("tier2_5", TERMS["tier2_5"], "Compares the agent's thinking with its answer, from 0 to 1: did it hold back a doubt, or give in against its own view? It needs an exchange with thinking."),
+    Word("tier3", TERMS["tier3"], "The judge rates how the agent behaved, each dimension that applies from 1 to 5. Only exchanges that pass the gate are judged."),
+    Word("gate", "Gate", "Decides whether an exchange is judged by Tier 3, behavior quality, the most expensive tier. It opens for a finding of Tier 1, a flag in Tier 2 or 2.5, first and last turns, and an agent that disagrees. Few routine exchanges pass, so Tier 3 is a mean of the less ordinary ones."),
     Word("sampling", "Sampling", "Only a sample of exchanges is judged. An exchange drawn with a chance of one in three represents three, so a weighted mean counts it three times. A mean as sampled counts each once, and changes with the sampling."),
     Word("unscored", "Unscored", "The judge should have scored the exchange and did not: there is no judge, it failed, or a cap was reached. Means leave such exchanges out."),
     Word("anomaly", "Anomaly", "An exchange that deserves a review: Tier 1 found something, a dimension of Tier 3 is 2 or less, the answer contradicts the thinking (0.3 or less), or a text tries to sway the judge. Its page says which."),
@@ -64,7 +64,7 @@ _CHANGES = (
 )  # fmt: skip
 _RUNS = (
     Word("run", "Run", "A finished session with its events: tool calls, retries, errors, memory."),
-    Word("version", "Version", "The label agent_version, prompt_version or tool_version of the exchanges, or else the deployment before them. Agent health compares each agent's newest version with the one before it: the mean of Tier 2 (Tier 1 without a judge) and the share of unsafe runs, each with a 95 % interval. A difference whose interval includes 0 may be chance."),
+    Word("version", "Version", "The label agent_version, prompt_version or tool_version of the exchanges, or else the deployment before them. Agent health compares each agent's newest version with the one before it: answer quality (answer structure without a judge) and the share of unsafe runs, each with a 95 % interval. A difference whose interval includes 0 may be chance."),
     Word("trust", "Trust", "From 0 to 100: the weighted mean of the dimensions, each 100 minus the penalty of its detector's findings. Penalties are limited, so no run has less than "
         f"{LOWEST_TRUST}, and five duplicate refunds still leave 90. Decide by readiness, and use trust to rank runs of the same readiness. A gate on trust of {LOWEST_TRUST} or less fails no run. A run without events has no trust score."),
     Word("readiness", "Readiness", "The verdict on a run. Unsafe for production: a critical failure, or a trust below 60, "

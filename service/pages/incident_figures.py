@@ -22,7 +22,7 @@ from audit.drift.change_detector import SUSPECTED
 from audit.drift.consecutive_days import CRITICAL, DAYS, MIN_RUN_DAYS, MIN_SIGMA
 from audit.drift.incident_evidence import ALSO_CHANGED, ChangedSeries, Evidence, Observation, evidence_of
 from audit.drift.versions import SUSPECTED as SUSPECTED_VERSION
-from audit.drift.watched_series import BEHAVIOUR, DOWN, SESSION, SPREAD, TIERS, UP, bounds_of, is_size, name_behaviour
+from audit.drift.watched_series import BEHAVIOUR, DOWN, SESSION, SPREAD, UP, bounds_of, is_size, name_series
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.pages.charts import Band, Chart, Mark, Point, find_judge_changes, find_run_policy_changes, line, marks_within
@@ -34,7 +34,7 @@ from streams.watch.evidence import CAUSES, Explanation, apply_mix
 from streams.watch.findings import NEW_VERSION_DAYS
 from streams.watch.lifecycle import DISMISSED, VANISHED, is_live
 from streams.watch.measures import TRUST
-from streams.watch.run_rules import RUNS, SESSIONS, name_series
+from streams.watch.run_rules import RUNS, SESSIONS
 
 _MAX_LOG_EVIDENCE = 12 * math.log(10)
 """Larger evidence is shown as "over": no model of scores is accurate enough to support it."""
@@ -101,13 +101,6 @@ RULE_EXPLANATIONS: Mapping[str, str] = {
     ),
 }
 NO_CAUSE = "The anchors cannot tell whether the agent or the judge changed: too few of them were judged around that time."
-
-
-def tier_name(tier: str) -> str:
-    """Return the display name of a tier or of a series of runs."""
-    return TIERS.get(tier) or (
-        name_behaviour(tier.removeprefix(BEHAVIOUR)) if tier.startswith(BEHAVIOUR) else name_series(tier)
-    )
 
 
 def describe_cause(cause: str | None, evidence: Evidence) -> str:
@@ -512,7 +505,7 @@ def _read_marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, days: lis
 
 
 def _build_chart(incident: Incident, observation: Observation, marks: Sequence[Mark]) -> Chart:
-    measure = "Anomalies" if incident.tier is None else tier_name(incident.tier)
+    measure = "Anomalies" if incident.tier is None else name_series(incident.tier)
     kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_name_column(incident).lower()} by day"
     counted = "Exchanges" if incident.tier is None else "Scores"
     return Chart(

@@ -18,6 +18,7 @@ from analytics.queries import query_rows
 from audit.drift.consecutive_days import DAYS
 from audit.drift.incident_evidence import Day, Evidence
 from audit.drift.incident_evidence import Query as NamedQuery
+from audit.drift.watched_series import lower_first, name_series
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.pages.incident_figures import (
@@ -27,7 +28,6 @@ from service.pages.incident_figures import (
     describe_cause,
     draw_incident_chart,
     list_figures,
-    tier_name,
 )
 from service.pages.periods import ListPeriod, compared, range_control
 from service.pages.project_charts import read_counts
@@ -198,7 +198,7 @@ async def incident(
         "findings": _list_findings(record, evidence),
         "since": facts.since,
         "cause": describe_cause(record.cause, evidence),
-        "tier": None if record.tier is None else tier_name(record.tier),
+        "tier": None if record.tier is None else lower_first(name_series(record.tier)),
         "agent": record.agent,
         "deployed": evidence.deployments,
         "sampling": WORDS["sampling"],

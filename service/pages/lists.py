@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 
 from analytics.queries import query_rows
 from audit.detectors.detectors import FAILURE_TYPES
+from audit.drift.watched_series import TIERS
 from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
 from service.pages.listing import (
@@ -50,7 +51,6 @@ NO_FAILURE = "-"
 """Filter value that matches runs without a failure."""
 READINESS_LEVELS = ("unsafe_for_production", "review_recommended", "ready_for_runtime", "insufficient_evidence")
 """Worst first."""
-_TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 _OUTCOMES = ("scored", "sampling_skip", "skipped_cost_cap", "unscored")
 
 
@@ -68,7 +68,7 @@ _TOOL_ERROR = Filter(
     name="tool_error", label="Failed tool call", choices={"yes": "With a failed tool call"}, parse=parse_yes_no, is_quick=True
 )
 _PROJECT = Filter(name="project", label="Project", hint="its name")
-_TIER = Filter(name="tier", label="Score of", choices=_label_terms(*_TIERS))
+_TIER = Filter(name="tier", label="Score of", choices=_label_terms(*TIERS))
 _MIN_SCORE = Filter(name="least", label="at least", parse=parse_decimal, hint="such as 0")
 _MAX_SCORE = Filter(name="most", label="at most", parse=parse_decimal, hint="such as 0.5")
 _FAILURE = Filter(
@@ -122,10 +122,10 @@ EXCHANGES = ListDefinition(
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
         Column(key="session_id", title="Session", cell="session", sort="session", down=False),
         Column(key="turn_number", title="Turn", cell="number", sort="turn", is_number=True),
-        Column(key="tier1_score", title="Tier 1", cell="score", sort="tier1", down=False, is_number=True),
-        Column(key="tier2_score", title="Tier 2", cell="score", sort="tier2", down=False, is_number=True),
-        Column(key="tier2_5_alignment", title="Tier 2.5", cell="score", sort="tier2_5", down=False, is_number=True),
-        Column(key="tier3_score", title="Tier 3", cell="score", sort="tier3", down=False, is_number=True),
+        Column(key="tier1_score", title=TIERS["tier1"], cell="score", sort="tier1", down=False, is_number=True),
+        Column(key="tier2_score", title=TIERS["tier2"], cell="score", sort="tier2", down=False, is_number=True),
+        Column(key="tier2_5_alignment", title=TIERS["tier2_5"], cell="score", sort="tier2_5", down=False, is_number=True),
+        Column(key="tier3_score", title=TIERS["tier3"], cell="score", sort="tier3", down=False, is_number=True),
         Column(key="disposition", title="Outcome", cell="term", sort="outcome", down=False),
         Column(key="agent_model", title="Model", cell="model", is_shown=False),
         Column(key="cost_usd", title="Cost", cell="usd", sort="cost", is_number=True),
@@ -153,10 +153,10 @@ SESSIONS = ListDefinition(
         Column(key="turns", title="Turns", cell="number", sort="turns", is_number=True),
         Column(key="events", title="Events", cell="number", sort="events", is_number=True),
         Column(key="anomalies", title="Anomalies", cell="bad_number", sort="anomalies", is_number=True),
-        Column(key="tier1", title="Tier 1", cell="score", is_number=True, is_shown=False),
-        Column(key="tier2", title="Tier 2", cell="score", sort="tier2", down=False, is_number=True),
-        Column(key="tier2_5", title="Tier 2.5", cell="score", sort="tier2_5", down=False, is_number=True),
-        Column(key="tier3", title="Tier 3", cell="score", sort="tier3", down=False, is_number=True),
+        Column(key="tier1", title=TIERS["tier1"], cell="score", is_number=True, is_shown=False),
+        Column(key="tier2", title=TIERS["tier2"], cell="score", sort="tier2", down=False, is_number=True),
+        Column(key="tier2_5", title=TIERS["tier2_5"], cell="score", sort="tier2_5", down=False, is_number=True),
+        Column(key="tier3", title=TIERS["tier3"], cell="score", sort="tier3", down=False, is_number=True),
         Column(key="run_id", title="Run", cell="run", is_shown=False),
         Column(key="readiness_level", title="Readiness", cell="readiness", sort="readiness", down=False),
         Column(key="trust_score", title="Trust", cell="number", sort="trust", down=False, is_number=True),

@@ -23,6 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 
+from audit.drift.watched_series import TIERS
 from audit.prompt_quoting import hidden_parts
 from audit.times import iso_time
 from service.read.runs import EXCHANGES_ONLY
@@ -115,6 +116,7 @@ def environment() -> Environment:
     env.globals |= {
         "links": Links(),
         "terms": TERMS,
+        "tier_names": TIERS,
         "closings": WORDS["closings"],
         "band_meaning": WORDS["charts"]["band"],
         "version": version(),

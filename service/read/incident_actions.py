@@ -39,7 +39,7 @@ from audit.drift.incident_evidence import (
     evidence_of,
 )
 from audit.drift.slices import AGENT, ARRIVAL, VALUE
-from audit.drift.watched_series import BEHAVIOUR, SPIKE, SPREAD, TIERS, TOOL_ERRORS, VERSION, format_level
+from audit.drift.watched_series import BEHAVIOUR, SPIKE, SPREAD, TIERS, TOOL_ERRORS, VERSION, format_level, lower_first
 from schemas.records import Incident
 from service.text.answers import Answer
 from service.text.formats import grouped, grouped_count, plain
@@ -636,7 +636,7 @@ def _select_examples(exchanges: Sequence[Exchange], excluded_sessions: AbstractS
 
 def _link_exchange(facts: IncidentFacts, exchange: Exchange, prefix: str) -> Target:
     project = facts.incident.project
-    score = "" if facts.is_spike else f"{_name_series(facts)} {exchange.score:.2f}, "
+    score = "" if facts.is_spike else f"{TIERS.get(facts.incident.tier or '', 'Score')} {exchange.score:.2f}, "
     return Target(
         f"{prefix}{score}{_format_time(exchange.exchange_timestamp)}, turn {exchange.turn_number}",
         _LINKS.session(
@@ -679,7 +679,9 @@ def _link_section(facts: IncidentFacts, fragment: str, title: str) -> Target:
 def _name_series(facts: IncidentFacts) -> str:
     if facts.is_spike:
         return "the rate of anomalies"
-    return TIERS.get(facts.incident.tier or "") or (facts.changed_series[0].name if facts.changed_series else "the series")
+    return lower_first(
+        TIERS.get(facts.incident.tier or "") or (facts.changed_series[0].name if facts.changed_series else "the series")
+    )
 
 
 def _describe_anchors(facts: IncidentFacts) -> str:

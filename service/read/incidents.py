@@ -37,7 +37,7 @@ from streams.watch.lifecycle import LIVE, STATUSES, assignee_of, confidence_of, 
 
 IncidentType = Literal["drift", "anomaly_spike"]
 IncidentStatus = Literal["open", "acknowledged", "resolved", "dismissed"]
-Severity = Literal["warning", "critical"]
+Severity = Literal["notice", "warning", "critical"]
 SeriesKind = Literal["mean", "spread", "further", "version"]
 Decision = Literal["open", "acknowledged", "resolved", "dismissed", "accepted", "new_normal"]
 
@@ -269,7 +269,7 @@ SORTS: tuple[Sort, ...] = get_args(Sort)
 (`log.incident_worst`, which also sorts the fleet)."""
 ME, NOBODY = "me", "nobody"
 """Special assignees: the caller, and no one. These names are reserved."""
-SEVERITIES = ("critical", "warning")
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)[::-1]
 TYPES = ("drift", "anomaly_spike")
 ANY = "any"
 """Matches every state in lists that by default show only undecided incidents."""

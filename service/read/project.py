@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from analytics.queries import query_rows
 from analytics.sums.daily import query_days
 from audit.drift.anomaly_rate import MIN_ANOMALIES
-from audit.drift.watched_series import DOWN, SPIKE, TIERS, UP, Key, bounds_of, is_share
+from audit.drift.watched_series import DOWN, NOTICE, SPIKE, TIERS, UP, Key, bounds_of, is_share, name_series
 from audit.policy import Policy, ProjectSettings, Sampling
 from schemas.lazy import duckdb
 from service.setup.judge_setup import LIVE, NONE
@@ -138,6 +138,8 @@ class Change(Answer, frozen=True):
         ),
     ] = msgspec.field(default_factory=list)
 
+    is_notice: Annotated[bool, Meta(description="Whether only the judge changed, so that the agent is as before.")] = False
+
     @property
     def is_share(self) -> bool:
         """Whether the levels are shares of exchanges or runs."""
@@ -220,6 +222,9 @@ class Project(Answer, frozen=True):
     open_incidents: Annotated[int, Meta(description="Confirmed incidents that are open or acknowledged.")]
     critical_incidents: int
     acknowledged_incidents: Annotated[int, Meta(description="Acknowledged ones, which have an owner.")]
+    notice_incidents: Annotated[
+        int, Meta(description="Live notices, in addition: the judge changed and no agent did; they do not affect the health.")
+    ]
     suspected_incidents: Annotated[int, Meta(description="Suspected ones, in addition; they do not affect the health.")]
     runs: int
     runs_with_evidence: Annotated[int, Meta(description="Runs with runtime events.")]
@@ -253,7 +258,7 @@ class Projects(Answer, frozen=True):
 
 _TOTALS = (
     *("exchanges", "scores", "scored", "anomalies", "simulated", "runs", "runs_with_evidence"),
-    *("open_incidents", "critical_incidents", "acknowledged_incidents", "suspected_incidents"),
+    *("open_incidents", "critical_incidents", "acknowledged_incidents", "notice_incidents", "suspected_incidents"),
 )
 _COUNTS = ("scores", "anomalies", "scored", "unscored")
 _EMPTY: Row = dict.fromkeys(
@@ -610,12 +615,13 @@ def _build_incident_change(project: Project, incident: Row) -> Change | None:
     is_before_last_days = since is not None and (project.recent.until - since).days >= RECENT_DAYS
     return Change(
         series=series,
-        name=incident["name"] or _name_series(series),
+        name=incident["name"] or name_series(series),
         before=before,
         after=after,
         since=since,
         incident=incident["incident_id"],
         agent=incident["agent"],
+        is_notice=incident["severity"] == NOTICE,
         now=project.recent.level(series) if is_before_last_days and series in _DAILY_SERIES else None,
     )
 
@@ -626,14 +632,8 @@ def _build_recent_change(project: Project) -> Change | None:
         return None
     before, after = project.before.level(series), project.recent.level(series)
     return (
-        None
-        if before is None or after is None
-        else Change(series=series, name=_name_series(series), before=before, after=after)
+        None if before is None or after is None else Change(series=series, name=name_series(series), before=before, after=after)
     )
-
-
-def _name_series(series: str) -> str:
-    return TIERS.get(series) or ("Anomalies" if series == SPIKE else series.replace("_", " "))
 
 
 def _read_levels(row: Row) -> list[float | None]:

@@ -6,8 +6,8 @@ slice of the traffic that changed and its deployment. Other symptoms come last.
 1. A sentence gives counts with their totals, before and since the change. It says what changed at the same time and claims no cause:
    only anchors can distinguish a change of the agent from one of the judge.
 2. A share is mentioned only if it changed by more than three standard errors, so that chance does not explain it.
-3. Each kind of change opens its own incident. A fall of scores and a spike of anomalies with the same cause are therefore two related
-   incidents. Only drift is checked for its cause, so the suspected cause of a spike is the cause of a related drift.
+3. Changes of other days or in the other direction have incidents of their own, which may be related. Only drift is checked for its cause,
+   so the suspected cause of a spike is the cause of a related drift.
 
 The page, the API, the command line and alerts use the same sentences and actions (`service.read.incident_actions`).
 """
@@ -117,12 +117,12 @@ def _explain_flags(facts: IncidentFacts) -> Iterator[Statement]:
         parts = ", ".join(_describe_flagged(check.after, check.name) for check in checks)
         yield Statement.with_counts(
             "tier1_flags",
-            f"{_format_after(total)} exchanges were flagged by Tier 1, {_format_before(total)}{_prefix_colon(parts)}.",
+            f"{_format_after(total)} exchanges were flagged by checks, {_format_before(total)}{_prefix_colon(parts)}.",
             [total, *checks],
         )
     elif checks:
         first, *others = checks
-        text = f"Tier 1 flagged {_describe_flagged(first.after, first.name)} in {grouped(first.all_after)} exchanges, before {grouped(first.before)}"
+        text = f"Checks flagged {_describe_flagged(first.after, first.name)} in {grouped(first.all_after)} exchanges, before {grouped(first.before)}"
         clauses = [f"{text} in {grouped(first.all_before)}"]
         clauses += [f"{_describe_flagged(check.after, check.name)}, before {grouped(check.before)}" for check in others]
         yield Statement.with_counts("tier1_flags", f"{'; '.join(clauses)}.", checks)

@@ -8,6 +8,7 @@ from importlib import resources
 import msgspec
 
 from audit.detectors.detectors import DETECTORS, FINDERS
+from audit.drift.watched_series import TIER_NUMBERS, TIERS
 from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 
 WORDS: Mapping[str, Mapping[str, str]] = msgspec.yaml.decode(
@@ -16,6 +17,7 @@ WORDS: Mapping[str, Mapping[str, str]] = msgspec.yaml.decode(
 """Every table by its name; the file says what each is for."""
 TERMS: Mapping[str, str] = {
     **WORDS["terms"],
+    **{tier: f"{name} · {TIER_NUMBERS[tier]}" for tier, name in TIERS.items()},
     **{check.id: check.title for check in STRUCTURAL_CHECKS},
     **{one.failure_type: one.failure.title for one in (*DETECTORS, *FINDERS)},
     **{one.failure.dimension: one.failure.dimension_title for one in DETECTORS},

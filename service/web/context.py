@@ -181,7 +181,8 @@ async def worst_of(
     services: ApiContext, projects: Sequence[Project], visible_project: str | None
 ) -> Mapping[str, Mapping[str, Any]]:
     """Return the worst incident of each project, worst first. None as the visible project stands for all."""
-    return await services.worst_incidents(visible_project) if any(project.open_incidents for project in projects) else {}
+    has_any = any(project.open_incidents or project.notice_incidents for project in projects)
+    return await services.worst_incidents(visible_project) if has_any else {}
 
 
 async def with_their_changes(services: ApiContext, projects: Sequence[Project], visible_project: str | None) -> list[Project]:

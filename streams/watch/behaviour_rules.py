@@ -39,6 +39,7 @@ from audit.drift.watched_series import (
     VERSION,
     WARNING,
     Key,
+    describe_difference,
     format_level,
     name_behaviour,
 )
@@ -287,6 +288,7 @@ def _build_version_finding(
     data: BehaviourRuleInput, series: AgentSeries, version: str, difference: VersionChange, log_penalty: float
 ) -> Finding:
     tier = BEHAVIOUR + series.series
+    key = series.key._replace(direction=difference.direction, slice=f"{VERSION_LABEL} {version}")
     first_day, last_day = difference.first_day, data.behaviour.as_of.date()
     name = f"{name_behaviour(series.series)} of {series.agent or 'the agent'} with {VERSION_LABEL} {version}"
     mean, others_mean = (format_level(tier, value) for value in (difference.mean, difference.others_mean))
@@ -297,14 +299,15 @@ def _build_version_finding(
         size = f"a factor of {math.exp(difference.size):.2f} (95 % interval {math.exp(low):.2f} to {math.exp(high):.2f})"
     is_relevant = abs(difference.size) >= (MIN_SHARE_CHANGE if series.is_share else MIN_SIZE_CHANGE)
     return Finding(
-        key=series.key._replace(direction=difference.direction, slice=f"{VERSION_LABEL} {version}"),
+        key=key,
         kind=VERSION,
         rule=VERSIONS,
         severity=difference.severity if series.is_share and difference.direction == UP else WARNING,
         since=first_day,
         until=last_day,
         size=abs(difference.size),
-        title=f"{name} are {'higher' if difference.direction == UP else 'lower'} than with the others: {mean}, and {others_mean} on the same days",
+        owner=series.agent or data.behaviour.project,
+        headline=describe_difference(key, difference.mean, difference.others_mean),
         description=(
             f"Since {first_day}, on {difference.days} days with sessions of both, {name[0].lower()}{name[1:]} are at {mean} over {difference.sessions} sessions. With the "
             f"other versions they are at {others_mean} over {difference.others_sessions} sessions on the same days, a difference of {size}. What a "
@@ -337,13 +340,10 @@ def _build_version_finding(
 
 def _build_behaviour_finding(data: BehaviourRuleInput, series: AgentSeries, change: Change, log_penalty: float) -> Finding:
     behaviour = data.behaviour
-    tier = BEHAVIOUR + series.series
     name = name_behaviour(series.series) + (f" of {series.agent}" if series.agent else "")
-    verb = VERBS[change.direction]
-    before, after = (format_level(tier, value) for value in (change.mean_before, change.mean_after))
     days = behaviour.days(series)
     wording = Wording(
-        title=f"{name} {verb} to {after} from {before} on {change.first_day}",
+        owner=series.agent or behaviour.project,
         description=_describe_change(series, name, change),
         days=[
             Day(day=day, average=float(mean), count=count)

@@ -67,11 +67,12 @@ from audit.drift.watched_series import (
     SPREAD,
     TIERS,
     UP,
-    VERBS,
     WARNING,
     Key,
-    name_behaviour,
-    name_session_series,
+    Series,
+    describe_change,
+    lower_first,
+    name_series,
 )
 from audit.times import iso_time, time_text
 from schemas.lazy import duckdb
@@ -82,11 +83,13 @@ from streams.watch.findings import UNNAMED_AGENT, Finding, RuleInput
 from streams.watch.lifecycle import Z_95_ONE_SIDED
 from streams.watch.measures import ProjectScores, midnight
 
-MIX, HISTORY = "mix", "history"
-"""The causes of a change that comes from the shares of the traffic's slices, and not from a slice itself. With `HISTORY`, the slices are the
+JUDGE, MIX, HISTORY = "judge", "mix", "history"
+"""Causes of incidents. The last two are those of a change that comes from the shares of the traffic's slices, and not from a slice itself. With `HISTORY`, the slices are the
 live exchanges and the imported ones, so nothing happened on the day of the change."""
+FULLY_EXPLAINED = "fully_explained"
+"""The reason of an attribution to the judge that leaves nothing for the agent."""
 CAUSES = {
-    "judge": "The scores of the anchors changed as well, so the judge changed and not the agent.",
+    JUDGE: "The scores of the anchors changed as well, so the judge changed and not the agent.",
     "agent": "Anchors and rules show no change of the judge, so the agent changed.",
 }
 """Descriptions of the cause, for incidents without its numbers."""
@@ -107,6 +110,12 @@ class Explanation:
     """The cause according to the anchors, with their numbers."""
     shares: str = ""
     """The changes of shares in a changed mix, for people."""
+
+    @property
+    def is_only_judge(self) -> bool:
+        """True if the judge explains all of the change, in each tier whose cause is known: the agent is as before."""
+        causes = [cause for cause in (self.numbers.tiers or {"": self.numbers}).values() if cause.cause is not None]
+        return self.cause == JUDGE and all(cause.reason == FULLY_EXPLAINED for cause in causes)
 
 
 UNEXPLAINED = Explanation(None, "", Cause())
@@ -173,9 +182,7 @@ def explain_by_anchors(tier: str | None, change: IncidentChange | None, attribut
 
 
 def _name_tier(tier: str) -> str:
-    if tier.startswith(BEHAVIOUR):
-        return name_behaviour(tier.removeprefix(BEHAVIOUR))
-    return name_session_series(tier) if tier.startswith(SESSION) else TIERS.get(tier, "The verdict on runs")
+    return name_series(tier) if tier in TIERS or tier.startswith((BEHAVIOUR, SESSION)) else "The verdict on runs"
 
 
 def _describe_cause(name: str, change: IncidentChange | None, attribution: Attribution) -> str:
@@ -192,13 +199,15 @@ def _describe_cause(name: str, change: IncidentChange | None, attribution: Attri
         return f"{_UNKNOWN}: {missing_evidence[attribution.reason]}."
     changes = (
         f"The scores of the anchors changed by {attribution.judge:+.3f} (95 % interval {attribution.low:+.3f} to {attribution.high:+.3f}; "
-        f"{attribution.anchors} anchors, {attribution.rounds_before} rounds before and {attribution.rounds_since} since), and {name} by "
+        f"{attribution.anchors} anchors, {attribution.rounds_before} rounds before and {attribution.rounds_since} since), and {lower_first(name)} by "
         f"{_signed_size(change):+.3f}."
     )
     if attribution.moved_judges:
         changes += f" How far {' and '.join(attribution.moved_judges)} is from the present judge is not part of either."
-    if attribution.cause == "judge":
-        return f"{changes} The judge explains most of the change."
+    if attribution.cause == JUDGE:
+        if attribution.reason == FULLY_EXPLAINED:
+            return f"The judge changed; the agent is as before. {changes} The judge explains the change."
+        return f"{changes} The judge explains most of the change; the agent may explain the rest."
     if attribution.cause == "agent":
         return f"{changes} The judge explains less than half of the change, so the agent changed."
     return f"{changes} Either the judge or the agent may have changed."
@@ -213,7 +222,7 @@ def combine_explanations(explanations: Mapping[str, Explanation]) -> Explanation
     conclusive = {tier: explanation for tier, explanation in applicable.items() if explanation.cause is not None}
     if len({explanation.cause for explanation in conclusive.values()}) > 1:
         verdicts = ", ".join(
-            f"{_name_tier(tier)} points to the {explanation.cause}" for tier, explanation in conclusive.items()
+            f"{lower_first(_name_tier(tier))} points to the {explanation.cause}" for tier, explanation in conclusive.items()
         )
         description = f"The tiers disagree: {verdicts}. Both may have changed."
         return Explanation(None, description, Cause(cause=None, reason="contradiction", words=description, tiers=tiers))
@@ -224,7 +233,7 @@ def combine_explanations(explanations: Mapping[str, Explanation]) -> Explanation
 def apply_mix(explanation: Explanation, evidence: Evidence) -> Explanation:
     """Return the explanation, or that the mix of the traffic changed if its slices say so and the judge is not the cause."""
     mix = None if evidence.slices is None else evidence.slices.mix
-    if mix is None or explanation.cause == "judge":
+    if mix is None or explanation.cause == JUDGE:
         return explanation
     return replace(explanation, cause=HISTORY if mix.label == ARRIVAL else MIX, text=mix.words, shares=mix.shares)
 
@@ -302,8 +311,8 @@ def _sum_sessions(cells: Cells, selected: Flags) -> _SessionSums | None:
 
 def _build_companion(data: RuleInput, key: Key, days: tuple[date, date], before: _SessionSums, after: _SessionSums) -> Finding:
     first_day, last_day = days
-    name = TIERS[key.tier or ""] if key.agent is None else f"{TIERS[key.tier or '']} of {key.agent or UNNAMED_AGENT}"
-    verb = VERBS[key.direction or DOWN]
+    name = lower_first(TIERS[key.tier or ""])
+    name = name if key.agent is None else f"{name} of {key.agent or UNNAMED_AGENT}"
     return Finding(
         key=key,
         rule=ALSO_CHANGED,
@@ -311,10 +320,11 @@ def _build_companion(data: RuleInput, key: Key, days: tuple[date, date], before:
         since=first_day,
         until=last_day,
         size=abs(after.mean - before.mean),
-        title=f"{name} {verb} too, to {after.mean:.2f} from {before.mean:.2f}",
+        owner=data.measured.project if key.agent is None else key.agent or UNNAMED_AGENT,
+        headline=describe_change(Series(key), before.mean, after.mean),
         description=(
             f"Since {first_day} the mean of {name} is {after.mean:.3f} over {after.scores} scores; before, it was {before.mean:.3f} over "
-            f"{before.scores}. {name} raised no alarm of its own."
+            f"{before.scores}. It raised no alarm of its own."
         ),
         numbers=Numbers(
             mean_before=before.mean,

@@ -13,7 +13,7 @@ from audit.drift.change_detector import Change
 from audit.drift.consecutive_days import DailyAverage
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.series import NO_DECISION, Reference, Span
-from audit.drift.watched_series import MEAN, Key, Series
+from audit.drift.watched_series import MEAN, Key, Series, describe_change, format_date
 from audit.policy import MinAlertedChange
 from schemas.records import Baseline
 from streams.watch.measures import SCORES_QUERY, ProjectScores, midnight
@@ -47,7 +47,12 @@ class Finding:
     """The last day with scores on which the change was observed."""
     size: float
     """The size of the change, never negative, on the scale of the rule. Only sizes from the same rule are comparable."""
-    title: str
+    owner: str
+    """The agent whose series changed, or the project for all of its agents."""
+    headline: str
+    """The change for the middle of a title, such as `answer quality halved (0.90 → 0.47)`."""
+    remark: str = ""
+    """An addition to the title."""
     description: str
     numbers: Numbers
     """The numbers of the change: days, averages, counts, estimates with intervals."""
@@ -70,6 +75,15 @@ class Finding:
     """True if the series raised no alarm of its own, and changed along with others that did."""
     kind: str = MEAN
     """The kind of change: `MEAN`, `SPREAD` or `FURTHER`."""
+
+    @property
+    def title(self) -> str:
+        """The change in a sentence for people."""
+        return self.write_title()
+
+    def write_title(self, *, reason: str = "", version: str = "") -> str:
+        """Return the title with the reason before the change, and the version that came with it after the day."""
+        return f"{self.owner}: {reason}{self.headline} since {format_date(self.since)}{version}{self.remark}"
 
     @property
     def series(self) -> Series:
@@ -137,12 +151,15 @@ def list_days(counts: Mapping[DailyAverage, int]) -> list[Day]:
 class Wording(NamedTuple):
     """The description of a change for people."""
 
-    title: str
+    owner: str
+    """The agent or the project."""
     description: str
     days: list[Day]
     """The days of the change with their averages and counts."""
     numbers: Numbers
     """The numbers that only this kind of finding has."""
+    remark: str = ""
+    """An addition to the title."""
 
 
 class Comparison(NamedTuple):
@@ -156,18 +173,21 @@ class Comparison(NamedTuple):
     as_of: datetime
 
 
-def build_finding(key: Key, change: Change, comparison: Comparison, wording: Wording) -> Finding:
+def build_finding(key: Key, change: Change, comparison: Comparison, wording: Wording, kind: str = MEAN) -> Finding:
     """Return the finding of a change that the change detector found in a tier's scores or in an agent's runs."""
     until = change.seen_at.date()
     since = comparison.reference.since or comparison.first_day
     return Finding(
         key=key,
+        kind=kind,
         rule=comparison.rule,
         severity=change.severity,
         since=change.first_day,
         until=until,
         size=abs(change.size),
-        title=wording.title,
+        owner=wording.owner,
+        headline=describe_change(Series(key, kind), change.mean_before, change.mean_after),
+        remark=wording.remark,
         description=wording.description,
         numbers=msgspec.structs.replace(
             wording.numbers,

@@ -4,8 +4,9 @@ The functions are pure: the same input gives the same records.
 
 Grouping of findings into changes, and their match with known incidents:
 
-1. Findings of drift in the same direction (better or worse) are one change if their first days overlap or are at most a day apart,
-   whatever series and rules they come from. A spike of anomalies is always a change of its own.
+1. Findings in the same direction (better or worse) are one change if their first days overlap or are at most a day apart, whatever series
+   and rules they come from: tiers, runs, behavior, anomalies. Findings about the same version or other label, or the same tool, are one
+   change if they begin within a week, because a version reaches one agent after another.
 2. A series stays with the live incident that has it. A finding about another series joins a live incident of the same days.
 3. A decided incident absorbs the findings of a change that continues. Nothing new opens unless the change gets worse, or ended and
    came back.
@@ -15,7 +16,8 @@ Incidents and their revisions:
 
 1. There is one open incident per change. It ends when it has recovered, or when a person decides on it (`streams.watch.lifecycle`).
 2. A live incident gets another revision if it got worse, was confirmed, another series joined it, or it was seen on another day. If only
-   numbers changed, it gets one at most every hour. Its severity is the worst so far, it stays confirmed, and it keeps all of its days.
+   numbers changed, it gets one at most every hour. Its severity is the worst so far, it stays confirmed, and it keeps all of its days. An
+   incident that a change of the judge explains completely is a notice: no agent got worse.
 3. The worst confirmed series leads the incident: it gives the title and the description. Series that changed along without an alarm are
    listed.
 4. A change that a person dismissed or called the new normal opens no new incident while it continues. The decided incident is revised
@@ -45,7 +47,24 @@ import msgspec
 
 from audit.drift.incident_evidence import ChangedSeries, Evidence, Observation, build_changed_series, evidence_json, evidence_of
 from audit.drift.series import Reference, Span, merge_spans
-from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SEVERITIES, UP, Key, Series, bounds_of, is_more_severe
+from audit.drift.watched_series import (
+    BEHAVIOUR,
+    DOWN,
+    DRIFT,
+    FURTHER,
+    MEAN,
+    NOTICE,
+    OTHER_TOOLS,
+    SEVERITIES,
+    TOOL_ERRORS,
+    UP,
+    Key,
+    Series,
+    bounds_of,
+    is_more_severe,
+    lower_first,
+    name_slice,
+)
 from audit.fingerprints import stable_id
 from schemas.records import Incident
 from streams.watch.evidence import HISTORY, MIX, UNEXPLAINED, Explanation, FindCompanions, apply_mix, combine_explanations
@@ -68,6 +87,8 @@ from streams.watch.measures import midnight
 
 MIN_GROWTH_FACTOR = 1.5
 """A change has got worse if it is this many times as large as it was at the decision."""
+MAX_ROLLOUT_TIME = timedelta(days=7)
+"""Time in which a version or a tool reaches the agents that it changes."""
 Days = tuple[date, date]
 
 
@@ -187,7 +208,9 @@ def _find_matching_incident(
 def _is_covered(known: _KnownIncident, finding: Finding) -> bool:
     """Return whether a person's decision also covers a finding about another series of the same change."""
     incident = known.incident
-    if is_more_severe(finding.severity, incident.severity):
+    # The decision covers changes as severe as those of the series, even if the incident is only a notice.
+    severities = [changed.severity for changed in known.changed_series.values()]
+    if is_more_severe(finding.severity, max([incident.severity, *severities], key=SEVERITIES.index)):
         return False
     return incident.last_day is None or finding.since <= incident.last_day.date()
 
@@ -195,13 +218,28 @@ def _is_covered(known: _KnownIncident, finding: Finding) -> bool:
 def _matches_incident(findings: Sequence[Finding], known: _KnownIncident) -> bool:
     """Return whether findings have the direction and the first days of an incident."""
     alarms = [changed for changed in known.changed_series.values() if not changed.fell_too]
-    if not alarms or not findings or known.incident.type != DRIFT or findings[0].key.type != DRIFT:
+    if not alarms or not findings:
         return False
     finding = findings[0]
     if all(finding.series.opposes(alarm.series) for alarm in alarms):
         return False
+    if any(_share_part(finding.key, alarm.key) and _are_near(finding.since, alarm.since) for alarm in alarms):
+        return True
     incident_days = _intersect([alarm.interval for alarm in alarms])
     return _are_close(finding.first_days, finding.since, incident_days, alarms[0].since)
+
+
+def _share_part(key: Key, other: Key) -> bool:
+    """Return whether two series are about the same slice, such as a version, or about the errors of the same tool."""
+    if key.slice is not None:
+        return key.slice == other.slice
+    tool_errors = BEHAVIOUR + TOOL_ERRORS
+    tier = key.tier or ""
+    return tier.startswith(tool_errors) and tier != tool_errors + OTHER_TOOLS and tier == other.tier
+
+
+def _are_near(since: date, other_since: date) -> bool:
+    return abs(since - other_since) <= MAX_ROLLOUT_TIME
 
 
 def _intersect(intervals: Sequence[Days]) -> Days:
@@ -232,8 +270,10 @@ def _cluster_findings(unmatched: Sequence[Sequence[Finding]]) -> list[Group]:
 
 def _are_same_change(finding: Finding, cluster: Sequence[Finding]) -> bool:
     first = cluster[0]
-    if finding.key.type != DRIFT or first.key.type != DRIFT or any(finding.series.opposes(member.series) for member in cluster):
+    if any(finding.series.opposes(member.series) for member in cluster):
         return False
+    if any(_share_part(finding.key, member.key) and _are_near(finding.since, member.since) for member in cluster):
+        return True
     cluster_days = _intersect([member.first_days for member in cluster])
     return _are_close(finding.first_days, finding.since, cluster_days, first.since)
 
@@ -281,8 +321,6 @@ _MIN_SIGMA_SHARE = 0.05
 
 Without it, the first unsafe run of a series that never varied would be infinitely many standard deviations away.
 """
-MAX_NAMED_SERIES = 2
-"""Series that a title names besides the leading one; further ones are counted."""
 ExplainFinding = Callable[[Finding], Explanation]
 """Returns the cause of a finding (agent or judge), or the reason why it is unknown."""
 
@@ -311,7 +349,9 @@ class IncidentUpdate:
 
     @property
     def severity(self) -> str:
-        """The worst severity so far."""
+        """The worst severity so far; a notice if only the judge changed."""
+        if self.explanation.is_only_judge:
+            return NOTICE
         severities = [alarm.severity for alarm in self.alarms]
         if self.previous is not None:
             severities.append(self.previous.severity)
@@ -360,8 +400,11 @@ def _plan_update(group: Group, explain: ExplainFinding, find_companions: FindCom
     changed_series = merge_findings(evidence.moved, group.findings)
     finding, lead_series = _choose_lead(group.findings, previous, evidence, changed_series)
     explanation = _explain_findings(group.findings, explain)
+    if explanation is UNEXPLAINED and isinstance(evidence.cause.cause, str):
+        # The findings of today are about other series, of which anchors say nothing. What they said of the incident remains.
+        explanation = Explanation(evidence.cause.cause, evidence.cause.words or "", evidence.cause)
     update = IncidentUpdate(finding, tuple(changed_series), lead_series, previous, evidence, explanation)
-    if finding.key.type != DRIFT or (previous is not None and not is_live(previous)):
+    if lead_series.key.type != DRIFT or (previous is not None and not is_live(previous)):
         return update
     if lead_series.is_worse is None:
         return update
@@ -455,6 +498,7 @@ def build_record(update: IncidentUpdate, project: str, as_of: datetime, evidence
     record = msgspec.structs.replace(
         previous,
         revision=previous.revision + 1,
+        type=key.type,
         tier=key.tier,
         direction=key.direction,
         agent=key.agent,
@@ -471,7 +515,7 @@ def build_record(update: IncidentUpdate, project: str, as_of: datetime, evidence
     return msgspec.structs.replace(
         record,
         rule=update.finding.rule,
-        title=_build_title(update, explanation, evidence),
+        title=_build_title(update, project, explanation, evidence),
         description=_build_description(update, evidence, explanation),
     )
 
@@ -497,7 +541,7 @@ def _build_first_revision(
         agent=agent,
         status=OPEN,
         severity=update.severity,
-        title=_build_title(update, explanation, evidence),
+        title=_build_title(update, project, explanation, evidence),
         description=_build_description(update, evidence, explanation),
         metadata=_build_metadata(update, evidence),
         baseline_id=None if evidence.baseline is None else evidence.baseline.id,
@@ -511,31 +555,43 @@ def _build_first_revision(
     )
 
 
-def _build_title(update: IncidentUpdate, explanation: Explanation, evidence: Evidence) -> str:
-    """Return the title of the leading finding, after a changed mix and before the names of the other series.
+def _build_title(update: IncidentUpdate, project: str, explanation: Explanation, evidence: Evidence) -> str:
+    """Return the title of the leading finding, with the reason if it is not the agent, and the names of the other series.
 
     If one version alone was deployed on the possible first days of the change, the title names it with the day.
     """
-    prefix = ""
-    if explanation.cause in {MIX, HISTORY}:
-        mix_change = "The mix changed" if explanation.cause == MIX else "History was added"
-        prefix = f"{mix_change} ({explanation.shares}): "
+    reason = ""
+    finding = update.finding
+    if explanation.is_only_judge:
+        # The judge is the project's, even if only one of its agents is judged.
+        finding = replace(finding, owner=project)
+        reason = "the judge changed, so "
+    elif explanation.cause in {MIX, HISTORY}:
+        mix_change = "the mix changed" if explanation.cause == MIX else "history was added"
+        reason = f"{mix_change} ({explanation.shares}), so "
     lead = update.lead_series
-    # The project's series of the tier changed because of the agent's.
-    whole = Series(lead.key._replace(agent=None), lead.kind)
-    others = [changed for changed in update.changed_series if changed.series not in (lead, whole)]
-    names = list(dict.fromkeys(changed.name for changed in others))
-    if len(names) > MAX_NAMED_SERIES:
-        names = [*names[: MAX_NAMED_SERIES - 1], f"{len(names) - MAX_NAMED_SERIES + 1} others"]
-    suffix = f"; {' and '.join(names)} also changed" if names else ""
-    since = f" on {update.finding.since}"
     versions = {
         f"{deployment.label} {deployment.version}"
         for deployment in evidence.deployments
         if lead.key.agent is None or deployment.agent in (None, lead.key.agent)
     }
-    deployed = f", with {versions.pop()}" if len(versions) == 1 else ""
-    return prefix + update.finding.title.replace(since, since + deployed, 1) + suffix
+    deployed = f", with {name_slice(versions.pop())}" if len(versions) == 1 else ""
+    title = finding.write_title(reason=reason, version=deployed)
+    return title + _name_other_series(update.changed_series, lead, update.finding.owner)
+
+
+def _name_other_series(changed_series: Sequence[ChangedSeries], lead: Series, owner: str) -> str:
+    """Return the names of the series that changed beside the leading one, for the end of a title."""
+    # The project's series of the tier changed because of the agent's.
+    whole = Series(lead.key._replace(agent=None), lead.kind)
+    names = dict.fromkeys(
+        lower_first(series.measure if series.key.agent in (None, owner) else series.name)
+        for changed in changed_series
+        if (series := changed.series) not in (lead, whole)
+    )
+    first, *others = names or [""]
+    more = f" and {len(others)} more" if len(others) > 1 else "".join(f" and {other}" for other in others)
+    return f"; also {first}{more}" if first else ""
 
 
 def _build_description(update: IncidentUpdate, evidence: Evidence, explanation: Explanation) -> str:

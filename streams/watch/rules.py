@@ -22,7 +22,25 @@ from audit.drift.segments import find_agreed_change
 from audit.drift.series import Reference, merge_spans
 from audit.drift.spread import SpreadChange, find_spread
 from audit.drift.versions import VersionChange, compare_versions
-from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SPIKE, SPREAD, TIERS, UP, VERBS, VERSION, Key, bounds_of
+from audit.drift.watched_series import (
+    DOWN,
+    DRIFT,
+    FURTHER,
+    MEAN,
+    SPIKE,
+    SPREAD,
+    TIERS,
+    UP,
+    VERBS,
+    VERSION,
+    Key,
+    Series,
+    bounds_of,
+    describe_change,
+    describe_difference,
+    lower_first,
+    name_slice,
+)
 from schemas.lazy_numpy import np
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
@@ -39,12 +57,20 @@ from streams.watch.findings import (
     build_finding,
     list_days,
 )
-from streams.watch.measures import Bridge, Segment, midnight
+from streams.watch.measures import Bridge, ProjectScores, Segment, midnight
 
 CONSECUTIVE = "consecutive_days"
 SEQUENTIAL = "sequential"
 FURTHER_DAYS = 7
 """Minimum number of days between a change and a further one: a full week, so that both are not averaged as one level."""
+
+
+def name_owner(measured: ProjectScores, tier: str, agent: str | None) -> str:
+    """Return the agent of a series of a tier, or the project for all of its agents. The only agent is named even then."""
+    agents = measured.agents(tier) if agent is None else [agent]
+    if len(agents) == 1:
+        return agents[0] or (measured.project if agent is None else UNNAMED_AGENT)
+    return measured.project
 
 
 def find_consecutive_days(data: RuleInput) -> Iterator[Finding]:
@@ -112,9 +138,10 @@ def _build_streak_finding(
         since=first,
         until=last,
         size=streak.deviation,
-        title=f"{name} {VERBS[streak.direction]} to {farthest:.2f} from {mean:.2f}: {length} days in a row",
+        owner=name_owner(data.measured, column, None),
+        headline=f"{lower_first(name)} {VERBS[streak.direction]} on {length} days in a row ({mean:.2f} → {farthest:.2f})",
         description=(
-            f"From {first} to {last} the daily averages of {name} were {length} times in a row more than one standard deviation "
+            f"From {first} to {last} the daily averages of {lower_first(name)} were {length} times in a row more than one standard deviation "
             f"({max(stddev, consecutive_days.MIN_SIGMA):.3f}) {side} the baseline of {mean:.3f} ({statistics.count} scores); "
             f"the farthest was {farthest:.3f}, {streak.deviation:.1f} standard deviations off."
         ),
@@ -190,9 +217,14 @@ class _Series:
     @property
     def name(self) -> str:
         """The name of the series in a sentence."""
-        name = TIERS[self.key.tier or ""]
+        name = lower_first(TIERS[self.key.tier or ""])
         name = name if self.key.agent is None else f"{name} of {self.key.agent or UNNAMED_AGENT}"
-        return name if self.key.slice is None else f"{name} with {self.key.slice}"
+        return name if self.key.slice is None else f"{name} with {name_slice(self.key.slice)}"
+
+    @property
+    def owner(self) -> str:
+        """The agent, or the project for all of its agents."""
+        return name_owner(self.data.measured, self.key.tier or "", self.key.agent)
 
     @property
     def reference(self) -> Reference:
@@ -296,7 +328,6 @@ def _compare_versions(owner: _Series) -> Iterator[Finding]:
 
 def _build_version_finding(series: _Series, difference: VersionChange) -> Finding:
     data, key, as_of = series.data, series.key, series.as_of
-    side = "higher" if difference.direction == UP else "lower"
     low, high = sorted((difference.size_interval.low, difference.size_interval.high))
     label = (key.slice or "").partition(" ")[0]
     is_worth_waking = data.min_alerted.is_reached(key.tier or "", difference.size, difference.sigma, bounds_of(key.tier))
@@ -308,7 +339,8 @@ def _build_version_finding(series: _Series, difference: VersionChange) -> Findin
         since=difference.first_day,
         until=as_of,
         size=abs(difference.size),
-        title=f"{series.name} is {side} than with the others: {difference.mean:.2f}, and {difference.others_mean:.2f} on the same days",
+        owner=series.owner,
+        headline=describe_difference(key, difference.mean, difference.others_mean),
         description=(
             f"Since {difference.first_day}, on {difference.days} days with sessions of both, the mean of {series.name} is {difference.mean:.3f} "
             f"over {difference.sessions} sessions. With other values of {label} it is {difference.others_mean:.3f} over "
@@ -351,10 +383,9 @@ def _build_change_finding(
     series: _Series, change: Change, days_compared: _ComparedDays, family: _Family, kind: str = MEAN
 ) -> Finding:
     data = series.data
-    verb = VERBS[change.direction] + (" further" if kind == FURTHER else "")
-    title = f"{series.name} {verb} to {change.mean_after:.2f} from {change.mean_before:.2f} on {change.first_day}"
     wording = Wording(
-        title=title + ("" if series.key.agent is None else _describe_other_agents(family)),
+        owner=series.owner,
+        remark="" if series.key.agent is None else _describe_other_agents(family),
         description=_describe_change(series.name, change) + _describe_bridges(series.segment.bridges),
         days=list_days(
             {
@@ -375,9 +406,9 @@ def _build_change_finding(
         ),
     )
     compared = Comparison(SEQUENTIAL, data.source, days_compared.reference, days_compared.first_day, data.measured.as_of)
-    finding = build_finding(series.key._replace(direction=change.direction), change, compared, wording)
+    finding = build_finding(series.key._replace(direction=change.direction), change, compared, wording, kind)
     is_worth_waking = data.min_alerted.is_reached(series.key.tier or "", change.size, change.sigma, bounds_of(series.key.tier))
-    return replace(finding, kind=kind, confirmed=finding.confirmed and is_worth_waking)
+    return replace(finding, confirmed=finding.confirmed and is_worth_waking)
 
 
 def _describe_other_agents(family: _Family) -> str:
@@ -424,7 +455,8 @@ def _build_spread_finding(series: _Series, change: SpreadChange) -> Finding:
         since=change.first_day,
         until=change.until,
         size=max(change.ratio, 1 / change.ratio),
-        title=f"Spread of {name} {verb} to {change.after:.3f} from {change.before:.3f} on {change.first_day}",
+        owner=series.owner,
+        headline=f"{lower_first(Series(series.key, SPREAD).measure)} {verb} ({change.before:.3f} → {change.after:.3f})",
         description=(
             f"Since {change.first_day}, most likely the first day, sessions of a day differ {amount} from each other in "
             f"{name}: their standard deviation is {change.after:.3f} over {change.sessions_after} sessions; from {change.start} to the day "
@@ -475,7 +507,8 @@ def _build_spike_finding(data: RuleInput, spike: Spike, days: Sequence[AnomalyDa
         since=spike.first_day,
         until=until,
         size=spike.rate,
-        title=f"{spike.rate:.0%} of the exchanges since {spike.first_day} have an anomaly, {spike.rate_before:.1%} had one before",
+        owner=name_owner(data.measured, "tier1", None),
+        headline=describe_change(Series(_SPIKE_KEY), spike.rate_before, spike.rate),
         description=_describe_spike(spike),
         numbers=Numbers(
             days=[Day(day=day.day, anomalies=day.anomalies, count=day.exchanges) for day in days],

@@ -22,16 +22,14 @@ from audit.drift.discoveries import believe_changes
 from audit.drift.evidence_bounds import FamilySums, find_family_changes
 from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Reference
-from audit.drift.watched_series import DRIFT, SESSION, VERBS, Key, bounds_of, name_session_series
+from audit.drift.watched_series import DRIFT, VERBS, Key, bounds_of, name_series
 from schemas.lazy_numpy import np
-from streams.watch.findings import Comparison, Finding, Source, Wording, build_finding
+from streams.watch.findings import UNNAMED_AGENT, Comparison, Finding, Source, Wording, build_finding
 from streams.watch.measures import (
-    FAILURE,
     RUNS_QUERY,
     SESSION_SERIES,
     SESSIONS_QUERY,
     TRUST,
-    UNSAFE,
     AgentRuns,
     ProjectRuns,
     ProjectSessions,
@@ -86,14 +84,6 @@ def find_run_changes(data: RunRuleInput) -> Iterator[Finding]:
         yield _build_agent_finding(data, agent, series, change, penalty)
 
 
-def name_series(series: str) -> str:
-    """Return the name of a series for people."""
-    if series.startswith(SESSION):
-        return name_session_series(series)
-    names = {TRUST: "Trust", UNSAFE: "Share of unsafe runs"}
-    return names.get(series) or f"Share of runs with {series.removeprefix(FAILURE).replace('_', ' ')}"
-
-
 def _find_run_change(data: RunRuleInput, agent: AgentRuns, series: str, log_penalty: float) -> Change | None:
     """Return the change of a series of an agent; None without one. See `audit.drift.discoveries.believe_changes`."""
     as_of = data.runs.as_of.date()
@@ -145,10 +135,8 @@ def _build_agent_finding(data: RunRuleInput, agent: AgentRuns, series: str, chan
         day: averages for day, averages in agent.days(series).items() if change.earliest_day <= day <= change.seen_at.date()
     }
     agent_suffix = "" if agent.agent is None else f" of {agent.agent}"
-    before = _format_value(series, change.mean_before)
-    after = _format_value(series, change.mean_after)
     wording = Wording(
-        title=f"{name_series(series)}{agent_suffix} {VERBS[change.direction]} to {after} from {before} on {change.first_day}",
+        owner=data.runs.project if agent.agent is None else agent.agent or UNNAMED_AGENT,
         description=_describe_run_change(series, agent_suffix, change),
         days=[Day(day=day, average=mean, count=count) for day, (mean, count) in days.items()],
         numbers=Numbers(
@@ -228,12 +216,12 @@ def find_session_changes(data: SessionRuleInput) -> Iterator[Finding]:
 
 
 def _build_session_finding(data: SessionRuleInput, series: str, change: Change, log_penalty: float) -> Finding:
-    name = name_session_series(series)
+    name = name_series(series)
     verb = VERBS[change.direction]
     low, high = sorted(math.copysign(1, change.size) * end for end in (change.size_interval.low, change.size_interval.high))
     days = data.sessions.days(series)
     wording = Wording(
-        title=f"{name} {verb} to {change.mean_after:.1f} from {change.mean_before:.1f} on {change.first_day}",
+        owner=data.sessions.project,
         description=(
             f"{name} {verb} from {change.mean_before:.1f} over {change.scores_before} judged sessions to {change.mean_after:.1f} over "
             f"{change.scores_after}, by {abs(change.size):.1f} of 10 (95 % interval {low:.1f} to {high:.1f}). The first day of the change is "

@@ -99,7 +99,7 @@ def test_pages_are_linked_and_the_back_button_works(window: Window, site: Site) 
     expect(page.locator("h1")).to_contain_text("Session")
     page.get_by_label("Breadcrumbs").get_by_role("link", name=DRIFTED).click()
     expect(page.locator("h1")).to_contain_text(DRIFTED)
-    for heading in ("Session", "Turn 1", "Tier 2", DRIFTED, "Fleet"):
+    for heading in ("Session", "Turn 1", "Answer quality", DRIFTED, "Fleet"):
         page.go_back()
         expect(page.locator("h1")).to_contain_text(heading)
     assert window.problems == []

@@ -93,7 +93,7 @@ def test_incidents_can_be_filtered(database: Path, capsys: pytest.CaptureFixture
 def test_a_check_prints_its_findings(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The output counts the new incidents, so a repeated check reports none."""
     check_output = check_drift(database, capsys)
-    assert "Tier 2 fell to 0.45 from 0.85 on 2026-10-27" in check_output
+    assert "ops: answer quality halved (0.85 → 0.45) since 27" in check_output
     assert "2 projects checked" in check_output
     assert "1 new incident" in check_output
     assert "0 new incidents" in check_drift(database, capsys)
@@ -110,7 +110,7 @@ def test_an_incident_is_shown_by_the_start_of_its_id(database: Path, capsys: pyt
         "What to do",
         "1. Read these ",
         "driftline scores --project ops --session ops-",
-        "sequential: Tier 2 fell",
+        "sequential: ops: answer quality halved",
         "consecutive_days: ",
         "first_turns",
         "ops-1-1",
@@ -126,7 +126,7 @@ def test_every_decision_is_stored_with_its_reason(database: Path, capsys: pytest
     for decision in DECISIONS:
         reason = f"to be {decision.recorded_status}"
         assert run(["incidents", decision.command, short_id, "--by", "ann", "--reason", reason, *db_option]) == ExitCode.DONE
-        assert f"is {decision.message}: Tier 2 fell" in capsys.readouterr().out
+        assert f"is {decision.message}: ops: answer quality halved" in capsys.readouterr().out
     assert run(["incidents", "show", short_id, "--json", *db_option]) == ExitCode.DONE
     document = json.loads(capsys.readouterr().out)
     assert document["incident"]["status"] == "dismissed"
@@ -151,8 +151,8 @@ def test_an_assignment_and_a_comment_are_in_the_history(database: Path, capsys: 
     short_id = find_incident(database, capsys)[:8]
     db_option = ["--db", str(database)]
     for arguments, message in (
-        (["assign", short_id, "bob", "--by", "ann", "--reason", "yours"], "is assigned to bob: Tier 2 fell"),
-        (["comment", short_id, "--by", "ann", "--comment", "the prompt?"], "has your comment: Tier 2 fell"),
+        (["assign", short_id, "bob", "--by", "ann", "--reason", "yours"], "is assigned to bob: ops: answer quality halved"),
+        (["comment", short_id, "--by", "ann", "--comment", "the prompt?"], "has your comment: ops: answer quality halved"),
         (["acknowledge", short_id, "--by", "ann", "--reason", "I look"], "is acknowledged by ann"),
         (["assign", short_id, "me", "--by", "carl"], "is assigned to carl"),
     ):
@@ -315,7 +315,7 @@ def test_an_incident_about_runs_is_shown_with_its_runs(tmp_path: Path, capsys: p
     path = tmp_path / "runs.duckdb"
     with Store(path) as store:
         put(store, "diagnoses", runs(worse_since(8)))
-    assert "Share of unsafe runs of desk rose" in " ".join(check_drift(path, capsys).split())
+    assert "desk: unsafe runs rose (" in " ".join(check_drift(path, capsys).split())
     (incident,) = list_incidents(path, capsys)
     assert run(["incidents", "show", incident["id"], "--db", str(path)]) == ExitCode.DONE
     output = capsys.readouterr().out

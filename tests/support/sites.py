@@ -347,6 +347,6 @@ PAGES = (
     ),
     PageCase("audit log", lambda _: LINKS.audit_log(), "Audit log", ("POST /api/audit/sign-in", "done")),
     PageCase("sign-in", lambda _: LINKS.sign_in, "Sign in", ("Use the token of an operator.", "Token")),
-    PageCase("help", lambda _: LINKS.help(), "Glossary of the pages", ("Tier 2.5 · thinking", "wrapQualityScoring")),
+    PageCase("help", lambda _: LINKS.help(), "Glossary of the pages", ("Thinking quality · Tier 2.5", "wrapQualityScoring")),
     PageCase("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), is_missing=True),
 )

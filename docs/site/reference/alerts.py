@@ -32,7 +32,7 @@ _AT = datetime(2026, 10, 28, 9, 0, tzinfo=UTC)
 _SERVER = "https://audit.example.com"
 _INCIDENT = Incident(
     incident_id="1a2b3c4d", revision=0, project="shop", type="drift", tier="tier2", direction="down", status="open", severity="critical",
-    title="Tier 2 fell to 0.47 from 0.90 on 2026-10-28", description="Between 2026-10-27 and 2026-10-28.", metadata="{}", detected_at=_AT,
+    title="shop: answer quality halved (0.90 → 0.47) since 28 October 2026", description="Between 2026-10-27 and 2026-10-28.", metadata="{}", detected_at=_AT,
     rule="sequential", cause="agent",
 )  # fmt: skip
 _INTERVAL = timedelta(minutes=5)

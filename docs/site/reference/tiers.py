@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import get_args
 
+from audit.drift.watched_series import TIER_NUMBERS, TIERS
 from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED
 from audit.exchanges import cascade, outcomes, questions, sampling, states
 from audit.exchanges.outcomes import LOW_ALIGNMENT, LOW_DIMENSION, TierState
@@ -17,10 +18,10 @@ from service.text.words import WORDS
 from streams.log.dead_letters import RETRY_SAMPLING_REASON
 
 _TIERS = {
-    "1": f"Structural checks on every exchange, without a judge: {', '.join(code(check.id) for check in STRUCTURAL_CHECKS)}, and those of the [methodology](methodology.md). The score is 1 - flags / checks.",
-    "2": "Semantics: the judge scores each dimension from 0 to 1. Asked about every exchange that is sampled.",
-    "2.5": "The agent's thinking compared with its answer, from 0 to 1, if there is thinking and the policy has it analysed.",
-    "3": "Behaviour: the judge scores each dimension that applies from 1 to 5. Asked where a gate opens it; with `combineTiers`, in the call of Tier 2 if it is open before any call.",
+    "tier1": f"Structural checks on every exchange, without a judge: {', '.join(code(check.id) for check in STRUCTURAL_CHECKS)}, and those of the [methodology](methodology.md). The score is 1 - flags / checks.",
+    "tier2": "The judge scores each dimension from 0 to 1. Asked about every exchange that is sampled.",
+    "tier2_5": "The agent's thinking compared with its answer, from 0 to 1, if there is thinking and the policy has it analysed.",
+    "tier3": "The judge rates how the agent behaved: it scores each dimension that applies from 1 to 5. Asked where a gate opens it; with `combineTiers`, in the call of Tier 2 if it is open before any call.",
 }
 _STATES = {
     states.SCORED: "The tier has a score.",
@@ -80,7 +81,7 @@ def tiers() -> str:
         "Tiers, states, gates",
         "Each exchange has one score with the state of every tier. Unscored is a state and no number: it is in no mean. `driftline scores --json` shows all of it.",
         "## Tiers",
-        *(part for tier, about in _TIERS.items() for part in (f"### Tier {tier}", about)),
+        *(part for tier, about in _TIERS.items() for part in (f"### {TIER_NUMBERS[tier]}: {TIERS[tier].lower()}", about)),
         "## States of a tier",
         *_named("state", _STATES, _states()),
         "## Why an exchange is sampled",

@@ -18,7 +18,7 @@ import typer
 from analytics.queries import query_records
 from analytics.sums.daily import refresh_daily
 from audit.drift.consecutive_days import DAYS
-from audit.drift.watched_series import CRITICAL
+from audit.drift.watched_series import CRITICAL, NOTICE
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Incident
@@ -107,7 +107,7 @@ MAX_LISTED = 10
 """Maximum number of incidents that a failed gate lists."""
 FAIL_ON_HELP = (
     "Fail if there is an incident of this kind, new or old; may be repeated. open: not acknowledged. live: open or acknowledged. "
-    "confirmed: live and confirmed. critical: live and critical."
+    "confirmed: live and confirmed. critical: live and critical. A notice, for which only the judge changed, never fails."
 )
 
 
@@ -363,12 +363,16 @@ def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) 
     return asyncio.run(_check_in_batches(Watch(workspace.publisher), projects))
 
 
+def _is_failure(incident: Incident, kinds: Collection[FailOn]) -> bool:
+    return incident.severity != NOTICE and any(FAIL_CONDITIONS[kind](incident) for kind in kinds)
+
+
 def failing_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None, kinds: Collection[FailOn]) -> list[Incident]:
     """Return the incidents of one project, or of all, that fail a check, newest first."""
     if not kinds:
         return []
     live = incident_records(cursor, project, statuses=(OPEN, ACKNOWLEDGED), limit=MAX_SEARCHED)
-    return [incident for incident in live if any(FAIL_CONDITIONS[kind](incident) for kind in kinds)]
+    return [incident for incident in live if _is_failure(incident, kinds)]
 
 
 def gate_lines(incidents: Collection[Incident], kinds: Collection[FailOn]) -> Iterator[str]:

@@ -141,7 +141,7 @@ def describe_silent(projects: Sequence[Project]) -> str:
 
 
 def describe_change(change: Change) -> str:
-    """Describe a change, as in `tier 2 0.90 → 0.61 since 28 Oct`."""
+    """Describe a change, as in `Answer quality 0.90 → 0.61 since 28 Oct`."""
     before, after = (format_level(change.series, value) for value in (change.before, change.after))
     since = "" if change.since is None else f" since {change.since.day} {change.since:%b}"
     return f"{change.name} {before} → {after}{since}"

@@ -119,15 +119,15 @@ def agreement(
     mean = answer.corrected_mean
     if mean.corrected is not None:
         out.print(
-            f"Tier 3 mean: {mean.judge:.2f} by the judge, {mean.corrected:.2f} corrected by people"
+            f"Mean of behavior quality (Tier 3): {mean.judge:.2f} by the judge, {mean.corrected:.2f} corrected by people"
             f" (95 % interval {mean.low:.2f} to {mean.high:.2f})."
         )
     elif mean.labels:
-        out.print(f"The Tier 3 mean is not corrected: {mean.shortage}")
+        out.print(f"The mean of behavior quality (Tier 3) is not corrected: {mean.shortage}")
     if answer.covered is not None:
-        out.print(f"The labels represent {answer.covered:.0%} of the exchanges that Tier 3 has judged.")
+        out.print(f"The labels represent {answer.covered:.0%} of the exchanges whose behavior (Tier 3) was judged.")
     if answer.unjudged:
-        out.print(f"{answer.unjudged} more labels are on exchanges that Tier 3 has not judged.")
+        out.print(f"{answer.unjudged} more labels are on exchanges whose behavior (Tier 3) was not judged.")
     _print_verdicts("two judges on the same exchanges", answer.judges)
     if not answer.judges:
         out.say(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from msgspec import Meta
@@ -20,6 +20,7 @@ from service.read.incidents import (
     IncidentStatus,
     IncidentType,
     OneIncident,
+    Severity,
     Sort,
     drift_check,
     history_of,
@@ -95,7 +96,7 @@ async def list_incidents_of_all_projects(
     project: Annotated[ConnectionName | None, Query(description="Only incidents of this project.")] = None,
     confirmed: Annotated[bool | None, Query(description="true: only confirmed ones; false: only suspected ones.")] = None,
     kind: Annotated[IncidentType | None, Query(alias="type", description="Only incidents of this type.")] = None,
-    severity: Annotated[Literal["warning", "critical"] | None, Query(description="Only incidents of this severity.")] = None,
+    severity: Annotated[Severity | None, Query(description="Only incidents of this severity.")] = None,
     agent: Annotated[Id | None, Query(description="Only incidents whose leading series or evidence names this agent.")] = None,
     assignee: Annotated[
         Id | None, Query(description="Only incidents assigned to this person; me: to the caller; nobody: unassigned.")
@@ -111,7 +112,7 @@ async def list_incidents_of_all_projects(
     sort: Annotated[
         Sort,
         Query(
-            description="Sort order, newest by default. worst: live before closed, then confirmed before suspected, critical before "
+            description="Sort order, newest by default. worst: live before closed, then notices last, confirmed before suspected, critical before "
             "warning, open before acknowledged, drift before spikes, larger changes before smaller ones. since: by the first day of "
             "the change, newest first."
         ),

@@ -45,7 +45,7 @@ from service.read.project import (
     sort_worst_first,
     with_remarks,
 )
-from service.text.formats import grouped_count
+from service.text.formats import counted, grouped_count
 from service.text.links import Links
 from service.text.window import RECENT
 from service.text.words import TERMS
@@ -86,7 +86,6 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
         "projects": len(projects),
         "days": RECENT_DAYS,
         "level_days": LEVEL_DAYS,
-        "tiers": TIERS,
         "newest": newest,
         "newest_age": describe_age(newest, now),
         "totals": _count_health(projects),
@@ -128,6 +127,8 @@ def _build_square(project: Project, links: Links, *, has_judge: bool) -> tuple[s
     summary = f"{project.project}: {TERMS[project.health]}"
     if project.open_incidents:
         summary += f", {project.open_incidents} open"
+    if project.notice_incidents:
+        summary += f", {counted(project.notice_incidents, 'notice')}"
     if project.suspected_incidents:
         summary += f", {project.suspected_incidents} suspected"
     description = "; ".join((summary, *explain_health(project, has_judge=has_judge)))
@@ -149,7 +150,8 @@ def build_change_values(project: Project, change: Change | None) -> dict[str, An
         "levels": after if before == after else f"{before} → {after}",
         "since": since,
         "now": "" if change.now is None else _format_level(change, change.now, digits),
-        "worse": change.incident is not None and change.worse > 0 and not change.is_back,
+        "worse": change.incident is not None and change.worse > 0 and not change.is_back and not change.is_notice,
+        "is_judge": change.is_notice,
         "is_back": change.is_back,
         "link": change.incident and Links().incident(project.project, change.incident),
         "spark": spark(change.levels, description, None if is_size(change.series) else bounds_of(change.series)),
@@ -183,7 +185,7 @@ def _find_level(project: Project) -> tuple[str, float] | None:
 def _count_health(projects: Sequence[Project]) -> dict[str, int]:
     """Return the number of projects by health, and the sums of their figures."""
     counts = Counter(project.health for project in projects)
-    sums = ("open_incidents", "acknowledged_incidents", "suspected_incidents", "simulated")
+    sums = ("open_incidents", "acknowledged_incidents", "notice_incidents", "suspected_incidents", "simulated")
     return {
         **{health: counts[health] for health in WORST},
         **{name: sum(getattr(project, name) for project in projects) for name in sums},
@@ -221,7 +223,7 @@ FLEET = ListDefinition(
         Column(key="open_incidents", title="Open", sort="incidents"),
         Column(key="change", title="Change"),
         Column(key="recent_scores", title="Exchanges", sort="exchanges", is_number=True),
-        Column(key="recent_tier2", title="Tier 2", is_number=True),
+        Column(key="recent_tier2", title=TIERS["tier2"], is_number=True),
         Column(key="rate", title="Anomalous", sort="anomalies", is_number=True),
         Column(key="unscored_rate", title="Unscored", is_number=True),
         Column(key="recent_unsafe_runs", title="Unsafe", is_number=True),

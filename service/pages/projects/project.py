@@ -103,6 +103,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
     settings = policy.settings
     has_data = bool(summary.exchanges or summary.scores) or await _has_costs(services, project, data.window)
     incidents = list({incident.incident_id: incident for incident in [*open_incidents, *latest]}.values())
+    live = summary.open_incidents + summary.suspected_incidents + summary.notice_incidents
     marks = [*data.marks, *find_judge_changes(incidents, data.window.start, data.window.end)]
     values = {
         "project": project,
@@ -116,11 +117,13 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "manual_check_date": manual_check_date(summary),
         "checked_days": DAYS,
         "has_data": has_data,
-        "is_empty": not (has_data or summary.runs or summary.open_incidents or summary.suspected_incidents),
+        "is_empty": not (has_data or summary.runs or live),
         "counts": summary,
         "details": Links(data.window.params).details(project),
         "open_count": summary.open_incidents,
         "suspected_count": summary.suspected_incidents,
+        "notice_count": summary.notice_incidents,
+        "live_count": live,
         "unknown_params": period.unknown,
         "listed": _list_worst(open_incidents),
         "has_decided": any(not is_live(incident) for incident in latest),

@@ -54,10 +54,17 @@ def test_the_judge_is_the_cause_if_the_anchors_changed_as_much_as_the_incident()
     """Unchanged texts get lower scores, so it cannot be the agent."""
     attribution = attribute_change(verdicts(random.Random(1), shift=-0.1))
     assert attribution.cause == "judge"
-    assert attribution.reason == "explained"
+    assert attribution.reason == "fully_explained"
     assert attribution.low is not None
     assert attribution.high is not None
     assert attribution.low < -0.1 < attribution.high < 0
+
+
+def test_a_judge_that_explains_most_leaves_the_rest_to_the_agent() -> None:
+    """Silence about the agent needs more than half: it could have fallen by the other half."""
+    attribution = attribute_change(verdicts(random.Random(1), shift=-0.07))
+    assert attribution.cause == "judge"
+    assert attribution.reason == "explained"
 
 
 def test_the_agent_is_the_cause_if_the_judge_changed_by_less_than_half() -> None:
@@ -130,7 +137,7 @@ def test_any_verdicts_give_an_answer_independent_of_their_order(rows: list[tuple
     incident = moved(size, first=5)
     attribution = attribute(given_rows, incident)
     assert attribution == attribute(given_rows[::-1], incident)
-    assert (attribution.judge is None) == (attribution.reason not in {"explained", "unexplained", "unclear"})
+    assert (attribution.judge is None) == (attribution.reason not in {"explained", "fully_explained", "unexplained", "unclear"})
     mirrored = attribute(
         [Verdict(verdict.anchor, verdict.at, 1 - verdict.value) for verdict in given_rows], moved(size, "up", first=5)
     )

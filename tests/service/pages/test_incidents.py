@@ -337,7 +337,7 @@ def test_an_incident_about_runs_names_the_agent_and_links_to_the_runs(call: Call
     )
     page_text = visible_text(page)
     for fragment in (
-        "9 of 10 runs since 2026-09-26, 2 of 20 before", "of Share of unsafe runs, agent scout", "Share of unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
+        "9 of 10 runs since 2026-09-26, 2 of 20 before", "of unsafe runs, agent scout", "Unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
         "alarm at 8 760 to 1", "Runs with the largest effect", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
         "Runs with the largest effect", "The agent changed",
     ):  # fmt: skip

@@ -27,8 +27,8 @@ RECENT_COLUMNS: dict[str, Any] = {
     "recent_tier1": 0.98, "before_tier1": 0.99, "recent_tier2": 0.61, "before_tier2": 0.9, "recent_tier3": 3.0, "before_tier3": 4.0,
 }  # fmt: skip
 INCIDENT_ROW: dict[str, Any] = {
-    "project": "ops", "incident_id": "i", "type": "drift", "tier": "tier3", "agent": None, "since": LAST_DAY,
-    "name": "Tier 3", "level_before": 4.6, "level_after": 3.1,
+    "project": "ops", "incident_id": "i", "type": "drift", "tier": "tier3", "agent": None, "since": LAST_DAY, "severity": "critical",
+    "name": "Behavior quality", "level_before": 4.6, "level_after": 3.1,
 }  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_an_incident_takes_precedence_over_the_last_days() -> None:
     assert change.incident == "i"
 
 
-@pytest.mark.parametrize("metadata", ["{}", "no json", '{"moved": [{"name": "Tier 3"}]}', '{"moved": 7}', ""])
+@pytest.mark.parametrize("metadata", ["{}", "no json", '{"moved": [{"name": "Behavior quality"}]}', '{"moved": 7}', ""])
 def test_an_incident_without_levels_uses_those_of_the_last_days(metadata: str) -> None:
     """Evidence of earlier versions has no levels, but it names the series and the first day."""
     with Store(None) as store:
@@ -71,7 +71,7 @@ def test_an_incident_without_levels_uses_those_of_the_last_days(metadata: str) -
         )
         put(store, "incidents", [old_incident])
         change = change_of_incident(dict(worst_incidents(store.cursor(), None)["ops"]))
-    assert change.name == "Tier 3"
+    assert change.name == "Behavior quality"
     assert change.before == 4.0
     assert change.after == 3.0
     assert change.since == LAST_DAY

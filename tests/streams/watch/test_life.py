@@ -368,7 +368,7 @@ def test_a_tier_with_too_few_sessions_for_an_alarm_is_listed_with_another_ones_i
     assert set(entries) == {"tier2", "tier3"}
     assert entries["tier2"].fell_too is False
     assert entries["tier3"].fell_too is True
-    assert "Tier 3" in opened.title
+    assert "also behavior quality" in opened.title
     level_of = entries["tier3"].level
     assert level_of is not None
     assert level_of.after < 3.5 < level_of.before

@@ -27,7 +27,7 @@ from analytics.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from audit.anchors import anchor_project
 from audit.drift.incident_evidence import evidence_of
-from audit.drift.watched_series import TIERS
+from audit.drift.watched_series import TIERS, format_date
 from driftline_trial.demo import judge_change, shop
 from driftline_trial.demo.command import MARKER, QUERIES
 from driftline_trial.demo.conversations import (
@@ -199,22 +199,24 @@ def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Show
     for project, day in since.items():
         of = [" ".join(row) for row in falls if row[0] == project]
         assert len(of) >= 2
-        assert all(fall.endswith(f"on {day}") for fall in of)
+        assert all(f"since {format_date(day)}" in fall for fall in of)
 
 
 def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     """Two hundred lines scroll by; what stays on the screen is the end."""
     *lines, rest, mix = shown.part("In short")
     project, other = PROJECTS[WORSE_AGENT], judge_change.PROJECT
-    fell, roll_back, anomalies, judge, check, *others = lines
-    assert fell.startswith(f"{project}: Tier 2 fell to 0.47 from 0.90 on {SINCE}, with agent_version 7; Tier 2.5 and 7 others ")
+    fell, roll_back, judge, check, *others = lines
+    since = f"since {format_date(SINCE)}, with version 7; also thinking quality and 8 more"
+    assert fell == f"{project}, {WORSE_AGENT}: answer quality halved (0.90 → 0.47) {since}"
     assert roll_back == "    → Roll back agent_version from 7 to 6"
-    assert anomalies.startswith(f"{project}: 49% of the exchanges since {SINCE} ")
-    assert judge.startswith(f"{other}: Tier 2 fell to 0.83 from 0.91 on {SCHEDULE.since}; Tier 2.5 and Tier 3 ")
+    assert judge.startswith(
+        f"{other}: the judge changed, so answer quality fell (0.91 → 0.83) since {format_date(SCHEDULE.since)}; "
+    )
     assert check == "    → Check the judge before the agent"
     assert rest == f"{len(PROJECTS) - 2} of {len(PROJECTS) + 2} projects: checked, nothing found"
     assert mix.startswith("shop: ")
-    assert {line.partition(": ")[0] for line in others if not line.startswith("    →")} == {"demo", "shop"}
+    assert {line.partition(", ")[0] for line in others if not line.startswith("    →")} == {"demo", "shop"}
 
 
 def test_the_mix_of_the_shop_is_noticed_and_its_two_faults_are_incidents(shown: Shown) -> None:
@@ -223,10 +225,12 @@ def test_the_mix_of_the_shop_is_noticed_and_its_two_faults_are_incidents(shown: 
         SCRIPT_END - timedelta(days=days - 1) for days in (shop.MIX_DAYS, shop.VICTIM_DAYS, shop.CANARY_DAYS)
     )
     lines = shown.part("In short")
-    victim, version, mix = (line for line in lines if line.startswith("shop: "))
+    victim, version = (line for line in lines if line.startswith("shop, "))
+    mix = lines[-1]
     assert lines[lines.index(version) + 1] == f"    → Roll back agent_version {shop.CANARY}"
-    assert victim.startswith(f"shop: Tier 1 of {shop.VICTIM} fell to 0.67 from 1.00 on {victim_since}; the other 2 agents ")
-    assert version.startswith(f"shop: Tier 1 of search with agent_version {shop.CANARY} is lower than with the others: 0.67, ")
+    since = f"since {format_date(victim_since)}; the other 2 agents as before"
+    assert victim == f"shop, {shop.VICTIM}: answer structure fell (1.00 → 0.67) {since}"
+    assert version.startswith(f"shop, search: answer structure is lower with version {shop.CANARY} than ")
     assert mix.startswith(f"shop: The mix of agents changed on {mix_since}: {shop.WEAKER} 24% → 56%, ")
     with Store(shown.database) as store:
         records = incident_records(store.cursor(), shop.PROJECT)
@@ -247,7 +251,7 @@ def test_the_worse_agent_has_one_incident_of_all_tiers_and_its_runs(shown: Shown
         (found,) = incident_records(store.cursor(), "support", kind="drift")
     ((metadata, description),) = rows
     moved = {one["series"] for one in json.loads(metadata)["moved"]}
-    assert {*TIERS, f"trust of {WORSE_AGENT}", f"unsafe of {WORSE_AGENT}"} <= moved
+    assert {*TIERS, f"trust of {WORSE_AGENT}", f"unsafe of {WORSE_AGENT}", "anomaly_spike"} <= moved
     told = why(found).summary
     assert told.startswith("15 of 47 exchanges ")
     assert "before 0 of 271: 11 unexplained refusals, 4 empty answers" in told
@@ -289,9 +293,10 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
         anchors = project_anchors(store.cursor(), judge_change.PROJECT)
         judged = changes(store.cursor(), judge_change.PROJECT)
     assert found.cause == "judge"
+    assert found.severity == "notice"
     assert found.type == "drift"
     evidence = evidence_of(found)
-    assert f" on {SCHEDULE.since}; Tier 2.5 and Tier 3 also changed" in found.title
+    assert found.title.endswith("; also thinking quality and behavior quality")
     assert evidence.deployments == []
     actions = [one.id for one in why(found).actions]
     assert "check_judge" in actions
@@ -307,7 +312,7 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
 
 def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -> None:
     """Their agent gets worse, too: a page that says of it that nothing was found would not be true."""
-    assert any(line.startswith("demo: ") and "Tier 1" in line for line in shown.part("In short"))
+    assert any(line.startswith("demo, ") and "answer structure" in line for line in shown.part("In short"))
     with Store(shown.database) as store:
         kept = store.cursor().execute("SELECT project, checked_at::VARCHAR, days FROM log.project_checks").fetchall()
     assert sorted(
@@ -317,14 +322,10 @@ def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -
 
 def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Shown) -> None:
     """From 1 of 42 to 15 of 17: nobody was told before runs were watched. The other five agents are as they were."""
-    lines = [line for line in shown.part("In short") if line.startswith("demo: ")]
-    assert lines[0].startswith("demo: Share of unsafe runs of support-desk ")
-    assert "88% from 2% on 2026-10-24" in lines[0]
-    assert "Tier 1 and 5 others" in lines[0]
-    anomalies, tokens = lines[1:]
-    assert anomalies.startswith("demo: 7% of the exchanges since 2026-10-24 ")
-    assert tokens.startswith("demo: Input tokens per turn of support-desk rose to 662 from 305 on 2026-10-27; ")
-    assert "0.7%" in anomalies
+    unsafe, tokens = (line for line in shown.part("In short") if line.startswith("demo, "))
+    since = "since 24 October 2026; also answer structure and 5 more"
+    assert unsafe == f"demo, support-desk: unsafe runs rose (2.4% → 88%) {since}"
+    assert tokens.startswith("demo, support-desk: input tokens per turn doubled (305 → 662) since 27 October 2026; ")
 
 
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:

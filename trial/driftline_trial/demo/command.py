@@ -183,7 +183,8 @@ def _in_short(incidents: Sequence[Incident]) -> Iterator[str]:
     """Summarise the findings of each project once, with what to roll back or check if the evidence names it."""
     printed = set()
     for incident in incidents:
-        yield f"{incident.project}: {incident.title}"
+        is_of_project = incident.title.startswith(f"{incident.project}: ")
+        yield incident.title if is_of_project else f"{incident.project}, {incident.title}"
         for action in why(incident).actions:
             if action.id in TELLING and (incident.project, action.title) not in printed:
                 printed.add((incident.project, action.title))

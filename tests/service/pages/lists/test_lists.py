@@ -82,10 +82,10 @@ def test_the_newest_come_first_and_a_heading_sorts(look: Look) -> None:
     page = look(list_path)
     assert turns_of(page) == list(range(1, 13))
     assert 'aria-sort="descending"' in page
-    lowest = look(links_of(page, "Tier 2<"))
+    lowest = look(links_of(page, "Answer quality<"))
     assert turns_of(lowest)[:6] == [2, 4, 6, 8, 10, 12]
-    assert re.search(r'aria-sort="ascending"><a [^>]*>Tier 2', lowest)
-    highest = look(links_of(lowest, "Tier 2<"))
+    assert re.search(r'aria-sort="ascending"><a [^>]*>Answer quality', lowest)
+    highest = look(links_of(lowest, "Answer quality<"))
     assert turns_of(highest)[:6] == [12, 10, 8, 6, 4, 2]
     assert set(turns_of(highest)[6:]) == {1, 3, 5, 7, 9, 11}
 

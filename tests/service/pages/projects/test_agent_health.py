@@ -133,7 +133,7 @@ def test_a_project_with_only_runs_shows_only_those(looks: Looks, store: Store) -
     put(store, "diagnoses", [run(1, 97)])
     page_text = " ".join(re.sub(r"<[^>]+>", " ", looks("/projects/ops/details")).split())
     assert "run_001 Ready for runtime 97" in page_text
-    for heading in ("No records yet", "Cost of judging", "Tier 1 ·", "Left out by sampling", "Newest sessions"):
+    for heading in ("No records yet", "Cost of judging", "· Tier 1", "Left out by sampling", "Newest sessions"):
         assert heading not in page_text
 
 

@@ -51,22 +51,22 @@ def test_the_last_days_end_today(call: Call, tokens: Tokens, store: Store) -> No
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=30)))
     page_text = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
     assert "newest record arrived 30 days ago" in page_text
-    assert "Tier 2 0.8" not in page_text
+    assert "Answer quality 0.8" not in page_text
     assert "30 days ago, 2026-09-01 00:00" in page_text
     put(store, "scores", history(fallen(0), 3, project="web", end=NOW))
     page_text = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
     assert "the newest of any project" not in page_text
     assert "newest record arrived 30 days ago" in page_text
-    assert "Tier 2 0.8" in page_text
+    assert "Answer quality 0.8" in page_text
 
 
 def test_without_a_judge_tier_1_is_shown_instead_of_dashes(call: Call, tokens: Tokens, store: Store) -> None:
     """Without a judge, Tier 1 is shown instead of empty values."""
     put(store, "scores", [score("s", 1, exchange_at=NOW, scored_at=NOW)])
     page_text = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "Tier 1 1.00 in 7 days Set up a judge" in page_text
+    assert "Answer structure 1.00 in 7 days Set up a judge" in page_text
     assert "Exchanges 1 before 0 Anomalous 0.0%" in page_text
-    assert "Tier 2" not in page_text
+    assert "Answer quality" not in page_text
 
 
 def test_a_simulated_judge_is_marked_on_the_first_page(call: Call, tokens: Tokens, store: Store) -> None:
@@ -88,7 +88,7 @@ def test_the_card_of_a_project_gives_the_reason_for_its_health(call: Call, token
     put(store, "diagnoses", [diagnosed(f"q{number}", project="ops", closed_at=NOW) for number in range(ENOUGH)])
     page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     cards = {project: text(card) for project, card in cards_of(page).items()}
-    assert "Not known yet Tier 1 1.00 in 7 days Set up a judge" in cards["web"]
+    assert "Not known yet Answer structure 1.00 in 7 days Set up a judge" in cards["web"]
     assert "Warning" in cards["capped"]
     assert "Unsafe runs 1 of 1" in cards["capped"]
     assert "Healthy" in cards["ops"]
@@ -119,7 +119,7 @@ def test_a_project_is_healthy_only_once_it_was_checked(call: Call, tokens: Token
     def card() -> str:
         return text(cards_of(call("GET", "/", headers=cookie(value)).text)["ops"])
 
-    assert re.search(r"Not known yet Tier 2 .* in 7 days Not checked yet\.", card())
+    assert re.search(r"Not known yet Answer quality .* in 7 days Not checked yet\.", card())
     assert call("POST", "/api/audit/ops/check", tokens.root).status_code == 200
     assert "Healthy" in card()
 
@@ -165,12 +165,12 @@ def test_a_card_names_the_fall_and_its_start(call: Call, tokens: Tokens, store: 
     (incident,) = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
     card = cards_of(call("GET", "/", headers=cookie(value)).text)["ops"]
     before, after = incident["moved"][0]["from"], incident["moved"][0]["to"]
-    assert f"Tier 2 {before:.2f} → {after:.2f} since 26 Sep" in text(card)
+    assert f"Answer quality {before:.2f} → {after:.2f} since 26 Sep" in text(card)
     assert f'href="/projects/ops/incidents/{incident["id"]}"' in card
     levels = json.loads(unescape(re.search(r'data-spark="([^"]*)"', card)[1]))  # type: ignore[index]
     assert len(levels) == 28
     assert levels[0] - levels[-1] > 0.3
-    assert 'aria-label="Tier 2 · semantics by day, 28 days to 2026-10-01' in card
+    assert 'aria-label="Answer quality · Tier 2 by day, 28 days to 2026-10-01' in card
 
 
 def test_figures_of_the_last_days_are_shown_beside_the_previous_ones(call: Call, tokens: Tokens, store: Store) -> None:
@@ -178,7 +178,7 @@ def test_figures_of_the_last_days_are_shown_beside_the_previous_ones(call: Call,
     put(store, "scores", history(fallen(7, to=0.5, before=0.9), 40, a_day=3, end=NOW))
     page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     card = text(cards_of(page)["ops"])
-    assert re.search(r"Tier 2 0\.9\d → 0\.5\d in 7 days", card)
+    assert re.search(r"Answer quality 0\.9\d → 0\.5\d in 7 days", card)
     assert "123" not in text(page)
     # What did not change is not said twice.
     assert "Exchanges 21 Anomalous 0.0%" in card
@@ -206,6 +206,16 @@ def test_an_acknowledged_incident_stays_red(call: Call, tokens: Tokens, store: S
     )
 
 
+def test_a_change_of_the_judge_leaves_a_project_healthy(call: Call, tokens: Tokens, store: Store) -> None:
+    """Nobody looks for a fault of an agent that is as before; the notice is linked beside the health."""
+    put(store, "incidents", [incident(severity="notice", cause="judge")])
+    put(store, "diagnoses", [diagnosed(f"q{number}", project="ops", closed_at=NOW) for number in range(ENOUGH)])
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    (card,) = (text(card) for project, card in cards_of(page).items() if project == "ops")
+    assert "Healthy 1 notice" in card
+    assert "open incident" not in card
+
+
 def test_the_number_of_open_incidents_links_to_their_list(call: Call, tokens: Tokens, store: Store) -> None:
     """The number of open incidents links to their list."""
     put(store, "incidents", [incident()])
@@ -216,7 +226,7 @@ def test_the_number_of_open_incidents_links_to_their_list(call: Call, tokens: To
 def test_of_two_critical_projects_the_larger_fall_comes_first(call: Call, tokens: Tokens, store: Store) -> None:
     """Projects are ordered by the size of the change, not by name."""
     for project, after in (("a", 0.8), ("b", 0.4), ("c", 0.6)):
-        levels = json.dumps({"moved": [{"name": "Tier 2", "from": 0.9, "to": after}]})
+        levels = json.dumps({"moved": [{"name": "Answer quality", "from": 0.9, "to": after}]})
         put(store, "incidents", [incident(incident_id=project, project=project, metadata=levels)])
     page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     assert projects_of(page)[:3] == ["b", "c", "a"]
@@ -239,7 +249,7 @@ def test_the_api_returns_the_same_change(call: Call, tokens: Tokens, store: Stor
     projects = {one["project"]: one for one in call("GET", "/api/audit/projects", tokens.root).json()["projects"]}
     change = projects["ops"]["change"]
     assert change["series"] == "tier2"
-    assert change["name"] == "Tier 2"
+    assert change["name"] == "Answer quality"
     assert change["incident"] == incident["id"]
     assert change["since"] == "2026-09-26"
     assert incident["moved"][0]["from"] == change["before"]
@@ -252,7 +262,7 @@ def test_the_api_returns_the_same_change(call: Call, tokens: Tokens, store: Stor
 def test_the_headline_of_an_old_incident_shows_the_current_level(call: Call, tokens: Tokens, store: Store) -> None:
     """After a fall a month ago, the first question is whether the tier is still low, which the stored sums answer."""
     put(store, "scores", history(fallen(20), 40, end=NOW))
-    metadata = json.dumps({"moved": [{"name": "Tier 2", "from": 0.85, "to": 0.5}]})
+    metadata = json.dumps({"moved": [{"name": "Answer quality", "from": 0.85, "to": 0.5}]})
     put(store, "incidents", [incident(tier="tier2", metadata=metadata, first_day=NOW - timedelta(days=20))])
     page_text = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
     day = NOW - timedelta(days=20)

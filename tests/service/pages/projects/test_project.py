@@ -106,8 +106,8 @@ def test_incidents_that_began_on_the_same_day_link_to_each_other(call: Call, roo
     put(store, "incidents", [drift(), drift(incident_id="i2", tier="tier1", cause="agent")])
     page = looks(call, root)
     assert "Suspected: the agent changed" in text(page)
-    assert "same days: Tier 1 · structure" in text(page)
-    assert "same days: Tier 2 · semantics" in text(page)
+    assert "same days: Answer structure · Tier 1" in text(page)
+    assert "same days: Answer quality · Tier 2" in text(page)
     assert 'Began on the same days: <a href="/projects/ops/incidents/i2">' in page.text
 
 
@@ -251,7 +251,7 @@ def test_days_of_drift_link_to_their_incident(call: Call, root: str, store: Stor
     link = re.compile(r'href="([^"]*)">drift on 3 days')
     assert link.findall(looks(call, root).text) == ["/projects/ops/incidents/i1"]
     put(store, "incidents", [drift(incident_id="i2")])
-    assert link.findall(looks(call, root).text) == ["/projects/ops/incidents?type=drift"]
+    assert link.findall(looks(call, root).text) == ["/projects/ops/incidents"]
 
 
 def test_the_band_of_each_day_uses_the_baseline_of_that_day(call: Call, root: str, store: Store) -> None:
@@ -270,7 +270,7 @@ def test_a_tier_without_scores_has_no_empty_chart(call: Call, root: str, store: 
     put(store, "scores", [score("s", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
     page = looks(call, root)
     assert set(drawn_charts(page.text)) == {"trend-tier1", "exchanges"}
-    assert "no scores of Tier 2 · semantics, Tier 2.5 · thinking" in text(page)
+    assert "no scores of Answer quality · Tier 2, Thinking quality · Tier 2.5" in text(page)
 
 
 def test_the_worst_of_many_open_incidents_are_listed(call: Call, root: str, store: Store) -> None:

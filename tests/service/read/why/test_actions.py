@@ -135,7 +135,7 @@ def test_three_sessions_are_named_each_another_one_and_usual_ones_beside_them() 
     asked = [urlsplit(one.path) for one in read.links[:MAX_EXAMPLES]]
     assert [one.path for one in asked] == [f"/projects/ops/sessions/s{number}" for number in range(MAX_EXAMPLES)]
     assert [one.fragment for one in asked] == ["score-m0", "score-m2", "score-m4"]
-    assert read.links[-1].title.startswith("Before the change: Tier 2 0.95")
+    assert read.links[-1].title.startswith("Before the change: Answer quality 0.95")
 
 
 @pytest.mark.parametrize(
@@ -144,15 +144,15 @@ def test_three_sessions_are_named_each_another_one_and_usual_ones_beside_them() 
         (
             ["u", "v"],
             "Read these 5 sessions",
-            "first 3 moved Tier 2 most since 2026-10-28; the last 2 ",
+            "first 3 moved answer quality most since 2026-10-28; the last 2 ",
         ),
         (
             ["u", "u"],
             "Read these 4 sessions",
-            "first ones moved Tier 2 most since 2026-10-28; the last one ",
+            "first ones moved answer quality most since 2026-10-28; the last one ",
         ),
-        (["s0"], "Read these 3 sessions", "moved Tier 2 most since 2026-10-28"),
-        ([], "Read these 3 sessions", "moved Tier 2 most since 2026-10-28"),
+        (["s0"], "Read these 3 sessions", "moved answer quality most since 2026-10-28"),
+        ([], "Read these 3 sessions", "moved answer quality most since 2026-10-28"),
     ],
 )
 def test_the_heading_counts_the_sessions_that_are_listed(usual: list[str], title: str, because: str) -> None:

@@ -95,7 +95,7 @@ def test_failures_come_first_for_runs() -> None:
     ]
     found = texts({"failures": failures, **FLAGS, **FLAGGED}, rule="runs", tier="unsafe", direction="up")
     assert found[0].endswith("in 15 of 17 runs, before 1 of 42; loop x in 9, before 0.")
-    assert "flagged by Tier 1" in found[1]
+    assert "flagged by checks" in found[1]
 
 
 def test_anomalies_come_by_reason_for_a_spike() -> None:
@@ -171,7 +171,7 @@ def test_another_mix_of_judged_turns_is_a_caution() -> None:
         ]
     }
     assert texts(mix)[-1].startswith(
-        "The mix of judged turns changed: Flagged by Tier 1 13 of 31, before 0 of 147. Scores are weighted by"
+        "The mix of judged turns changed: Flagged by a check 13 of 31, before 0 of 147. Scores are weighted by"
     )
     spike = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate_ratio"}
     assert texts(mix, **spike)[-1].endswith("that only the judge detects.")

@@ -28,7 +28,8 @@ def finding(numbers: dict[str, Any], **changes: Any) -> Finding:
         since=FIRST,
         until=date(2026, 11, 14),
         size=0.1,
-        title="",
+        owner="ops",
+        headline="",
         description="",
         numbers=msgspec.convert(numbers, Numbers),
         before=(datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 10, tzinfo=UTC)),
@@ -72,7 +73,7 @@ def test_a_finding_that_is_not_about_a_mean_has_no_cause() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Attribution(cause="agent", reason="rules"), "Tier 2 comes from fixed rules"),
+        (Attribution(cause="agent", reason="rules"), "Answer quality comes from fixed rules"),
         (Attribution(cause=None, reason="no_anchors"), "none were judged"),
         (Attribution(cause=None, reason="few_anchors", anchors=5, rounds_before=4, rounds_since=3), "5 of 8"),
         (Attribution(cause=None, reason="few_rounds_before", rounds_before=1), "rounds before the change, 1 of 2"),
@@ -117,6 +118,6 @@ def test_tiers_that_changed_together_have_one_cause_or_none(tiers: dict[str, Exp
 def test_a_contradiction_names_both_causes() -> None:
     """Both may have changed, so a person must decide."""
     combination = combine_explanations({"tier1": one("agent"), "tier2": one("judge")})
-    assert all(name in combination.text for name in ("disagree", "Tier 1", "agent", "Tier 2", "judge"))
+    assert all(name in combination.text for name in ("disagree", "answer structure", "agent", "answer quality", "judge"))
     assert combination.numbers.reason == "contradiction"
     assert set(combination.numbers.tiers or ()) == {"tier1", "tier2"}

@@ -25,7 +25,7 @@ TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 
 def fell(tier: str, days_ago: int = 5, **changes: object) -> Finding:
     """Return a finding that a tier fell this many days ago."""
-    return finding(started_days_ago=days_ago, key=Key(DRIFT, tier, DOWN), rule="sequential", title=f"{tier} fell", **changes)
+    return finding(started_days_ago=days_ago, key=Key(DRIFT, tier, DOWN), rule="sequential", headline=f"{tier} fell", **changes)
 
 
 def names(incident: Incident) -> list[str]:
@@ -40,9 +40,8 @@ def test_tiers_that_fell_on_the_same_days_are_one_incident_led_by_the_worst_conf
     assert incident.tier == "tier3"
     assert incident.severity == CRITICAL
     assert incident.confidence == CONFIRMED
-    assert incident.title.startswith("tier3 fell; ")
-    assert "Tier 1" in incident.title
-    assert "Tier 2" in incident.title
+    assert incident.title.startswith("ops: tier3 fell since ")
+    assert incident.title.endswith("; also answer structure and answer quality")
 
 
 def test_overlapping_intervals_are_the_same_days_and_separate_ones_are_not() -> None:
@@ -61,10 +60,37 @@ def test_improvements_and_declines_are_separate() -> None:
     failure = finding(started_days_ago=5, key=Key(DRIFT, "failure:infinite_tool_loop", UP, "bot"))
     spread = finding(started_days_ago=5, key=Key(DRIFT, "tier2_5", UP), kind=SPREAD)
     spike = finding(started_days_ago=2, key=Key(SPIKE, None, UP))
+    same_days_spike = finding(started_days_ago=5, key=Key(SPIKE, None, UP))
     worse, better, spikes = check([fell("tier2"), rose, trust, unsafe, failure, spread, spike])
     assert set(names(worse)) == {"tier2", "trust of bot", "unsafe of bot", "failure:infinite_tool_loop of bot", "tier2_5"}
     assert names(better) == ["tier3"]
     assert names(spikes) == ["anomaly_spike"]
+    assert set(names(opened(fell("tier2"), same_days_spike))) == {"tier2", "anomaly_spike"}
+
+
+def test_a_spike_that_opened_an_incident_alone_is_led_by_the_tier_that_explains_it() -> None:
+    """Anomalies are counted on every exchange and may be noticed first; the fall of the same days is the same incident."""
+    spike = finding(started_days_ago=5, key=Key(SPIKE, None, UP))
+    stored = opened(spike)
+    (revision,) = check([spike, fell("tier2", severity=CRITICAL)], [stored], END + timedelta(minutes=1))
+    assert revision.incident_id == stored.incident_id
+    assert (revision.type, revision.tier, revision.direction) == (DRIFT, "tier2", DOWN)
+    assert names(revision) == ["tier2", "anomaly_spike"]
+
+
+def test_agents_that_share_a_version_or_a_tool_are_one_incident_within_a_week() -> None:
+    """A version reaches one agent after another, and each would alert; what fell in another week has another cause."""
+
+    def found(days_ago: int, tier: str, agent: str, direction: str, part: str | None = None) -> Finding:
+        return finding(started_days_ago=days_ago, key=Key(DRIFT, tier, direction, agent, part))
+
+    version, errors = "agent_version 7", "behaviour:tool_errors:search"
+    assert len(check([found(9, "tier2", "a", DOWN, version), found(4, "tier2", "b", DOWN, version)])) == 1
+    assert len(check([found(9, errors, "a", UP), found(4, errors, "b", UP)])) == 1
+    assert len(check([found(14, "tier2", "a", DOWN, version), found(4, "tier2", "b", DOWN, version)])) == 2
+    assert len(check([found(9, "tier2", "a", DOWN, version), found(4, "tier2", "b", DOWN, "agent_version 8")])) == 2
+    assert len(check([found(9, errors, "a", UP), found(4, f"{errors}es", "b", UP)])) == 2
+    assert len(check([found(9, errors, "a", UP), found(4, errors, "b", DOWN)])) == 2
 
 
 @pytest.mark.parametrize("direction", [DOWN, UP])
@@ -96,7 +122,8 @@ def test_a_tier_that_gets_worse_takes_the_lead() -> None:
     stored = opened(fell("tier2"))
     (revision,) = check([fell("tier2"), fell("tier3", severity=CRITICAL)], [stored], END + timedelta(minutes=1))
     assert revision.tier == "tier3"
-    assert revision.title == "tier3 fell; Tier 2 also changed"
+    assert revision.title.startswith("ops: tier3 fell since ")
+    assert revision.title.endswith("; also answer quality")
     assert stored.incident_id == revision.incident_id
 
 

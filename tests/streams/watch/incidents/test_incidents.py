@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,20 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.watch_histories import DAY, END, EVIDENCE, RUNS, TODAY, check, finding, opened
 
+from audit.drift.incident_evidence import Cause, Evidence
 from audit.drift.series import Reference
-from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, WARNING, Key
+from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, NOTICE, WARNING, Key
 from schemas.records import Incident
+from streams.watch.evidence import UNEXPLAINED, Explanation
 from streams.watch.findings import Finding
-from streams.watch.incidents import apply_decision, derive_references
+from streams.watch.incidents import apply_decision, build_record, derive_references, plan_updates
 from streams.watch.lifecycle import DISMISSED, NEW_NORMAL
 
 
 def test_rules_that_find_one_change_make_one_incident() -> None:
     """The incident has the worst severity, the title of the first rule and the evidence of both."""
     incident = opened(
-        finding(started_days_ago=5, rule=EVIDENCE, title="By evidence"), finding(started_days_ago=3, severity=CRITICAL)
+        finding(started_days_ago=5, rule=EVIDENCE, headline="by evidence"), finding(started_days_ago=3, severity=CRITICAL)
     )
-    assert incident.title == "By evidence"
+    assert incident.title.startswith("ops: by evidence since ")
     assert incident.rule == EVIDENCE
     assert incident.severity == CRITICAL
     assert incident.status == "open"
@@ -31,11 +34,11 @@ def test_rules_that_find_one_change_make_one_incident() -> None:
     assert set(json.loads(incident.metadata)["rules"]) == {EVIDENCE, RUNS}
 
 
-def test_directions_and_types_are_separate_incidents_and_tiers_are_not() -> None:
-    """Tiers that fell on the same days are one change; a tier that rose, and a spike, are others."""
+def test_directions_are_separate_incidents_and_series_are_not() -> None:
+    """Tiers that fell on the same days are one change, and so is a spike; a tier that rose is another one."""
     other_keys = [Key(DRIFT, "tier2_5", "up"), Key(DRIFT, "tier3", DOWN), Key("anomaly_spike", None, "up")]
     incidents = check([finding(started_days_ago=3), *(finding(started_days_ago=3, key=key) for key in other_keys)])
-    assert len({incident.incident_id for incident in incidents}) == 3
+    assert len({incident.incident_id for incident in incidents}) == 2
 
 
 def test_a_finding_without_news_is_not_written_again() -> None:
@@ -47,14 +50,14 @@ def test_a_further_rule_revises_the_incident() -> None:
     """The stored incident keeps its id and title; the second rule is added to its evidence."""
     stored = opened(finding(started_days_ago=3))
     (revision,) = check(
-        [finding(started_days_ago=5, rule=EVIDENCE, title="By evidence"), finding(started_days_ago=3)],
+        [finding(started_days_ago=5, rule=EVIDENCE, headline="by evidence"), finding(started_days_ago=3)],
         [stored],
         END + timedelta(minutes=1),
     )
     assert revision.incident_id == stored.incident_id
     assert revision.revision == 1
     assert revision.rule == RUNS
-    assert revision.title == "Tier 2 fell"
+    assert revision.title == stored.title
     assert set(json.loads(revision.metadata)["rules"]) == {EVIDENCE, RUNS}
 
 
@@ -92,6 +95,26 @@ def test_another_cause_is_reported_within_the_hour() -> None:
     assert revision.cause == "judge"
     assert "The judge explains it." in revision.description
     assert json.loads(revision.metadata)["cause"] == {"cause": "judge"}
+
+
+def test_an_incident_that_only_the_judge_explains_is_a_notice_and_no_longer() -> None:
+    """A critical incident says that an agent got worse. If the judge leaves something to explain, the agent may be the reason."""
+    whole = Explanation("judge", "", Cause(cause="judge", reason="fully_explained"))
+    most = Explanation("judge", "", Cause(cause="judge", reason="explained"))
+    fall = finding(started_days_ago=3, severity=CRITICAL)
+
+    def explained(cause: Explanation, findings: Sequence[Finding], *stored: Incident) -> Incident:
+        (update,) = plan_updates(findings, stored, END + len(stored) * DAY, lambda _: cause)
+        return build_record(update, "ops", END + len(stored) * DAY, Evidence())
+
+    notice = explained(whole, [fall])
+    assert (notice.severity, notice.cause, notice.confidence) == (NOTICE, "judge", "confirmed")
+    assert notice.title.startswith("ops: the judge changed, so ")
+    assert explained(most, [fall]).severity == CRITICAL
+    assert explained(most, [fall], notice).severity == CRITICAL
+    spike = finding(started_days_ago=3, key=Key("anomaly_spike", None, "up"), severity=CRITICAL)
+    later = explained(UNEXPLAINED, [spike], notice)
+    assert (later.severity, later.cause) == (NOTICE, "judge")
 
 
 @pytest.mark.parametrize(("decision", "status"), [(NEW_NORMAL, "resolved"), (DISMISSED, "dismissed")])

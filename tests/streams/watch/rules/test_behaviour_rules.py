@@ -100,8 +100,8 @@ def test_errors_of_a_tool_are_found_and_named_without_a_judge(store: Store) -> N
     fill(store, [*turns(lambda back: 0.08 if back < 5 else 0.02), *turns(quiet, agent="search-agent")])
     (incident,) = check_project(store).incidents
     assert (incident.rule, incident.tier, incident.agent) == ("behaviour", "behaviour:tool_errors:search", "checkout-agent")
-    assert incident.title.startswith("Errors of the tool search of checkout-agent rose to ")
-    assert "% from " in incident.title
+    assert incident.title.startswith("checkout-agent: errors of the tool search rose (")
+    assert "% → " in incident.title
     evidence = evidence_of(incident)
     (changed,) = evidence.moved
     assert changed.is_worse
@@ -116,7 +116,7 @@ def test_more_tokens_are_a_warning_at_most(store: Store) -> None:
     fill(store, turns(quiet, tokens=lambda back: 1600.0 if back < 5 else 400.0))
     (incident,) = check_project(store).incidents
     assert (incident.tier, incident.severity) == ("behaviour:output_tokens", "warning")
-    after, before = (float(word.replace(",", "")) for word in incident.title.split() if word.replace(",", "").isdigit())
+    before, after = (float(level.replace(",", "")) for level in incident.title.split("(")[1].split(")")[0].split(" → "))
     assert before == pytest.approx(400, rel=0.2)
     assert after == pytest.approx(1600, rel=0.3)
 
@@ -154,7 +154,7 @@ def test_agents_beyond_the_limit_are_compared_together(store: Store, monkeypatch
     small = [turns(lambda back: 0.4 if back < 5 else 0.02, agent=f"small-{number}", a_day=3) for number in range(3)]
     fill(store, [*turns(quiet), *(record for records in small for record in records)])
     (incident,) = check_project(store).incidents
-    assert incident.title.startswith("Errors of the tool search of other agents rose to ")
+    assert incident.title.startswith("other agents: errors of the tool search rose (")
     with contextlib.closing(store.cursor()) as cursor:
         measured, _ = measure_behaviour(cursor, ["ops"], END)
     pooled = measured["ops"].days(AgentSeries(behaviour_rules.OTHER_AGENTS, "failed"))
@@ -223,7 +223,7 @@ def test_a_new_version_is_compared_with_the_others_on_the_same_days(store: Store
     (changed,) = evidence_of(incident).moved
     assert (changed.kind, changed.slice, incident.agent) == ("version", "agent_version 7", "checkout-agent")
     assert incident.title.startswith(
-        "Errors of the tool search of checkout-agent with agent_version 7 are higher than with the others: 1"
+        "checkout-agent: errors of the tool search are higher with version 7 than with the others (1"
     )
     assert {run.session_id.partition("-")[0] for run in evidence_of(incident).runs} == {"canary"}
     why = incident_answer(incident).why

@@ -104,7 +104,7 @@ def test_a_drop_of_one_dimension_is_found_and_named(store: Store) -> None:
     assert incident.rule == "sessions"
     assert incident.tier == "session:efficiency"
     assert incident.direction == "down"
-    assert incident.title.startswith("Session judge: efficiency fell to ")
+    assert incident.title.startswith("ops: session judge: efficiency fell (")
     evidence = evidence_of(incident)
     assert [changed.series.name for changed in evidence.moved] == ["Session judge: efficiency"]
     assert incident.first_day is not None
