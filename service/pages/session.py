@@ -39,6 +39,7 @@ from service.read.sessions import (
     read_session,
     session_steps,
     session_turns,
+    turn_strip,
 )
 from service.text.links import Links
 from service.text.words import WORDS
@@ -120,6 +121,8 @@ async def _explain_absence(services: ApiContext, project: str, session_id: str) 
 
 
 TURNS_PER_PAGE = 20
+MAX_STRIP_TURNS = 1000
+"""Turns in the strip of a session."""
 STEPS_PER_PAGE = 100
 """Events per page of a part."""
 MAX_TEXT_LENGTH = 3_000
@@ -240,11 +243,14 @@ def _build_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, sele
         parts.add(0)
     steps = _read_steps(cursor, session, parts, (1, MAX_STEPS_PER_TURN))
     total = rows[0]["places"] if rows else 0
+    strip = turn_strip(cursor, session, MAX_STRIP_TURNS) if total > TURNS_PER_PAGE and selection.only is None else []
     first = rows[0]["row"] if rows else 1
     return {
         "opening": steps.get(0),
         "turns": [_build_turn(session.project, row, steps.get(row["place"])) for row in rows],
         "turn_count": total,
+        "strip": strip,
+        "last_turn": max(total - 1, 0) // TURNS_PER_PAGE * TURNS_PER_PAGE + 1,
         "first_turn": first,
         "previous_turn": first - TURNS_PER_PAGE if first > TURNS_PER_PAGE else None,
         "next_turn": first + TURNS_PER_PAGE if first + TURNS_PER_PAGE <= total else None,

@@ -756,6 +756,11 @@ def session_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, tur
     return query_rows(cursor, "session_turns", params)
 
 
+def turn_strip(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, limit: int) -> list[Row]:
+    """Return the first turns of a session, as rows of the query `session_strip`."""
+    return query_rows(cursor, "session_strip", {**session.bounded_params, "limit": limit})
+
+
 def session_steps(
     cursor: duckdb.DuckDBPyConnection, session: SessionHeader, parts: Collection[int], rows: tuple[int, int]
 ) -> dict[int, Row]:

@@ -139,6 +139,10 @@ def test_long_sessions_are_paged_and_each_turn_has_a_link(store: Store, look: Lo
     assert f"Question {TURNS_PER_PAGE}?" in first
     assert f"Question {TURNS_PER_PAGE + 1}?" not in first
     assert LINKS.session("ops", "s", "local", fragment="turns", turn=TURNS_PER_PAGE + 1).replace("&", "&amp;") in first
+    strip = first.split('aria-label="Turns"')[1].split("</nav>")[0]
+    assert strip.count("<a ") == 2 * TURNS_PER_PAGE + 1
+    last_page = LINKS.session("ops", "s", "local", fragment="turns", turn=2 * TURNS_PER_PAGE + 1).replace("&", "&amp;")
+    assert f'<a href="{last_page}">Last</a>' in first
     last = look(LINKS.session("ops", "s", turn=2 * TURNS_PER_PAGE + 1))
     assert f"Question {2 * TURNS_PER_PAGE + 1}?" in last
     assert f"Question {TURNS_PER_PAGE}?" not in last
