@@ -154,7 +154,7 @@ def delivered_line(store: Store, projects: Sequence[str], sessions: int) -> str:
 
 def worst_first(store: Store, projects: Sequence[str]) -> list[Row]:
     """Return the anomalous exchanges of the projects: most reasons first, then lowest Tier 2."""
-    bounds = dict.fromkeys(("from", "to", "since", "session", "after_at", "after_turn", "after_id"))
+    bounds = dict.fromkeys(("from", "to", "since", "session", "agent", "tool", "after_at", "after_turn", "after_id"))
     return sorted(
         _query_projects(store, projects, "project_scores", anomalies=True, limit=_LARGE, **bounds),
         key=lambda row: (
