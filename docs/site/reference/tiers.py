@@ -79,7 +79,7 @@ def tiers() -> str:
     """Return the page; SchemaError where the rules have a name that has no words here, or no longer have one."""
     return page(
         "Tiers, states, gates",
-        "Each exchange has one score with the state of every tier. Unscored is a state and no number: it is in no mean. `driftline scores --json` shows all of it.",
+        "Each exchange has one score with the state of every tier. Unscored is a state and no number: it is in no mean. `driftline scores --full` shows all of it.",
         "## Tiers",
         *(part for tier, about in _TIERS.items() for part in (f"### {TIER_NUMBERS[tier]}: {TIERS[tier].lower()}", about)),
         "## States of a tier",

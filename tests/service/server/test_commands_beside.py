@@ -29,6 +29,7 @@ READING = [
     ["run", "order-4711"],
     ["run", "nosuch"],
     ["scores", "--json"],
+    ["sessions", "list"],
     ["scores", "--project", "nosuch"],
     ["costs", "--by", "day"],
     ["incidents", "list"],
@@ -327,7 +328,7 @@ def test_an_import_beside_a_judge_waits_until_everything_is_judged(nursed: Nurse
         server = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})
         server.serving()
         code, printed, _ = run_command(nursed, home, "import", "exchanges", str(table), "--judge", "--yes", "--json", *NOW)
-        _, scores, _ = run_command(nursed, home, "scores", "--json")
+        _, scores, _ = run_command(nursed, home, "scores", "--full")
         server.send(signal.SIGTERM)
         assert server.wait() == 0
 
