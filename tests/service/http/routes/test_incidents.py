@@ -180,7 +180,7 @@ def test_secrets_in_a_comment_are_redacted(call: Call, tokens: Tokens, declined:
 def test_incidents_can_be_filtered_by_state_and_type_in_pages(store: Store, call: Call, tokens: Tokens) -> None:
     """Dashboards show open incidents first and load others while scrolling."""
     put(store, "scores", history(fallen(6), 40, end=NOW, tier1_score=1.0))
-    put(store, "scores", history(steady, 2, name="-odd", end=NOW, seed=3, anomaly=True, tier1_score=0.0))
+    put(store, "scores", history(steady, 2, name="-odd", end=NOW, seed=3, anomaly=True, tier1_score=1.0))
     ids = {one["id"] for one in call("POST", CHECK, tokens.root).json()["incidents"]}
     assert len(ids) >= 2
     first = call("GET", INCIDENTS, tokens.root, params={"limit": 1}).json()
