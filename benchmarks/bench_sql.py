@@ -37,7 +37,8 @@ MAX_SECONDS = 1.0
 WINDOW = {"as_of": AS_OF, "days": 14}
 PAGE: Mapping[str, Any] = {
     "from": None, "to": None, "since": None, "session": None, "anomalies": False, "limit": 100,
-    "after_at": None, "after_turn": None, "after_id": None,
+    "after_at": None, "after_turn": None, "after_id": None, "agent": None, "version": None, "tool": None, "tool_error": None,
+    "text": None, "blocks": None,
 }  # fmt: skip
 WATCHED = {"since": AS_OF - timedelta(days=90), "until": AS_OF, "coarse_until": AS_OF - timedelta(days=14)}
 PARAMETERS: Mapping[str, Mapping[str, Any]] = {

@@ -2,16 +2,20 @@
 --     its first revision
 -- grain: one row per exchange: every column of its score, created_at, human_score, human_comment, human_scored_at
 -- parameters: $project (NULL: all), $from (inclusive) and $to (exclusive) in event time (NULL: unbounded), $since
---     (inclusive, by scored_at; NULL: all), $session (NULL: all), $agent ('' for unnamed; NULL: any), $tool (only
---     exchanges with a call of this tool; NULL: any), $anomalies (true: only anomalous), $limit; $after_at, $after_turn,
---     $after_id: exchange_at, turn_number (-1 for none) and score_id of the last row of the previous page (NULL: first
---     page)
+--     (inclusive, by scored_at; NULL: all), $session (NULL: all), $agent ('' for unnamed; NULL: any), $version (of the
+--     agent, in its label; NULL: any), $tool (only exchanges with a call of this tool; NULL: any), $tool_error (true: only
+--     with a failed call, of that tool if any; NULL: any), $text (all its words must occur in question, answer or names
+--     of tools; NULL: any), $blocks (list; the only blocks of the search index to read; NULL: all), $anomalies (true: only
+--     anomalous), $limit; $after_at, $after_turn, $after_id: exchange_at, turn_number (-1 for none) and score_id of the
+--     last row of the previous page (NULL: first page)
 WITH days AS (
     SELECT day, sum(CASE WHEN $anomalies THEN anomalies ELSE exchanges END) AS matches
     FROM log.score_days(
         $project, coalesce($from::TIMESTAMP, TIMESTAMP '1970-01-01'), coalesce($to::TIMESTAMP, TIMESTAMP '9999-12-31')
     )
-    WHERE $session IS NULL AND $since IS NULL AND $agent IS NULL AND $tool IS NULL AND ($after_at IS NULL OR day < date_trunc('day', $after_at::TIMESTAMP))
+    WHERE $session IS NULL AND $since IS NULL AND $agent IS NULL
+        AND NOT log.is_tagged(NULL, NULL, NULL, $version, $tool, $tool_error::BOOLEAN, $text::VARCHAR)
+        AND ($after_at IS NULL OR day < date_trunc('day', $after_at::TIMESTAMP))
     GROUP BY day
 ), rescored AS (
     SELECT CASE WHEN $since IS NOT NULL THEN coalesce(min(exchange_at), TIMESTAMP '9999-12-31') END AS earliest
@@ -38,19 +42,22 @@ WITH days AS (
         AND ($session IS NULL OR session_id = $session)
         AND ($after_at IS NULL OR (exchange_at, coalesce(turn_number, -1), score_id) < ($after_at::TIMESTAMP, $after_turn, $after_id))
     GROUP BY score_id
-), with_tool AS (
-    SELECT (connection, exchange_id)
-    FROM log.exchanges
-    JOIN bound ON occurred_at >= earliest AND occurred_at <= latest
-    WHERE $tool IS NOT NULL AND ($project IS NULL OR project = $project) AND list_contains([c.name FOR c IN tool_calls], $tool)
-        AND ($from IS NULL OR occurred_at >= $from::TIMESTAMP) AND ($to IS NULL OR occurred_at < $to::TIMESTAMP)
+), tagged AS (
+    SELECT id
+    FROM log.tagged_exchanges(
+        $project, $from::TIMESTAMP, $to::TIMESTAMP, NULL, NULL, NULL, $version, $tool, $tool_error::BOOLEAN, $text::VARCHAR, $blocks::BIGINT[]
+    )
 ), page AS (
     SELECT score_id, project, exchange_at, revision, _offset
     FROM log.scores AS s
     JOIN bound ON exchange_at >= earliest AND exchange_at <= latest
     SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
     WHERE ($project IS NULL OR project = $project) AND (NOT $anomalies OR anomaly) AND ($since IS NULL OR scored_at >= $since::TIMESTAMP)
-        AND ($agent IS NULL OR coalesce(agent, '') = $agent) AND ($tool IS NULL OR (connection, exchange_id) IN (FROM with_tool))
+        AND ($agent IS NULL OR coalesce(agent, '') = $agent)
+        AND (
+            NOT log.is_tagged(NULL, NULL, NULL, $version, $tool, $tool_error::BOOLEAN, $text::VARCHAR)
+            OR connection || '/' || exchange_id IN (FROM tagged)
+        )
     ORDER BY exchange_at DESC, coalesce(turn_number, -1) DESC, score_id DESC
     LIMIT $limit
 ), first_scored AS (

@@ -3,10 +3,16 @@
 -- parameters: $text, $since (inclusive) and $until (exclusive) of the time of exchanges
 WITH words AS MATERIALIZED (
     SELECT DISTINCT log.word_hash(unnest(log.words_of($text))) AS word
+), wanted AS MATERIALIZED (
+    -- A join with few rows filters while the table is scanned, unlike alternatives of a condition.
+    FROM words
+    UNION ALL
+    SELECT -1
 ), indexed AS (
     SELECT block, any_value(earliest) AS earliest, any_value(latest) AS latest
     FROM log.search_words
-    WHERE latest >= $since::TIMESTAMP AND earliest < $until::TIMESTAMP AND (word IN (FROM words) OR word = -1)
+    SEMI JOIN wanted USING (word)
+    WHERE latest >= $since::TIMESTAMP AND earliest < $until::TIMESTAMP
     GROUP BY block
     HAVING count(DISTINCT word) = (SELECT count(*) FROM words) OR min(word) = -1
 ), marks AS (

@@ -67,6 +67,7 @@ _TOOL = Filter(name="tool", label="Tool", hint="called, by its name", suggestion
 _TOOL_ERROR = Filter(
     name="tool_error", label="Failed tool call", choices={"yes": "With a failed tool call"}, parse=parse_yes_no, is_quick=True
 )
+_READ_FROM_EXCHANGES = frozenset({"text", "version", "tool", "tool_error"})
 _PROJECT = Filter(name="project", label="Project", hint="its name")
 _TIER = Filter(name="tier", label="Score of", choices=_label_terms(*TIERS))
 _MIN_SCORE = Filter(name="least", label="at least", parse=parse_decimal, hint="such as 0")
@@ -387,7 +388,8 @@ async def build_list_values(
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window | None, Listing, dict[str, Any]]:
         listing = read_page(cursor, project, list_request, between, page_size=page_size)
         is_empty = window is not None and not listing.rows and list_request.after is None
-        can_look_back = is_empty and not list_request.is_search
+        # Nothing bounds these filters over all time.
+        can_look_back = is_empty and not _READ_FROM_EXCHANGES & list_request.texts.keys()
         last = find_last_period(cursor, project, list_request, window) if window is not None and can_look_back else None
         return last, listing, read_more(cursor, window)
 

@@ -15,6 +15,7 @@ from analytics.queries import query_rows, run_query
 from analytics.sums.daily import query_days
 from audit.exchanges.states import SCORED
 from audit.exchanges.wrap_quality import STEPS, wrap_quality
+from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
 from schemas.records import Baseline, TierStatistics
 from service.text.answers import Answer, Moment, NextCursor, Place, Share
@@ -263,6 +264,12 @@ class ScoreFilter:
     agent: str | None = None
     tool: str | None = None
     """Only exchanges with a call of this tool."""
+    version: str | None = None
+    """Only exchanges of this version of the agent."""
+    tool_error: bool = False
+    """Only exchanges with a failed tool call."""
+    text: str | None = None
+    """Only exchanges with all words of this text."""
     anomalies: bool = False
     """Only those with an anomaly."""
     limit: int = 100
@@ -272,9 +279,10 @@ class ScoreFilter:
 
 def project_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, filters: ScoreFilter) -> list[Score]:
     """Return the current scores of one project or all, newest exchange first; at equal times the later turn comes first."""
-    if (filters.agent, filters.tool) == (None, None) or filters.start is not None:
+    tags = (filters.agent, filters.tool, filters.version, filters.tool_error or None, filters.text)
+    if not any(tag is not None for tag in tags) or filters.start is not None:
         return _read_scores(cursor, project, filters)
-    # No sums tell on which days an agent or a tool has enough exchanges, so read the last days first.
+    # No sums tell on which days there are enough such exchanges, so read the last days first.
     newest_at = newest_score(cursor, project, filters.end)
     scores: list[Score] = []
     for days in _SEARCH_DAYS:
@@ -291,6 +299,10 @@ _SEARCH_DAYS = (1, 7, 30, None)
 
 def _read_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, filters: ScoreFilter) -> list[Score]:
     after_at, after_id, after_turn = filters.after or (None, None, None)
+    blocks = None
+    if filters.text is not None:
+        search = {"text": filters.text, "since": filters.start or EARLIEST, "until": filters.end or LATEST}
+        blocks = [row["block"] for row in query_rows(cursor, "search_blocks", search)]
     values = {
         "project": project,
         "from": filters.start,
@@ -299,6 +311,10 @@ def _read_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, filters
         "session": filters.session,
         "agent": filters.agent,
         "tool": filters.tool,
+        "version": filters.version,
+        "tool_error": filters.tool_error or None,
+        "text": filters.text,
+        "blocks": blocks,
         "anomalies": filters.anomalies,
         "limit": filters.limit,
         "after_at": after_at,

@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count, repeat
 from typing import Annotated, Any, Literal
 
@@ -383,6 +383,9 @@ class SessionFilter:
     after: Place | None = None
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def list_sessions(cursor: duckdb.DuckDBPyConnection, project: str | None, filters: SessionFilter) -> list[ListedSession]:
     """Return a page of the sessions of one project or all with a record in a period, the one with the newest record first."""
     after = filters.after
@@ -400,7 +403,7 @@ def list_sessions(cursor: duckdb.DuckDBPyConnection, project: str | None, filter
         "tier": "tier2",
         "sort": "at",
         "down": True,
-        "last_number": None if after is None else after.at.timestamp() * 1e6,
+        "last_number": None if after is None else (after.at - _EPOCH) // timedelta(microseconds=1),
         "last_id": None if after is None else after.id,
         "limit": filters.limit,
     }

@@ -378,3 +378,11 @@ Cursor = Annotated[
 MAX_PAGE = 1000
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number.")]
 """The parameter `limit` of a list."""
+AgentFilter = Annotated[str | None, Query(max_length=512, description="Only of this agent; empty: of no agent.")]
+VersionFilter = Annotated[str | None, Query(max_length=512, description="Only with this value of the label agent_version.")]
+ToolFilter = Annotated[
+    str | None, Query(max_length=512, description="Only with a call of this tool, in `toolCalls` of an exchange.")
+]
+ToolErrorFilter = Annotated[
+    bool, Query(alias="toolError", description="Only with a failed tool call, of the tool if one is named.")
+]

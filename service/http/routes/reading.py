@@ -45,7 +45,18 @@ from service.web.authentication import Reader, VisibleProject
 from service.web.context import ApiContext, Services, projects_of, with_their_changes
 from service.web.errors import ApiError, documented
 from service.web.json_routes import AnswerRoute
-from service.web.models import ConnectionName, Cursor, Id, Limit, QueryMoment, RunId
+from service.web.models import (
+    AgentFilter,
+    ConnectionName,
+    Cursor,
+    Id,
+    Limit,
+    QueryMoment,
+    RunId,
+    ToolErrorFilter,
+    ToolFilter,
+    VersionFilter,
+)
 
 router = APIRouter(route_class=AnswerRoute, tags=["reading"])
 PROJECT = f"{API}/{{project}}"
@@ -198,12 +209,34 @@ def _read_filters(
     end: To = None,
     since: Since = None,
     session: Session = None,
+    agent: AgentFilter = None,
+    version: VersionFilter = None,
+    tool: ToolFilter = None,
+    tool_error: ToolErrorFilter = False,
+    text: Annotated[
+        str | None,
+        Query(
+            max_length=512, pattern=r"[^\W_]", description="Only exchanges with all these words in question, answer or tools."
+        ),
+    ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> ScoreFilter:
     require_window(start, end)
     after = None if cursor is None else (cursor.at, cursor.id, cursor.number)
-    return ScoreFilter(start=start, end=end, since=since, session=session, limit=limit, after=after)
+    return ScoreFilter(
+        start=start,
+        end=end,
+        since=since,
+        session=session,
+        agent=agent,
+        version=version,
+        tool=tool,
+        tool_error=tool_error,
+        text=text,
+        limit=limit,
+        after=after,
+    )
 
 
 ScoreFilters = Annotated[ScoreFilter, Depends(_read_filters)]

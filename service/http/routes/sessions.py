@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
+from schemas.bounds import EARLIEST
 from schemas.lazy import duckdb
 from schemas.records import Heartbeat
 from service.http.routes.ingest import require_audit
-from service.read.sessions import SessionWithTurns, TurnRange, find_sessions, judgement_of_session, session_with_turns
+from service.read.sessions import (
+    SessionFilter,
+    SessionList,
+    SessionWithTurns,
+    TurnRange,
+    find_sessions,
+    judgement_of_session,
+    list_sessions,
+    session_with_turns,
+)
 from service.setup.access import Holder
+from service.text.answers import page_of
 from service.text.links import API
 from service.web.authentication import Caller, Reader, VisibleProject
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.json_routes import JsonRoute
-from service.web.models import ConnectionName, FinalizeBody, Id, SessionBody
+from service.web.models import (
+    AgentFilter,
+    ConnectionName,
+    Cursor,
+    FinalizeBody,
+    Id,
+    Limit,
+    QueryMoment,
+    SessionBody,
+    ToolErrorFilter,
+    ToolFilter,
+    VersionFilter,
+)
 from service.write.outcomes import Done
 
 router = APIRouter(route_class=JsonRoute, tags=["sessions"])
+_DEFAULT_PERIOD = timedelta(days=14)
 MOST_TURNS = 50
 """Maximum number of turns in an answer, because each may have half a megabyte of texts."""
 
@@ -56,6 +81,52 @@ async def finalize(
         if name is None or not await services.engine.finalize(name, session_id):
             raise ApiError(404, "not_found", "the connection has no session with this id")
     return Done()
+
+
+@router.get(f"{API}/{{project}}/sessions", responses=documented(404))
+async def sessions(
+    *,
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    response: Response,
+    start: Annotated[
+        QueryMoment | None,
+        Query(alias="from", description="Only records at or after this time; 14 days before `to` by default."),
+    ] = None,
+    end: Annotated[QueryMoment | None, Query(alias="to", description="Only records before this time; now by default.")] = None,
+    agent: AgentFilter = None,
+    version: VersionFilter = None,
+    tool: ToolFilter = None,
+    tool_error: ToolErrorFilter = False,
+    failure: Annotated[
+        str | None, Query(max_length=128, description="Only sessions whose run has this primary failure.")
+    ] = None,
+    anomalies: Annotated[bool, Query(description="Only sessions with an anomaly.")] = False,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> SessionList:
+    """List the sessions of a project, newest record first, with their first question, scores and run."""
+    until = end or services.engine.now()
+    since = start or max(EARLIEST, until - _DEFAULT_PERIOD)
+    if since > until:
+        raise ApiError(400, "invalid", "from: must not be after to")
+    filters = SessionFilter(
+        start=since,
+        end=until,
+        agent=agent,
+        version=version,
+        tool=tool,
+        tool_error=tool_error,
+        failure=failure,
+        anomalies=anomalies,
+        limit=limit + 1,
+        after=cursor,
+    )
+    entries = await services.ask(lambda connection: list_sessions(connection, project, filters))
+    page, next_cursor = page_of(entries, limit, lambda entry: entry.place)
+    response.headers["Cache-Control"] = "no-store"
+    return SessionList(sessions=page, count=len(page), next_cursor=next_cursor)
 
 
 @router.get(f"{API}/{{project}}/sessions/{{session_id:path}}", responses=documented(404, 409))

@@ -103,6 +103,7 @@ TABLE: Table = {
     ("GET", "/api/audit/{project}/summary"): Row("read", bad=None),
     ("GET", "/api/audit/{project}/banner"): Row("read", bad=None),
     ("GET", "/api/audit/{project}/exchanges/{exchange_id}"): Row("read", empty=404, bad=("?connection=A", NO_BODY)),
+    ("GET", "/api/audit/{project}/sessions"): Row("read", bad=("?toolError=perhaps", NO_BODY)),
     ("GET", "/api/audit/{project}/sessions/{session_id}"): Row("read", empty=404, bad=("?turn=0", NO_BODY)),
     ("GET", "/api/audit/{project}/trends"): Row("read", bad=("?window=3d", NO_BODY)),
     ("GET", "/api/audit/{project}/behaviour"): Row("read", bad=("?from=x", NO_BODY)),

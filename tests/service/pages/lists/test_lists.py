@@ -121,6 +121,43 @@ def test_filters_are_in_the_address(look: Look, asked: dict[str, str], turns: li
 
 
 @pytest.mark.usefixtures("fleet")
+@pytest.mark.parametrize(
+    ("asked", "turns"),
+    [
+        ({"agent": "scout", "version": "2"}, [5, 11]),
+        ({"tool": "tool-0", "toolError": "true"}, [6, 12]),
+        ({"toolError": "true"}, [6, 12]),
+        ({"text": "CAFE 7"}, [7]),
+        ({"text": "?!"}, None),
+    ],
+)
+def test_the_api_has_the_filters_of_pages(call: Call, tokens: Tokens, asked: dict[str, str], turns: list[int] | None) -> None:
+    """A script finds what a person found."""
+    answer = call("GET", "/api/audit/ops/scores", tokens.root, params=asked)
+    if turns is None:
+        assert answer.status_code == 400
+    else:
+        assert [entry["turnNumber"] for entry in answer.json()["scores"]] == turns
+        if "text" not in asked:
+            sessions = call("GET", "/api/audit/ops/sessions", tokens.root, params=asked | {"to": NOW.isoformat()}).json()[
+                "sessions"
+            ]
+            assert {entry["sessionId"] for entry in sessions} == {f"s{turn % 4}" for turn in turns}
+            pages, cursor = [], None
+            while cursor is not None or not pages:
+                page = call(
+                    "GET",
+                    "/api/audit/ops/sessions",
+                    tokens.root,
+                    params=asked | {"limit": "1"} | ({"cursor": cursor} if cursor else {}),
+                ).json()
+                pages.append([entry["sessionId"] for entry in page["sessions"]])
+                cursor = page["nextCursor"]
+            assert pages == [[entry["sessionId"]] for entry in sessions]
+            assert all(entry["question"].startswith("Question") for entry in sessions)
+
+
+@pytest.mark.usefixtures("fleet")
 def test_a_list_has_a_range_of_days_of_its_own(look: Look) -> None:
     """Both days are included, and an open filter panel shows them."""
     day = f"{NOW.date()}"
