@@ -779,7 +779,7 @@ def test_a_new_version_beside_the_old_one_is_compared_on_the_same_days(store: St
     assert incident.title.startswith("scout: answer quality is lower with version 7 than with the others (0.4")
     assert all(exchange["sessionId"].startswith("opsnew") for exchange in json.loads(incident.metadata)["exchanges"])
     explanation = why(incident)
-    assert explanation.summary.startswith("agent_version 7 scores ")
+    assert explanation.summary.startswith("agent_version 7 is at ")
     assert [action.title for action in explanation.actions if action.id == "roll_back"] == ["Roll back agent_version 7"]
 
 
