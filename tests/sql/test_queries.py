@@ -175,12 +175,12 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
     cursor = fill(entries)
     by_session = {"session": text, "connection": "connection"}
     parameters_by_query = {
-        "runs": {"project": text, "since": None, "newest": None},
+        "runs": dict.fromkeys(("since", "until", "agent", "failure", "tool", "newest")) | {"project": text},
         "failed_sessions": {"project": text, "limit": 9},
         "failures_by_agent": {"project": text},
         "trust_over_time": {"project": text},
         "sampling_mix": {"project": text},
-        "project_scores": dict.fromkeys(("from", "to", "since", "after_at", "after_turn", "after_id"))
+        "project_scores": dict.fromkeys(("from", "to", "since", "agent", "tool", "after_at", "after_turn", "after_id"))
         | {"project": text, "session": text, "anomalies": False, "limit": 9},
         "open_topics": {"sessions": [text], "connection": "connection", "as_of": datetime(2026, 10, 2, tzinfo=UTC)},
         "wrap_exchanges": {"project": text, "limit": 9, "after_at": None, "after_id": None, "from": None, "to": None},

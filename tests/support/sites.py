@@ -250,7 +250,7 @@ PAGES = (
     PageCase(
         "fleet as a table", lambda _: LINKS.fleet_of(view="table"), "Fleet", ("support", "Open incidents"), has_seen_layout=True
     ),
-    PageCase("project", lambda _: LINKS.project(DRIFTED), DRIFTED, ("Tier 2", "Open incidents", "simulated judge")),
+    PageCase("project", lambda _: LINKS.project(DRIFTED), DRIFTED, ("Tier 2", "Open incidents", "Simulated judge")),
     PageCase("project with runs", lambda _: LINKS.project(WORKING), WORKING, ("run_001",), has_seen_layout=True),
     PageCase(
         "project of which nothing is known",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support import builders
-from support.api_server import NOW, Call, Tokens
+from support.api_server import NOW, POLICY, Call, Tokens
 from support.builders import START
 from support.pages import Elements, cookie, from_page, signed_in
 from support.watch_histories import put
@@ -300,7 +300,7 @@ def test_a_prompt_with_context_is_shown_with_the_context(call: Call, tokens: Tok
     ("fields", "explanation"),
     [
         ({"policy_digest": "1" * 16}, "differs from the score's (1111111111111111)"),
-        ({"policy_digest": Policy.model_validate({}).for_project("ops").digest}, "different fingerprint"),
+        ({"policy_digest": Policy.model_validate(POLICY).for_project("ops").digest}, "different fingerprint"),
     ],
 )
 def test_a_prompt_that_may_differ_is_not_shown(
@@ -348,9 +348,9 @@ def test_a_simulated_judge_is_marked(call: Call, tokens: Tokens, store: Store) -
             store, score=builders.score("s", 1, **JUDGED, simulated=True), judgement=builders.judgement("s", 1, simulated=True)
         ),
     )
-    assert "<strong>simulated judge" in page
     assert "Simulated judge" in page
-    assert "simulated judge" not in open_page(call, tokens, store_exchange(store, score=builders.score("t", 1, **JUDGED)))
+    assert "Simulated judge" in page
+    assert "Simulated judge" not in open_page(call, tokens, store_exchange(store, score=builders.score("t", 1, **JUDGED)))
 
 
 def test_turns_link_to_each_other_and_to_the_run(call: Call, tokens: Tokens, store: Store) -> None:

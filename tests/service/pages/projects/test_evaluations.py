@@ -120,7 +120,7 @@ def test_a_result_shows_its_parts(call: Call, tokens: Tokens, store: Store) -> N
     assert page.count('<details id="answer-') == 3
     assert "&#34;overall&#34;" in page or "&quot;overall&quot;" in page
     assert "names-the-amount" in page
-    assert "simulated judge" not in page
+    assert "Simulated judge" not in page
 
 
 def test_a_failed_judge_leaves_no_score_and_a_reason(call: Call, tokens: Tokens, store: Store) -> None:
@@ -149,7 +149,7 @@ def test_the_judges_text_is_escaped(call: Call, tokens: Tokens, store: Store) ->
         assert "<script>alert" not in page
         assert "&lt;script&gt;alert(1)" in page
         assert '<span class="code-point">U+202E</span>txt.exe' in page
-        assert "simulated judge" in page
+        assert "Simulated judge" in page
 
 
 def test_the_prompts_can_be_downloaded_completely(call: Call, tokens: Tokens, store: Store) -> None:

@@ -90,14 +90,14 @@ def test_pages_of_the_fleet_leave_nothing_out(look: Look, view: str) -> None:
 @pytest.mark.usefixtures("many")
 def test_counts_cover_all_projects_and_the_list_only_matching_ones(look: Look) -> None:
     """Filters must not change the figures of the whole fleet."""
-    page = look(q=" TEAM-00 ", health="warning")
+    page = look(q=" TEAM-00 ", health="unknown")
     assert projects_of(page) == [f"team-{place:03}" for place in range(10)]
     assert f"10 of {2 * PROJECTS_PER_PAGE + OWN} projects" in text_of(page)
     assert f"Projects {2 * PROJECTS_PER_PAGE + OWN} Critical 1" in text_of(page)
     assert 'value=" TEAM-00 "' in page
-    assert '<option value="warning" selected>' in page
+    assert '<option value="unknown" selected>' in page
     assert 'href="/?q=%20TEAM-00%20&amp;health=critical">Critical</a>' in page, "the other filters stay"
-    assert 'href="/?q=%20TEAM-00%20&amp;health=warning&amp;view=table"' in page
+    assert 'href="/?q=%20TEAM-00%20&amp;health=unknown&amp;view=cards"' in page
 
 
 def test_a_filter_without_matches_links_to_all_projects(look: Look) -> None:

@@ -242,7 +242,7 @@ def test_evaluations_of_the_run_link_to_their_pages(finished: Finished, look: Ca
     page = look(RUN)
     assert "Refund within the policy" in page
     assert "Of another" not in page
-    assert "simulated judge" in page
+    assert "Simulated judge" in page
     assert 'href="/projects/ops/evaluations/s1%3Arefund-policy"' in page
 
 
