@@ -39,6 +39,8 @@ _WIDENING_FACTOR = 64
 """Factor by which the prefix is widened until the page is full."""
 _FIRST_BLOCKS = 2
 """Number of blocks that a search for words reads first."""
+_MAX_GAP = timedelta(hours=1)
+"""Longest time without exchanges between blocks that are read together."""
 _SEARCH_SECONDS = 0.25
 """A search for words reads no further blocks after this time. Its page then links to older exchanges."""
 _MAX_WORDS = 16
@@ -295,20 +297,31 @@ def _read_matches(
     since, end = params["since"] or EARLIEST, params["until"] or LATEST
     if params["last_number"] is not None:
         end = min(end, datetime.fromtimestamp(params["last_number"] / 1e6, UTC) + timedelta(microseconds=1))
-    deadline = math.inf if seconds is None else time.monotonic() + seconds
     blocks = query_rows(cursor, "search_blocks", {"text": params["text"], "since": since, "until": end})
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
     limit = params["limit"]
     rows: list[Row] = []
     count, step = 0, _FIRST_BLOCKS
     while count < len(blocks) and len(rows) < limit:
         if count and time.monotonic() > deadline:
             return rows, end
-        count, step = count + step, 2 * step
+        # Blocks that are far apart are read alone, because a query reads all scores of its period.
+        last, low = count + step, blocks[count]["earliest"]
+        while count < min(last, len(blocks)) and blocks[count]["latest"] >= low - _MAX_GAP:
+            low = min(low, blocks[count]["earliest"])
+            count += 1
+        step *= 2
         # Later blocks have nothing after this time.
         start = max(since, blocks[count]["latest"] + timedelta(microseconds=1)) if count < len(blocks) else since
-        numbers = [block["block"] for block in blocks if block["latest"] >= start and block["earliest"] < end]
-        bound = {"since": start, "until": end, "blocks": numbers, "limit": limit - len(rows)}
-        rows += query_rows(cursor, query, {**params, **bound, "reach_number": None, "reach_text": None, "skip": None})
+        inside = [block for block in blocks if block["latest"] >= start and block["earliest"] < end]
+        if inside:
+            bound = {
+                "since": max(start, min(block["earliest"] for block in inside)),
+                "until": min(end, max(block["latest"] for block in inside) + timedelta(microseconds=1)),
+                "blocks": [block["block"] for block in inside],
+                "limit": limit - len(rows),
+            }
+            rows += query_rows(cursor, query, {**params, **bound, "reach_number": None, "reach_text": None, "skip": None})
         end = min(end, start)
     return rows, None
 
