@@ -135,7 +135,6 @@ async def _build_values(
         "is_first": cursor is None,
         "filters": view,
         "field_values": {name: ",".join(view.get(name, ())) for name in FIELDS},
-        "has_period": window is not None,
         "is_filtered": any(name != "sort" for name in view),
         "range": range_control(request, window, now, has_all=True, has_comparison=False),
         "all_time": {name: values for name, values in view.items() if name not in {"window", "until"}},

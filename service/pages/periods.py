@@ -106,7 +106,7 @@ class RangeControl:
     compare: Choice | None
     """None if the page does not compare periods."""
     words: str
-    """The shown period in words."""
+    """The shown period in words; empty for all time."""
     is_part: bool
     """Whether other periods may have data."""
     offer: Choice | None
@@ -144,7 +144,7 @@ def range_control(
     if has_all:
         choices.insert(0, Choice("All", "All time", _build_address(request, {"window": ALL}), window is None and not has_days))
     if window is None:
-        words = "All time"
+        words = ""
         if days is not None and days.since is not None:
             until = days.days[1]
             words = f"{days.since} to {'today' if until is None else (until - timedelta(days=1)).date()}"
