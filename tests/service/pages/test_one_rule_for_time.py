@@ -160,8 +160,11 @@ def test_the_card_of_a_silent_project_has_no_old_figures(look: Look) -> None:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """Return a database file with both projects, relative to the present."""
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a database file with both projects, relative to the present, and use a policy that asks for wrap-ups."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\ndefaults: {wrapQualityScoring: true}\n")
+    monkeypatch.setenv("DRIFTLINE_POLICY", str(policy))
     path = tmp_path / "paused.duckdb"
     with Store(path) as store:
         put_paused(store, utc_now())
