@@ -68,7 +68,12 @@ def test_an_unknown_query_is_refused_with_the_available_names() -> None:
 @pytest.mark.parametrize("values", [None, {}, {"projekt": None}, {"project": None, "limit": 1}])
 def test_parameters_must_match_those_of_the_query(values: dict[str, object] | None) -> None:
     """A missing or misspelt parameter must not silently select everything."""
-    with Store(None) as store, pytest.raises(QueryError, match="query runs has the parameters project, since, newest, not"):
+    with (
+        Store(None) as store,
+        pytest.raises(
+            QueryError, match="query runs has the parameters project, since, until, agent, failure, tool, newest, not"
+        ),
+    ):
         run_query(store.cursor(), "runs", values)
 
 
@@ -86,7 +91,7 @@ def test_rows_have_times_in_utc() -> None:
 def test_an_empty_result_has_its_columns() -> None:
     """Tables are built from the columns by name."""
     with Store(None) as store:
-        frame = run_query(store.cursor(), "runs", {"project": None, "since": None, "newest": None})
+        frame = run_query(store.cursor(), "runs", dict.fromkeys(queries()["runs"].parameters))
 
     assert frame.height == 0
     assert "trust_score" in frame.columns

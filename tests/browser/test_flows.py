@@ -34,7 +34,7 @@ def test_a_deep_link_leads_through_the_sign_in_to_its_page(signed_out_window: Wi
     page.get_by_label("Token").fill(f" {site.operator}\n")
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(site.url + incident_path)
-    expect(page.locator("h1")).to_contain_text("Tier 2")
+    expect(page.locator("h1")).to_contain_text("answer quality")
     assert site.operator not in page.content()
     page.get_by_role("button", name="Sign out").click()
     expect(page.locator("h1")).to_have_text("Sign in")
@@ -49,6 +49,7 @@ def test_a_link_signs_in_and_the_palette_leads_to_a_project(signed_out_window: W
     page = signed_out_window.open(f"{LINKS.sign_in}#{code}")
     expect(page.locator("h1")).to_have_text("Fleet")
     assert "#" not in page.url
+    page.wait_for_load_state("load")
     page.keyboard.press("Control+k")
     page.get_by_label("Page or project").fill(QUIET)
     expect(page.get_by_role("dialog").get_by_role("link", name=QUIET)).to_be_visible()

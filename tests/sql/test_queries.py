@@ -180,7 +180,22 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
         "failures_by_agent": {"project": text},
         "trust_over_time": {"project": text},
         "sampling_mix": {"project": text},
-        "project_scores": dict.fromkeys(("from", "to", "since", "agent", "tool", "after_at", "after_turn", "after_id"))
+        "project_scores": dict.fromkeys(
+            (
+                "from",
+                "to",
+                "since",
+                "agent",
+                "version",
+                "tool",
+                "tool_error",
+                "text",
+                "blocks",
+                "after_at",
+                "after_turn",
+                "after_id",
+            )
+        )
         | {"project": text, "session": text, "anomalies": False, "limit": 9},
         "open_topics": {"sessions": [text], "connection": "connection", "as_of": datetime(2026, 10, 2, tzinfo=UTC)},
         "wrap_exchanges": {"project": text, "limit": 9, "after_at": None, "after_id": None, "from": None, "to": None},

@@ -1,7 +1,7 @@
 "use strict";
 // Keys of all pages: Ctrl+K opens a list of pages and projects to go to, ? the list of keys, and j, k and x move in a list and select.
 
-const KEYS = [
+const KEY_MEANINGS = [
   ["Ctrl+K", "Go to a page or project"],
   ["/", "Find in the list"],
   ["j, k", "Next or previous incident; Enter opens it"],
@@ -23,7 +23,7 @@ function createDialog(label) {
 function showKeys() {
   const dialog = createDialog("Keys");
   const list = document.createElement("dl");
-  for (const [key, meaning] of KEYS) {
+  for (const [key, meaning] of KEY_MEANINGS) {
     const term = document.createElement("dt");
     const shape = document.createElement("kbd");
     shape.textContent = key;

@@ -103,7 +103,20 @@ def test_after_a_refresh_no_single_score_is_read(store: Store) -> None:
         7
     ]
     parameters: dict[str, Any] = dict.fromkeys(
-        ("agent", "anomalies", "failure", "readiness", "least", "most", "last_number", "last_text", "last_id")
+        (
+            "agent",
+            "anomalies",
+            "failure",
+            "readiness",
+            "version",
+            "tool",
+            "tool_error",
+            "least",
+            "most",
+            "last_number",
+            "last_text",
+            "last_id",
+        )
     )
     window = {
         "project": "ops",

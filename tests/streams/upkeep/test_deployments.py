@@ -84,7 +84,7 @@ def finding(interval: tuple[date, date] | None = None) -> Finding:
     at = datetime(2026, 10, 3, tzinfo=UTC)
     return Finding(
         key=Key("drift", "tier2", "down"), rule="sequential", severity="warning", since=at.date(), until=at.date(), size=1.0,
-        title="", description="", numbers=Numbers(), before=(at, at), after=(at, at), expected=None, source=Source("drift_units", {}),
+        owner="ops", headline="", description="", numbers=Numbers(), before=(at, at), after=(at, at), expected=None, source=Source("drift_units", {}),
         interval=interval,
     )  # fmt: skip
 

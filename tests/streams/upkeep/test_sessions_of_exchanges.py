@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import builders as build
 
-from analytics.queries import query_rows
+from analytics.queries import queries, query_rows
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
@@ -178,7 +178,7 @@ class Fleet:
 
     def runs(self) -> list[dict[str, object]]:
         """Return the runs as listed."""
-        return query_rows(self.store.cursor(), "runs", {"project": None, "since": None, "newest": None})
+        return query_rows(self.store.cursor(), "runs", dict.fromkeys(queries()["runs"].parameters))
 
     def _publish(self, topic: str, records: Sequence[Record]) -> None:
         accepted = EncodedRecords()

@@ -14,9 +14,11 @@ from service.web.bounds import ApiSettings
 from service.write.policy_file import fingerprint
 
 POLICY, TRIAL = "/api/audit/policy", "/api/audit/policy/trial"
-PRESENT = "version: 1\nprojects: {dark: {enabled: false}, capped: {costCapPerSession: 0}}\n"
+PRESENT = (
+    "version: 1\nprojects: {dark: {enabled: false}, capped: {costCapPerSession: 0}}\ndefaults: {wrapQualityScoring: true}\n"
+)
 """What servers of tests begin with."""
-CHANGED = f"{PRESENT}defaults: {{sampling: {{routineInterval: 9}}}}\n"
+CHANGED = PRESENT.replace("true}", "true, sampling: {routineInterval: 9}}")
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def test_a_dry_run_shows_the_changes_without_saving(call: Call, tokens: Tokens, 
     assert preview["problems"] == []
     change = {"setting": "sampling.routineInterval", "before": 3, "after": 9, "projects": ["", "capped", "dark"]}
     assert preview["changes"] == [change]
-    assert "+defaults: {sampling: {routineInterval: 9}}" in preview["comparison"]
+    assert "+defaults: {wrapQualityScoring: true, sampling: {routineInterval: 9}}" in preview["comparison"]
     assert file.read_text("utf-8") == PRESENT
     assert access.audit_log.lines(10) == []
 
@@ -55,7 +57,7 @@ def test_a_dry_run_estimates_the_sampling(call: Call, tokens: Tokens, exchange_b
     for number in range(1, 21):
         body = exchange_body(number, timestamp=f"2026-10-01T09:{number:02}:00Z")
         assert call("POST", "/api/audit/ingest", tokens.ops, json=body).status_code == 201
-    text = f"{PRESENT}defaults: {{sampling: {{alwaysScoreFirst: 0, alwaysScoreLast: 0, routineInterval: 10}}}}\n"
+    text = PRESENT.replace("true}", "true, sampling: {alwaysScoreFirst: 0, alwaysScoreLast: 0, routineInterval: 10}}")
     [effect] = call("POST", TRIAL, tokens.root, json={"text": text}).json()["effects"]
     assert NOW.year == 2026
     assert effect["project"] == "ops"
