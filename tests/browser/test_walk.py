@@ -204,5 +204,16 @@ THIRD_PARTY = {"/docs", "/docs/*", "/docs/start.js"}
 def _path_pattern(address: str) -> str:
     """Return a path with a `*` for each name in it."""
     parts = address.partition("?")[0].partition("#")[0].split("/")
-    collections = ("projects", "incidents", "exchanges", "runs", "sessions", "lists", "evaluations", "people", "connections")
+    collections = (
+        "projects",
+        "agents",
+        "incidents",
+        "exchanges",
+        "runs",
+        "sessions",
+        "lists",
+        "evaluations",
+        "people",
+        "connections",
+    )
     return "/".join("*" if index and parts[index - 1] in collections else part for index, part in enumerate(parts))
