@@ -46,7 +46,7 @@ FELL, ROSE, HISTORY = "Answer quality fell", "Answer quality rose", "History was
 VERSION = "Answer quality with version 7, beside other versions fell"
 MIX, NEW_AGENT = "mix_changed", "new_agent"
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS, UNSCORED = "new_judge", "other_judges", "few_days", "unscored"
-AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
+AGENT_STOPPED = "agent_stopped"
 Profile = Callable[[int], float]
 """A number for each day."""
 
@@ -188,7 +188,7 @@ LINES = (
         Line(f"an agent falls by 3 sigma {days} days after another, whose incident is open", (Traffic(always(25), step(0, -3, CHANGE - days), "a"), Traffic(always(25), step(0, -3), "b")), _fell("a", "b"), first_day=CHANGE, checked_from=CHANGE - days)
         for days in (10, 20)
     ),
-    Line("runs of 25 agents, the 25th goes from 2 to 90 % unsafe", _runs(25), notice=AGENTS_BEYOND_LIMIT, change=0, checked_from=14),
+    Line("runs of 25 agents, the 25th goes from 2 to 90 % unsafe", _runs(25), ("Unsafe runs (agent24) rose",), also=("Trust (agent24) fell",)),
     Line("a third of the scores is missing", (Traffic(unscored=step(0, 0.34)),), notice=UNSCORED),
     Line("one of two agents stops", (Traffic(always(25), agent="a"), Traffic(step(25, 0), agent="b")), notice=AGENT_STOPPED),
     Line("a month is imported beside 30 live days, a sigma higher", (Traffic(step(0, 50, 12)), Traffic(step(50, 0, 30), always(1), imported=CHANGE))),
