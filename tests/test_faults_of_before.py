@@ -310,4 +310,5 @@ def test_drift_and_trends_go_by_the_time_of_the_exchange(service: Service) -> No
     put(service.store, "scores", history(lambda _: 0.2, 5, end=END - timedelta(days=80), name="-late", scored_at=END))
     service.watch()
     (rise,) = service.call("GET", "/api/audit/ops/incidents", service.operator).json()["incidents"]
-    assert f"{END - timedelta(days=29):%Y-%m-%d}" in rise["title"], "the first day of what came later"
+    first = END - timedelta(days=29)
+    assert f"since {first.day} {first:%B %Y}" in rise["title"], "the first day of what came later"
