@@ -27,6 +27,7 @@ import logging
 import random
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -133,7 +134,13 @@ class Delivery:
     async def _raise_incident_alerts(self) -> None:
         since = self._alerts.now() - MAX_INCIDENT_AGE
         incidents = await asyncio.to_thread(self._alerts.outbox.find_unalerted, since)
-        await self._alerts.raise_alerts([incident_notice(incident) for incident in incidents if self._alerts.wants(incident)])
+        wanted = [incident for incident in incidents if self._alerts.wants(incident)]
+        if not wanted:
+            return
+        traffic: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in await asyncio.to_thread(self._read_notices):
+            traffic[row["project"]].append(row)
+        await self._alerts.raise_alerts([incident_notice(incident, traffic[incident.project]) for incident in wanted])
 
     async def _raise_judge_alerts(self) -> None:
         end = self._alerts.store.end_of("judgements")

@@ -57,8 +57,11 @@ class Notice:
         return stable_id("alert", channel, self.kind, self.subject, self.cause)
 
 
-def incident_notice(incident: Incident) -> Notice:
-    """Return the notice about an incident. The incident gets another notice when it becomes critical, and when a suspicion is confirmed."""
+def incident_notice(incident: Incident, traffic: Sequence[Mapping[str, Any]] = ()) -> Notice:
+    """Return the notice about an incident. The incident gets another notice when it becomes critical, and when a suspicion is confirmed.
+
+    `traffic` has the changes of its project's traffic, such as the mix of agents, as rows of the query `notices`.
+    """
     is_suspected = incident.confidence == SUSPECTED
     answer = incident_answer(incident)
     explanation = answer.why.summary if answer.why.is_explained else None
@@ -69,7 +72,7 @@ def incident_notice(incident: Incident) -> Notice:
         f"suspected {incident.severity}" if is_suspected else incident.severity,
         _parse_severity(incident.severity),
         f"Suspected: {incident.title}" if is_suspected else incident.title,
-        "\n\n".join(text for text in (explanation, incident.description) if text),
+        "\n\n".join(text for text in (explanation, incident.description, *describe_notices(traffic)) if text),
         incident.project,
         f"{API}/{quote(incident.project, safe='')}/incidents/{quote(incident.incident_id, safe='')}",
         {

@@ -292,6 +292,20 @@ def test_an_incident_alerts_once_and_again_when_it_becomes_critical(desk: Desk, 
     assert [post.document["severity"] for post in receiver.posts] == ["warning", "critical"]
 
 
+def test_an_incident_alerts_with_the_changes_of_the_traffic(desk: Desk, receiver: Receiver) -> None:
+    """A fall while the mix of agents changes reads otherwise than one alone, and nobody should have to look that up at night."""
+    desk.channels = (webhook(receiver),)
+    shares = CheckNotice(
+        reason="mix_changed", subject="checkout", since=desk.now - timedelta(hours=2), before=0.2, after=0.7, count=96
+    )
+    check = {"project": "ops", "checked_at": desk.now, "days": 14, "baseline_days": 14, "exchanges": 0, "findings": 0}
+    with desk.store.transaction() as transaction:
+        transaction.set_checks([ProjectCheck(**check, notices=(shares,))])
+    publish(desk, incident(desk))
+    desk.deliver()
+    assert "The mix of agents changed on 2026-10-01: checkout 20% → 70%" in receiver.posts[0].document["text"]
+
+
 def test_an_alert_raised_directly_has_the_same_id(desk: Desk, receiver: Receiver) -> None:
     """Whether it is derived or raised at once, it is one alert."""
     desk.channels = (webhook(receiver),)
