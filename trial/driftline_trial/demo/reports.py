@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from analytics.queries import query_rows
+from analytics.queries import queries, query_rows
 from analytics.store.store import Store
 from service.cli.terminal import SEVERITY_STYLES, heading, table
 from service.cli.views import SIMULATED, TIER_STATES
@@ -154,9 +154,9 @@ def delivered_line(store: Store, projects: Sequence[str], sessions: int) -> str:
 
 def worst_first(store: Store, projects: Sequence[str]) -> list[Row]:
     """Return the anomalous exchanges of the projects: most reasons first, then lowest Tier 2."""
-    bounds = dict.fromkeys(("from", "to", "since", "session", "agent", "tool", "after_at", "after_turn", "after_id"))
+    unfiltered = dict.fromkeys(queries()["project_scores"].parameters)
     return sorted(
-        _query_projects(store, projects, "project_scores", anomalies=True, limit=_LARGE, **bounds),
+        _query_projects(store, projects, "project_scores", **unfiltered | {"anomalies": True, "limit": _LARGE}),
         key=lambda row: (
             -len(row["anomaly_reasons"]),
             1.0 if row["tier2_score"] is None else row["tier2_score"],
