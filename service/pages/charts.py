@@ -20,7 +20,7 @@ from audit.prompt_quoting import hidden_parts
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.pages.rendering import NOTHING, number, share, shown, usd
-from service.read.versions import DeployedVersion, deployed_versions
+from service.read.versions import VERSION_NAMES, DeployedVersion, deployed_versions
 from streams.watch.lifecycle import DISMISSED
 
 Form = Callable[[float | None], str]
@@ -130,6 +130,7 @@ def line(
     drawn = {
         "kind": "line",
         "series": [[round_value(value) for value in values]],
+        "half": [round_value(point.half) for point in points] if any(point.half is not None for point in points) else [],
         "band": list(_band_levels(bands)),
         "before": [round_value(level) for level in before] if any(level is not None for level in before) else [],
     }
@@ -263,7 +264,7 @@ def _build_figure(
         "title": visible(chart.title),
         "labels": [visible(point.axis_label or point.label) for point in points],
         "marked": [index for index, is_out in enumerate(marked) if is_out],
-        "marks": [[round(position, 3), mark.kind] for mark, position in placed],
+        "marks": [[round(position, 3), mark.kind, visible(mark.name)] for mark, position in placed],
         "previous": None if previous is None else [round_value(value) for value in previous],
         "limits": chart.limits,
         "reaches": chart.reaches,
@@ -400,6 +401,8 @@ class Mark:
     at: datetime
     kind: str
     words: str
+    name: str = ""
+    """The short text beside the mark, such as the version that was deployed."""
 
 
 def marks_within(
@@ -470,7 +473,8 @@ def locate_mark(mark: Mark, times: Sequence[datetime], step: timedelta | None) -
 
 def _mark_deployment(deployed: DeployedVersion) -> Mark:
     agent = f" of {deployed.agent}" if deployed.agent else ""
-    return Mark(deployed.at, "deployment", f"deployed {deployed.label} {deployed.version}{agent}")
+    name = f"{VERSION_NAMES.get(deployed.label, deployed.label).lower()} {deployed.version}"
+    return Mark(deployed.at, "deployment", f"deployed {deployed.label} {deployed.version}{agent}", name)
 
 
 def _is_changed(rows: Sequence[Row], name: Callable[[Row], str]) -> bool:

@@ -76,7 +76,7 @@ Row = Mapping[str, Any]
 Verdict = Literal["worse", "mixed", "better", "no difference", "too early", "first"]
 BEFORE_DEPLOYMENT = "before the first deployment"
 """Name of the version of exchanges before the first deployment."""
-_LABEL_NAMES = {"agent_version": "Version", "prompt_version": "Prompt", "tool_version": "Tool"}
+VERSION_NAMES = {"agent_version": "Version", "prompt_version": "Prompt", "tool_version": "Tool"}
 """Display names of the version labels."""
 _JUDGED_TIER, _RULE_TIER = "tier2", "tier1"
 MAX_EXCHANGES = 20_000
@@ -188,7 +188,7 @@ class AgentVersions:
     def sentence(self) -> str:
         """The verdict in a sentence, with its numbers."""
         previous = self.previous
-        newest = f"{_LABEL_NAMES.get(self.newest.label, self.newest.label)} {self.newest.name}"
+        newest = f"{VERSION_NAMES.get(self.newest.label, self.newest.label)} {self.newest.name}"
         if previous is None:
             return f"{newest} is the only version so far, so there is nothing to compare it with."
         verdicts = {

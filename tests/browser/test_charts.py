@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from support.browser_windows import PHONE, Window, open_context
+from support.clocks import NOW
 from support.sites import DRIFTED, LINKS, Site
 
 TIER = "#trend-tier2-chart"
@@ -147,3 +151,77 @@ def test_what_is_exchanged_on_a_live_page_is_drawn_again(project: Page) -> None:
     }""")
     expect(project.locator(f"{TIER} canvas")).to_be_visible()
     expect(pointed(project, TIER)).to_be_visible()
+
+
+RANGE = "(figure) => { const { min, max } = drawn.get(figure).plot.scales.y; return [min, max]; }"
+
+
+def test_a_part_is_hidden_by_its_legend_and_stays_hidden(project: Page) -> None:
+    """A wide band or a second line can cover what is looked for; nobody hides it again after every reload."""
+    band = project.locator(f"{TIER} .legend button").filter(has_text="Baseline")
+    before = project.locator(f"{TIER} canvas").evaluate("(canvas) => canvas.toDataURL()")
+    band.focus()
+    project.keyboard.press("Enter")
+    expect(band).to_have_attribute("aria-pressed", "false")
+    assert project.locator(f"{TIER} canvas").evaluate("(canvas) => canvas.toDataURL()") != before
+    project.reload()
+    expect(band).to_have_attribute("aria-pressed", "false")
+    expect(project.locator("#trend-tier1-chart .legend button").first).to_have_attribute("aria-pressed", "true")
+    band.click(modifiers=["Shift"])
+    expect(project.locator(f"{TIER} .legend button[aria-pressed=true]")).to_have_count(1)
+
+
+def test_the_scale_of_all_charts_is_fitted_common_or_whole(project: Page) -> None:
+    """Fitted axes make a hundredth look like a fall; on a common one two measures can be compared."""
+    tiers = [project.locator(f"#trend-{tier}-chart") for tier in ("tier1", "tier2")]
+
+    def ranges(name: str) -> list[list[float]]:
+        project.locator(".scales label").filter(has_text=name).click()
+        return [tier.evaluate(RANGE) for tier in tiers]
+
+    fitted, common = ranges("Fit"), ranges("Common")
+    assert ranges("Full range") == [[0, 1], [0, 1]]
+    assert fitted[0] != fitted[1]
+    assert common[0] == common[1] == [min(low for low, _ in fitted), max(high for _, high in fitted)]
+    project.reload()
+    expect(project.get_by_role("radio", name="Full range")).to_be_checked()
+
+
+def test_a_chart_at_full_size_has_an_address_and_its_table(project: Page) -> None:
+    """A colleague is sent one chart with its numbers, not a page of eight."""
+    project.locator(TIER).get_by_role("button", name="Full size").click()
+    dialog = project.locator("dialog.full")
+    expect(dialog.locator("tbody tr").last).to_be_visible()
+    expect(dialog.locator(".legend")).to_contain_text("95 % interval")
+    assert dialog.locator(".plot").evaluate("(plot) => plot.clientHeight") > 2 * project.locator(f"{TIER} .plot").evaluate(
+        "(plot) => plot.clientHeight"
+    )
+    address = project.url
+    project.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    assert "#" not in project.url
+    project.goto(address)
+    project.reload()
+    expect(dialog.locator("canvas")).to_be_visible()
+
+
+def test_a_saved_picture_says_what_it_shows(project: Page, site: Site) -> None:
+    """A picture in a report is alone: it needs its project, title, range, marks and legend, and runs nothing of what agents wrote."""
+    version = "<script>alert(1)</script>&"
+    at = (NOW - timedelta(days=6)).isoformat()
+    site.post(f"{DRIFTED}/deployments", site.operator, {"version": version, "at": at})
+    project.reload()
+    rows = project.locator(f"{TIER} tbody th").all_text_contents()
+    project.locator(TIER).get_by_role("button", name="Full size").click()
+    files = {}
+    for kind in ("SVG", "PNG", "CSV"):
+        with project.expect_download() as download:
+            project.locator("dialog.full").get_by_role("button", name=kind).click()
+        files[kind] = Path(download.value.path()).read_bytes()
+    svg = ET.fromstring(files["SVG"])  # noqa: S314 - made by the page under test
+    text = " ".join(svg.itertext())
+    for part in (DRIFTED, "Tier 2", f"{rows[0]} to {rows[-1]}", "Baseline ± one sigma", f"version {version}"):
+        assert part in text
+    assert not list(svg.iter("{http://www.w3.org/2000/svg}script"))
+    assert files["PNG"].startswith(b"\x89PNG")
+    assert [line.split(",")[0] for line in files["CSV"].decode().splitlines()[1:]] == [f'"{row}"' for row in rows]

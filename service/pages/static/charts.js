@@ -46,7 +46,7 @@ function drawFigure(figure) {
   const tip = root.querySelector(".tip");
   const readout = figure.querySelector(".said");
   const rows = readRows(figure);
-  const spec = JSON.parse(figure.dataset.chart);
+  const spec = readSpec(figure);
   const toPixels = (index) => plotted.valToPos(spec.places ? spec.places[index] : index, "x");
   let selected = null;
 
@@ -131,15 +131,18 @@ function prepareFigure(figure) {
   root.append(tip);
   const readout = createElement("p", "said visually-hidden");
   readout.setAttribute("role", "status");
-  figure.querySelector("details").open = false;
+  figure.querySelector("details").open = Boolean(figure.closest("dialog"));
   figure.classList.add("ready");
   figure.prepend(root, readout);
+  prepareTools(figure);
 }
 
 /** Draws the charts of a part of the page. */
 function drawAll(part) {
   for (const figure of part.querySelectorAll("[data-chart]:not(.ready)")) prepareFigure(figure);
   for (const figure of part.querySelectorAll("[data-chart]")) draw(figure);
+  prepareAllScales(part);
+  openNamedChart();
   for (const element of part.querySelectorAll("[data-spark]")) if (!drawn.has(element)) views.observe(element);
 }
 
@@ -156,13 +159,15 @@ function removeDrawing(element) {
 /** Redraws everything in the current colours. */
 function redraw() {
   colours.clear();
-  for (const element of [...drawn.keys()]) {
-    const root = element.querySelector(".plot");
-    const tip = root?.querySelector(".tip");
-    removeDrawing(element);
-    if (tip) root.replaceChildren(tip);
-    if (element.isConnected) draw(element);
-  }
+  for (const element of [...drawn.keys()]) redrawElement(element);
+}
+
+function redrawElement(element) {
+  const root = element.querySelector(".plot");
+  const tip = root?.querySelector(".tip");
+  removeDrawing(element);
+  if (tip) root.replaceChildren(tip);
+  if (element.isConnected) draw(element);
 }
 
 if (typeof uPlot === "function") {

@@ -2,7 +2,9 @@
 // Draws one chart with uPlot: lines or bars at positions 0, 1, 2 …, with bands and marks.
 
 const MAX_DOTTED_POINTS = 45; // with more points, only points without a neighbour have a dot
-const MARK_COLOURS = { deployment: "accent", policy: "part-2", judge: "part-4" };
+const MARK_COLOURS = { deployment: "accent", policy: "part-2", judge: "part-4", annotation: "part-1" };
+const MAX_MARK_TEXT = 14; // characters of a mark's name on a small chart; its tooltip has all
+const MAX_FULL_MARK_TEXT = 40;
 const FORMS = {
   number: (value) => value.toLocaleString("en", { maximumFractionDigits: 4 }).replaceAll(",", "\u202f"),
   large: (value) => value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 4 }),
@@ -42,11 +44,11 @@ function formatTimes(splits) {
 /** Returns the range of the values within the limits of the measure. Bars include 0. */
 function valueRange(spec, columns) {
   const [min, max] = spec.limits || [null, null];
-  const values = [...columns.flat(), ...(spec.before || []), ...(spec.reaches || []), ...(spec.band || []).flatMap((segment) => segment.slice(2))]
+  const values = [...columns.flat(), ...(spec.before || []), ...listIntervals(spec).flatMap(([, low, high]) => [low, high]), ...(spec.reaches || []), ...(spec.band || []).flatMap((segment) => segment.slice(2))]
     .filter((value) => value !== null && value !== undefined)
     .map((value) => Math.min(Math.max(value, min ?? -Infinity), max ?? Infinity));
   const startsAtZero = spec.kind !== "line";
-  if (startsAtZero) values.push(0);
+  if (startsAtZero || !values.length) values.push(0);
   const end = (limit, hard) => ({ pad: 0.08, hard: limit ?? hard, soft: startsAtZero ? 0 : null, mode: startsAtZero ? 1 : 0 });
   return uPlot.rangeNum(Math.min(...values), Math.max(...values), { min: end(min, -Infinity), max: end(max, Infinity) });
 }
@@ -108,11 +110,42 @@ function buildLayers(spec, count) {
   return built;
 }
 
+const textContext = document.createElement("canvas").getContext("2d");
+
+/** Returns the width of a text on a chart. */
+function measureText(text, size) {
+  textContext.font = `${size}px system-ui, sans-serif`;
+  return textContext.measureText(text).width;
+}
+
+/** Returns the marks, each with its name right or left of it (`shift`). A name that fits on neither side is left to the tooltip. */
+function placeMarks(spec, x, left, right) {
+  const longest = spec.isFull ? MAX_FULL_MARK_TEXT : MAX_MARK_TEXT;
+  const marks = spec.marks || [];
+  let taken = left;
+  return marks.map(([position, kind, name = "", end = undefined], index) => {
+    const text = name.length > longest ? `${name.slice(0, longest - 1)}…` : name;
+    const width = measureText(text, 11);
+    const next = index + 1 < marks.length ? x(marks[index + 1][0]) - 6 : right + 12;
+    const fitsRight = x(position) + 6 + width <= next;
+    const fitsLeft = x(position) - 6 - width >= taken;
+    taken = x(position) + 6 + (fitsRight ? width : 0);
+    return { position, kind, end, text: fitsRight || fitsLeft ? text : "", shift: fitsRight ? 6 : -6 - width };
+  });
+}
+
+/** Returns the 95 % interval of each mean at full size: the index of its point, its lower and its upper end. */
+function listIntervals(spec) {
+  const [min, max] = spec.limits || [null, null];
+  const ends = (spec.isFull && spec.half || []).map((half, index) => [index, Math.max(spec.series[0][index] - half, min ?? -Infinity), Math.min(spec.series[0][index] + half, max ?? Infinity), half, spec.series[0][index]]);
+  return ends.filter(([, , , half, value]) => half !== null && value !== null);
+}
+
 /** Draws within the plot, and restores the state of the canvas. */
 function drawClipped(u, draw) {
   u.ctx.save();
   u.ctx.beginPath();
-  u.ctx.rect(u.bbox.left, u.bbox.top - 8 * uPlot.pxRatio, u.bbox.width, u.bbox.height + 8 * uPlot.pxRatio);
+  u.ctx.rect(u.bbox.left, u.bbox.top - 14 * uPlot.pxRatio, u.bbox.width + 18 * uPlot.pxRatio, u.bbox.height + 14 * uPlot.pxRatio);
   u.ctx.clip();
   draw(u.ctx, (position) => u.valToPos(position, "x", true), (value) => u.valToPos(value, "y", true), uPlot.pxRatio);
   u.ctx.restore();
@@ -153,10 +186,26 @@ function drawBackground(spec, u) {
 }
 
 const MARK_SHAPES = {
+  annotation: (context, x, y, size) => { context.moveTo(x - size, y + size); context.lineTo(x + size, y + size); context.lineTo(x, y - size); },
   deployment: (context, x, y, size) => { context.moveTo(x - size, y - size); context.lineTo(x + size, y - size); context.lineTo(x, y + size); },
   policy: (context, x, y, size) => context.rect(x - size, y - size, 2 * size, 2 * size),
   judge: (context, x, y, size) => context.arc(x, y, size, 0, 2 * Math.PI),
 };
+
+/** Draws the intervals of means as upright lines. */
+function drawIntervals(spec, context, x, y, ratio) {
+  context.strokeStyle = colour("accent");
+  context.globalAlpha = 0.55;
+  context.lineWidth = 1.5 * ratio;
+  context.setLineDash([]);
+  context.beginPath();
+  for (const [index, low, high] of listIntervals(spec)) {
+    context.moveTo(x(index), y(low));
+    context.lineTo(x(index), y(high));
+  }
+  context.stroke();
+  context.globalAlpha = 1;
+}
 
 /** Draws marked points as diamonds, and marks as lines with a shape for their kind. */
 function drawForeground(spec, u) {
@@ -172,7 +221,8 @@ function drawForeground(spec, u) {
         context.fill();
       }
     }
-    for (const [position, kind] of spec.marks || []) {
+    drawIntervals(spec, context, x, y, ratio);
+    for (const { position, kind, end, text, shift } of placeMarks(spec, (value) => x(value) / ratio, u.bbox.left / ratio, (u.bbox.left + u.bbox.width) / ratio)) {
       context.strokeStyle = context.fillStyle = colour(MARK_COLOURS[kind]);
       context.lineWidth = 1.5 * ratio;
       context.setLineDash([5 * ratio, 3 * ratio]);
@@ -182,8 +232,16 @@ function drawForeground(spec, u) {
       context.stroke();
       context.setLineDash([]);
       context.beginPath();
-      MARK_SHAPES[kind](context, x(position), u.bbox.top - 2 * ratio, 3.5 * ratio);
+      MARK_SHAPES[kind](context, x(position), u.bbox.top - 4 * ratio, 3.5 * ratio);
       context.fill();
+      context.font = `${11 * ratio}px system-ui, sans-serif`;
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      context.fillText(text, x(position) + shift * ratio, u.bbox.top - 6 * ratio);
+      if (end === undefined) continue;
+      context.globalAlpha = 0.12;
+      context.fillRect(x(position), u.bbox.top, x(end) - x(position), u.bbox.height);
+      context.globalAlpha = 1;
     }
   });
 }
@@ -207,13 +265,13 @@ function buildXAxis(spec, count) {
 function plot(root, spec, onPoint) {
   const positions = spec.places || spec.labels.map((_, index) => index);
   const built = buildLayers(spec, positions.length);
-  const [low, high] = valueRange(spec, built.map(([values]) => values));
+  const [low, high] = spec.range || valueRange(spec, built.map(([values]) => values));
   const ends = spec.ends || [-0.5, positions.length - 0.5];
   const font = "11px system-ui, sans-serif";
   const options = {
     width: root.clientWidth,
     height: root.clientHeight,
-    padding: [10, 18, 0, 0],
+    padding: [16, 18, 0, 0],
     legend: { show: false },
     scales: { x: { time: Boolean(spec.isTime), range: () => ends }, y: { range: () => [low, high] } },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),

@@ -77,7 +77,7 @@ def test_charts_of_the_project_mark_the_deployment(call: Call, tokens: Tokens) -
     call("POST", PATH, tokens.root, json={"version": "<b>2.0", "at": (NOW - timedelta(days=1)).isoformat()})
     page = call("GET", Links().project("ops"), headers=cookie(signed_in(call, tokens.root))).text
     assert "<b>2.0" not in page
-    assert [drawn["marks"] for drawn in drawn_charts(page).values()] == [[[12.0, "deployment"]]] * 3
+    assert [drawn["marks"] for drawn in drawn_charts(page).values()] == [[[12.0, "deployment", "version <b>2.0"]]] * 3
     assert '<th scope="col" class="number">Changes</th>' in page
     assert "deployed agent_version &lt;b&gt;2.0" in page
 

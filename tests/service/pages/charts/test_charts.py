@@ -118,13 +118,13 @@ def test_without_values_there_is_no_chart(values: tuple[float | None, ...]) -> N
 def test_marks_are_drawn_at_their_time_and_listed_in_the_row_of_their_point() -> None:
     """Noon of the second day is the middle of that day, and marks outside the chart are omitted."""
     marks = [
-        Mark(FIRST + 1.5 * DAY, "deployment", "deployed version 2"),
+        Mark(FIRST + 1.5 * DAY, "deployment", "deployed version 2", "version 2"),
         Mark(FIRST + 2 * DAY, "judge", "judge changed from a to b"),
         Mark(FIRST - DAY, "policy", "long ago"),
         Mark(FIRST + 9 * DAY, "policy", "later"),
     ]
     chart = bars(Chart(key="x", title="x", marks=marks, step=DAY), days(1.0, 2.0, 3.0))
-    assert drawn(chart)["marks"] == [[1.0, "deployment"], [1.5, "judge"]]
+    assert drawn(chart)["marks"] == [[1.0, "deployment", "version 2"], [1.5, "judge", ""]]
     assert [row[-1] for row in table(chart)] == ["Changes", "", "deployed version 2", "judge changed from a to b"]
     assert legend(chart) == ["Deployment", "Judge changed"]
 
@@ -145,7 +145,7 @@ def test_a_point_has_a_link_without_a_script() -> None:
 
 def test_no_label_is_markup() -> None:
     """Names of models, agents and columns come from outside."""
-    marks = [Mark(FIRST, "deployment", HOSTILE)]
+    marks = [Mark(FIRST, "deployment", HOSTILE, HOSTILE)]
     chart = Chart(key="x", title=HOSTILE, words=HOSTILE, column=HOSTILE, first="What", marks=marks, step=DAY)
     for made in (
         line(chart, [Point(HOSTILE, 1.0, HOSTILE, at=FIRST)], marked={HOSTILE}),

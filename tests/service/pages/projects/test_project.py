@@ -362,7 +362,7 @@ def test_a_changed_judge_is_marked_on_the_day_shown_by_anchors(call: Call, root:
     day = datetime.combine(NOW.date() - timedelta(days=2), datetime.min.time(), NOW.tzinfo)
     put(store, "incidents", [drift(cause="judge", first_day=day), drift(incident_id="i2", cause="agent", first_day=day)])
     page = looks(call, root).text
-    assert drawn_charts(page)["trend-tier2"]["marks"] == [[10.5, "judge"]]
+    assert drawn_charts(page)["trend-tier2"]["marks"] == [[10.5, "judge", ""]]
     assert "the judge rates anchors differently" in page
 
 
