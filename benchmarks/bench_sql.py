@@ -78,7 +78,7 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "daily_costs": WINDOW,
     "judge_costs": {"by": "day", "from": None, "to": None},
     "wrap_quality": {"limit": 100},
-    "wrap_exchanges": {"limit": 100, "after_at": None, "after_id": None, "from": None, "to": None},
+    "wrap_exchanges": {"projects": None, "limit": 100, "after_at": None, "after_id": None, "from": None, "to": None},
     "run_history": {"limit": 100, "from": None, "to": None},
     "trust_over_time": {},
 }  # fmt: skip

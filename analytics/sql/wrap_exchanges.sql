@@ -1,6 +1,6 @@
 -- purpose: the last five exchanges of each session, which contain its wrap-up
 -- grain: one row per session: its texts, oldest first
--- parameters: $project (NULL: all), $limit (sessions, newest first); $from (inclusive) and $to (exclusive) of a
+-- parameters: $project (NULL: all), $projects (list; NULL: all), $limit (sessions, newest first); $from (inclusive) and $to (exclusive) of a
 --     session's last exchange (NULL: unbounded); $after_at, $after_id: last_at and connection/session_id of the last
 --     session of the previous page (NULL: first page)
 WITH later_sessions AS (
@@ -11,6 +11,7 @@ WITH later_sessions AS (
     SELECT connection, session_id, occurred_at
     FROM log.exchanges
     WHERE occurred_at <= coalesce($after_at::TIMESTAMP, TIMESTAMP '9999-12-31') AND ($project IS NULL OR project = $project)
+        AND ($projects IS NULL OR project IN (FROM unnest($projects::VARCHAR[])))
         AND ($from IS NULL OR occurred_at >= $from::TIMESTAMP) AND ($to IS NULL OR occurred_at < $to::TIMESTAMP)
     ORDER BY occurred_at DESC
     LIMIT 5000
@@ -25,7 +26,8 @@ WITH later_sessions AS (
     SELECT connection, session_id, max(occurred_at) AS last_at
     FROM log.exchanges
     ANTI JOIN later_sessions USING (connection, session_id)
-    WHERE ($project IS NULL OR project = $project) AND occurred_at >= (SELECT earliest FROM bound)
+    WHERE ($project IS NULL OR project = $project) AND ($projects IS NULL OR project IN (FROM unnest($projects::VARCHAR[])))
+        AND occurred_at >= (SELECT earliest FROM bound)
         AND occurred_at <= coalesce($after_at::TIMESTAMP, TIMESTAMP '9999-12-31') AND ($to IS NULL OR occurred_at < $to::TIMESTAMP)
     GROUP BY connection, session_id
     HAVING $after_at IS NULL OR last_at < $after_at::TIMESTAMP

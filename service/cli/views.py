@@ -170,6 +170,10 @@ def caps_table(caps: Sequence[SharedCap]) -> RenderableType:
     )
 
 
+WRAP_KEYS = ("project", "sessionId", "connection", "lastTimestamp", "score", "stepsMissing")
+"""The fields of a wrap-up in a list."""
+
+
 def wrap_table(sessions: Sequence[WrapUp]) -> ListTable:
     """Show wrap quality, one session per line."""
     cells = [

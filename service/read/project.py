@@ -208,8 +208,8 @@ class Project(Answer, frozen=True):
         list[Reason],
         Meta(
             description="Why it is not healthy: its incidents; in the last days a tenth or more of what the judge should have scored is "
-            "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly. Without any of these, unjudged: no judge "
-            "has ever scored an exchange; too_few: fewer than "
+            "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly. unjudged: no judge has ever scored an "
+            "exchange. Without any of these problems, too_few: fewer than "
             f"{ENOUGH} exchanges and fewer than {ENOUGH} runs in the last days; unchecked: no check for drift since the newest exchange."
         ),
     ]
@@ -363,15 +363,16 @@ def _find_reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]
         "unsafe_runs": bool(recent.unsafe_runs),
         "anomalies": (recent.anomaly_rate or 0) >= ANOMALOUS and recent.anomalies >= MIN_ANOMALIES,
     }
+    # What a project without a judge needs is said beside its problems, too: nothing else about missing scores is true of it.
+    unjudged: list[Reason] = ["unjudged"] if recent.unscored and not row["scored"] else []
     doubts: dict[Reason, bool] = {
-        "unjudged": bool(recent.unscored and not row["scored"]),
         "too_few": recent.scores < ENOUGH and row["runs_with_evidence"] < ENOUGH,
         "unchecked": check.state in _UNCHECKED_STATES,
     }
     reasons: list[Reason] = [reason for reason, holds in problems.items() if holds]
     if reasons or not _has_data(row):
-        return reasons
-    return [reason for reason, holds in doubts.items() if holds]
+        return reasons + unjudged
+    return unjudged + [reason for reason, holds in doubts.items() if holds]
 
 
 def _derive_health(row: Row, reasons: Sequence[Reason]) -> Health:

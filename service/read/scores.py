@@ -582,15 +582,35 @@ def wrap_ups(
     project: str | None,
     limit: int,
     after: tuple[datetime, str] | None = None,
+    *,
+    between: tuple[datetime | None, datetime | None] = (None, None),
 ) -> list[WrapUp]:
-    """Return a page of wrap-ups of one project or all, newest first; empty if the policy switches them off."""
+    """Return a page of wrap-ups of one project or all, newest first; empty if the policy asks for none.
+
+    `between` applies to the last exchange of a session.
+    """
     after_at, after_id = after or (None, None)
-    values = {"project": project, "limit": limit, "after_at": after_at, "after_id": after_id, "from": None, "to": None}
+    values = {
+        "project": project,
+        "projects": expecting_projects(policy, project),
+        "limit": limit,
+        "after_at": after_at,
+        "after_id": after_id,
+        "from": between[0],
+        "to": between[1],
+    }
     return [
         _build_wrap_up(row)
         for row in query_rows(cursor, "wrap_exchanges", values)
         if policy.for_project(row["project"]).expects_wrap_up
     ]
+
+
+def expecting_projects(policy: Policy, project: str | None) -> list[str] | None:
+    """Return the projects whose sessions are to be wrapped up, of one project or all; None for all that the policy does not exclude."""
+    if project is None and policy.for_project("").expects_wrap_up:
+        return None
+    return [name for name in ([project] if project else policy.projects) if policy.for_project(name).expects_wrap_up]
 
 
 def _build_wrap_up(row: Row) -> WrapUp:

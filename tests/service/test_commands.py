@@ -444,3 +444,21 @@ def test_an_export_does_not_overwrite_another_project(driftline: Command, events
     code, _, error = driftline("export-runs", "out", "--project", "beta")
     assert code == 2
     assert "another project" in error
+
+
+def test_wrap_ups_are_listed_where_the_policy_asks_for_them(driftline: Command, tmp_path: Path) -> None:
+    """To say that there are no exchanges is false if only the policy is missing; sessions of other projects fill no page."""
+    for day, project in enumerate(("code", "web"), 1):
+        file = tmp_path / f"{project}.csv"
+        header = "session_id,exchange_id,occurred_at,user_message,agent_response"
+        file.write_text(f"{header}\n{project}-1,{project},2026-10-0{day}T09:00:00Z,wrap up,done\n")
+        assert driftline("import", "exchanges", str(file), "--project", project)[0] == 0
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\nprojects: {code: {wrapQualityScoring: true}}\n")
+
+    code, out, err = driftline("wrap-quality", "--project", "code")
+    assert (code, out) == (0, "")
+    assert "wrapQualityScoring" in err
+    _, out, _ = driftline("wrap-quality", "--policy", str(policy), "--limit", "1", "--json")
+    assert json.loads(out)["sessionId"] == "code-1"
+    assert driftline("wrap-quality", "--policy", str(policy), "--until", "2026-10-01")[1] == ""

@@ -198,7 +198,15 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
         )
         | {"project": text, "session": text, "anomalies": False, "limit": 9},
         "open_topics": {"sessions": [text], "connection": "connection", "as_of": datetime(2026, 10, 2, tzinfo=UTC)},
-        "wrap_exchanges": {"project": text, "limit": 9, "after_at": None, "after_id": None, "from": None, "to": None},
+        "wrap_exchanges": {
+            "project": text,
+            "projects": None,
+            "limit": 9,
+            "after_at": None,
+            "after_id": None,
+            "from": None,
+            "to": None,
+        },
     }
     for query, values in parameters_by_query.items():
         rows = query_rows(cursor, query, values)

@@ -14,35 +14,36 @@ from analytics.store.store import Store
 from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST, SAFE_TRUST
 from schemas.errors import InputError, SettingsError, StoreError
 from service.cli.commands.diagnosing import FaultReport, diagnose_files
-from service.cli.commands.listing import of_project
+from service.cli.commands.listing import describe_filters, of_project
 from service.cli.commands.options import (
     SHOWN,
     AsJson,
     AsOf,
     Database,
+    Full,
     Limit,
     PolicyFile,
     Project,
     Since,
+    Until,
     clock_of,
-    newest,
     print_json,
     settings_of,
-    show_rows,
     since_of,
+    until_of,
 )
 from service.cli.completion import completed
 from service.cli.exit_codes import fails_when, leave
-from service.cli.list_views import open_for_display
+from service.cli.list_views import ListView, open_for_display, printed
 from service.cli.progress import counting
 from service.cli.terminal import err, out, warn
-from service.cli.views import diagnosis_view, findings_view, wrap_table
+from service.cli.views import WRAP_KEYS, diagnosis_view, findings_view, wrap_table
 from service.read.known_projects import require_known
 from service.read.run_diagnoses import diagnosed, export_runs, runs_named
 from service.read.runs import Run, runs_of
-from service.read.scores import wrap_ups
+from service.read.scores import WrapUp, expecting_projects, wrap_ups
 from service.read.sessions import run_findings
-from service.setup.workspace import CATCH_UP, describe_lag, open_workspace
+from service.setup.workspace import CATCH_UP, Workspace, describe_lag, open_workspace
 from service.text.answers import Document, document
 from service.text.formats import counted, plain
 from service.write.ending_sessions import finalize_session
@@ -102,22 +103,47 @@ def finalize(
         _show_runs(workspace.store, runs_named(workspace.store, session), as_json=as_json)
 
 
-def wrap_quality(
+def list_wrap_ups(
     project: Project = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = SHOWN,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
-) -> None:
-    """Show the quality of session wrap-ups, newest first: version, changelog, learnings, next session, commit."""
-    start = since_of(since)
-    with open_workspace(settings_of(database, policy)) as workspace:
-        require_known(workspace, project)
-        sessions = wrap_ups(workspace.store.cursor(), workspace.policy, project, limit + 1)
-    shown = newest(sessions, start, lambda session: session.last_timestamp)
-    none = "no exchanges since then" if sessions else "no exchanges yet"
-    show_rows(shown, wrap_table, as_json=as_json, none=none, limit=limit, document=document)
+    full: Full = False,
+) -> ListView[WrapUp]:
+    """Show how well sessions were wrapped up, newest first: the steps of the wrap protocol that are missing at their ends."""
+    start, end = since_of(since), until_of(until)
+
+    def describe_none(workspace: Workspace) -> str:
+        if expecting_projects(workspace.policy, project) == []:
+            return (
+                "the policy asks for none: set wrapQualityScoring for a project, or a methodology with wrapUp (--policy FILE)"
+            )
+        return ""
+
+    return ListView(
+        read=lambda workspace, first: wrap_ups(
+            workspace.store.cursor(), workspace.policy, project, limit + 1, between=(first, end)
+        ),
+        table=wrap_table,
+        keys=WRAP_KEYS,
+        identify=lambda session: session.place,
+        as_json=as_json,
+        full=full,
+        none=f"no wrap-ups{of_project(project)}{describe_filters(start, end)}",
+        describe_none=describe_none,
+        limit=limit,
+        project=project,
+        since=start,
+        time_of=lambda session: session.last_timestamp,
+        database=database,
+        policy=policy,
+    )
+
+
+wrap_quality = printed(list_wrap_ups)
 
 
 @fails_when("a run is below the required readiness or trust, or a file cannot be read completely")

@@ -76,7 +76,7 @@ def list_runs(
         identify=lambda run: (run.project, run.run_id),
         as_json=as_json,
         full=full,
-        none=f"no runs{of_project(project)}{_describe_filters(start, end, *named.values())}: a session becomes a run when it ends "
+        none=f"no runs{of_project(project)}{describe_filters(start, end, *named.values())}: a session becomes a run when it ends "
         "(driftline finalize SESSION)",
         limit=limit,
         project=project,
@@ -136,7 +136,7 @@ def session_list(
         identify=lambda session: (session.connection, session.session_id),
         as_json=as_json,
         full=full,
-        none=f"no sessions{of_project(project)}{_describe_filters(begin, end, *selected)}",
+        none=f"no sessions{of_project(project)}{describe_filters(begin, end, *selected)}",
         limit=limit,
         project=project,
         since=begin,
@@ -206,7 +206,7 @@ def failure_of(name: str | None) -> str | None:
     return name
 
 
-def _describe_filters(start: datetime | None, end: datetime | None, *others: str | None) -> str:
+def describe_filters(start: datetime | None, end: datetime | None, *others: str | None) -> str:
     """Return what a message about an empty list says of its filters."""
     period = [f"{name} {time:%Y-%m-%d %H:%M}" for name, time in (("since", start), ("until", end)) if time is not None]
     matching = ["that match"] if any(value is not None for value in others) else []

@@ -118,7 +118,8 @@ def judge_unscored(
     summary = estimate.describe() if rows else _explain_no_match(workspace.store, project, reason)
     if rows and not dry_run and estimate.not_asked == len(rows):
         raise SettingsError(summary, hint=PRICE_HINT)
-    err.say(f"{summary}. {PRICE_HINT}" if estimate.not_asked else summary)
+    # Of a dry run, the estimate is the result.
+    (out if dry_run else err).say(f"{summary}. {PRICE_HINT}" if estimate.not_asked else summary)
     if not rows or dry_run:
         return None
     agree("Call the judge?", yes=yes)

@@ -147,7 +147,8 @@ def _show_estimate(planned: Replay, *, dry_run: bool, as_json: bool) -> Estimate
     if dry_run and as_json:
         print_json(estimate_document(planned, estimate))
     else:
-        err.say(describe_estimate(planned, estimate))
+        # Of a dry run, the estimate is the result.
+        (out if dry_run else err).say(describe_estimate(planned, estimate))
     return estimate
 
 

@@ -16,7 +16,7 @@ LISTS = {
     "runs": "project since until limit json full",
     "scores": "project since until limit json full",
     "costs": "project since until limit json",
-    "wrap-quality": "project since limit json",
+    "wrap-quality": "project since until limit json full",
     "evaluations": "project since limit json",
     "incidents list": "project since until limit json full",
     "alerts list": "project since limit json",

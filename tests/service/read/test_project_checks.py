@@ -65,6 +65,7 @@ def test_the_absence_of_incidents_is_explained(fields: dict[str, Any], state: st
         ({"runs": ENOUGH, "runs_with_evidence": 1}, "unknown", ["too_few"]),
         ({"runs": 1, "runs_with_evidence": 1}, "unknown", ["too_few"]),
         ({**ENOUGH_DATA, "recent_unsafe_runs": 1}, "warning", ["unsafe_runs"]),
+        ({**ENOUGH_DATA, "recent_unsafe_runs": 1, "recent_unscored": 50}, "warning", ["unsafe_runs", "unjudged"]),
         ({**ENOUGH_DATA, "open_incidents": 1, "critical_incidents": 1}, "critical", ["open_incidents"]),
         ({}, "empty", []),
     ],

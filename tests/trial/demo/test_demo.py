@@ -387,7 +387,7 @@ def test_the_commands_of_a_guide_to_the_demo_show_what_it_says(
         assert is_shown(typed.shown, printed), f"$ {typed.command}\n{printed}"
 
 
-def test_the_commands_it_suggests_work(shown: Shown) -> None:
+def test_the_commands_it_suggests_have_something_to_show(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
     """They are the first thing that a newcomer types."""
     steps = [line for line in shown.part("Look closer") if not line.startswith("#")]
     token, serve = (line for line in shown.part("See it in a browser") if not line.startswith("#"))
@@ -396,6 +396,7 @@ def test_the_commands_it_suggests_work(shown: Shown) -> None:
         words = shlex.split(step)
         arguments = words[words.index("service.cli.main") + 1 :] if "service.cli.main" in words else words[1:]
         assert run_command(arguments) == 0, step
+        assert capsys.readouterr().out, step
     assert " serve " in serve
     assert shown.out.rstrip().endswith(serve)
 

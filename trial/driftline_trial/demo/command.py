@@ -204,7 +204,10 @@ def _next_steps(program: str, database: Path, run: str, session: str, policy: Pa
         ("incidents of drift: since when, and how much", f"incidents list {database_option}"),
         ("the session of the worst exchange, turn by turn", f"scores --session {session} {database_option}"),
         ("what judging cost", f"costs --by project {database_option}"),
-        ("how well sessions were wrapped up", f"wrap-quality --project {PROJECTS['code-review']} {database_option}"),
+        (
+            "how well sessions were wrapped up",
+            f"wrap-quality --project {PROJECTS['code-review']} {database_option} {policy_option}",
+        ),
         ("what judging the transcripts would cost", f"rejudge --dry-run {database_option} {policy_option}"),
         *[(f"SQL: {purpose}", f'sql "{query}" {database_option}') for purpose, query in QUERIES],
     ]
