@@ -1,10 +1,11 @@
 -- purpose: the totals of a session: agents, models, labels, scores and costs
 -- grain: one row, none without exchanges, events and scores. Means cover the scored turns; input_tokens,
---     output_tokens: of the turns that report them; judge_usd: known costs of the current scores
+--     output_tokens: of the turns that report them; judge_usd: known costs of the current scores; question: an excerpt of
+--     the first question; tool_ms, timed_calls: total and number of the reported durations of tool calls
 -- parameters: $project, $connection, $session, $since and $until (first and last event time of the session, both
 --     inclusive)
 WITH turns AS (
-    SELECT agent, agent_model, input_tokens, output_tokens, outcome, multi_user, labels
+    SELECT agent, agent_model, input_tokens, output_tokens, outcome, multi_user, labels, occurred_at, left(user_message, 800) AS beginning
     FROM log.current_exchanges
     WHERE session_id = $session AND connection = $connection AND project = $project
         AND occurred_at >= $since::TIMESTAMP AND occurred_at <= $until::TIMESTAMP
@@ -19,7 +20,9 @@ WITH turns AS (
         AND exchange_at >= $since::TIMESTAMP AND exchange_at <= $until::TIMESTAMP
     QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1
 ), session_events AS (
-    SELECT agent, event, tokens, labels, payload
+    SELECT
+        agent, event, tokens, labels, payload,
+        CASE WHEN event = 'tool_output' THEN TRY_CAST(TRY(json_extract_string(payload, '$.duration_ms')) AS DOUBLE) END AS tool_ms
     FROM log.agent_events
     WHERE session_id = $session AND connection = $connection AND project = $project
         AND occurred_at >= $since::TIMESTAMP AND occurred_at <= $until::TIMESTAMP
@@ -33,7 +36,8 @@ WITH turns AS (
     SELECT
         count(*) AS exchanges, sum(input_tokens)::BIGINT AS input_tokens, sum(output_tokens)::BIGINT AS output_tokens,
         coalesce(list(DISTINCT agent_model ORDER BY agent_model) FILTER (agent_model IS NOT NULL), []) AS models,
-        count(*) FILTER (outcome <> 'answered') AS unanswered, bool_or(multi_user) AS multi_user
+        count(*) FILTER (outcome <> 'answered') AS unanswered, bool_or(multi_user) AS multi_user,
+        log.excerpt(arg_min(beginning, occurred_at)) AS question
     FROM turns
 ), score_totals AS (
     SELECT
@@ -47,6 +51,7 @@ WITH turns AS (
 ), event_totals AS (
     SELECT
         count(*) AS events, count(*) FILTER (event = 'tool_call') AS tool_calls, sum(tokens)::BIGINT AS event_tokens,
+        sum(tool_ms ORDER BY tool_ms) AS tool_ms, count(tool_ms) AS timed_calls,
         sum(CASE WHEN event = 'token_usage'
             THEN round(TRY_CAST(TRY(json_extract_string(payload, '$.usage.cost_usd')) AS DOUBLE) * 1e9)::BIGINT END) / 1e9 AS agent_usd
     FROM session_events

@@ -19,7 +19,8 @@ from analytics.sums.daily import read_hours
 from audit.prompt_quoting import hidden_parts
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.pages.rendering import NOTHING, number, share, shown, usd
+from service.pages.rendering import NOTHING, number, share, usd
+from service.pages.untrusted import shown
 from service.read.versions import VERSION_NAMES, DeployedVersion, deployed_versions
 from streams.watch.lifecycle import DISMISSED
 

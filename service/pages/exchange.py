@@ -25,6 +25,7 @@ from schemas.records import DimensionScore, EarlierTurn, Exchange, Judgement, Sc
 from service.pages.rendering import Excerpt, excerpt, page
 from service.pages.viewing import ShownProject, Viewer
 from service.read.people import HumanScore, ScoreTimes, human_scores
+from service.read.sessions import session_questions
 from service.text.links import Links
 from service.text.words import CHECKS, WORDS
 from service.web.context import ApiContext, Services
@@ -324,6 +325,8 @@ class ExchangeRecord:
     after: Row | None
     run: str | None
     """Id of the run of its session."""
+    session_question: str | None
+    """The beginning of the first question of its session."""
 
     @property
     def score(self) -> Score:
@@ -349,6 +352,7 @@ def exchange_record(
         return None
     score = revisions[0]
     session = {"connection": score.connection, "session": score.session_id}
+    key = (score.connection, score.session_id)
     params = {"project": project, "at": score.exchange_at, "turn": score.turn_number, "score": score_id}
     sides = {row["is_after"]: row for row in query_rows(cursor, "session_neighbours", session | params)}
     runs = [row["run_id"] for row in query_rows(cursor, "session_run", session) if row["project"] == project]
@@ -361,6 +365,7 @@ def exchange_record(
         before=sides.get(False),
         after=sides.get(True),
         run=runs[0] if runs else None,
+        session_question=session_questions(cursor, project, [key]).get(key),
     )
 
 

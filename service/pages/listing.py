@@ -24,6 +24,7 @@ from analytics.sums.daily import query_days
 from audit.times import iso_time
 from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
+from service.read.sessions import session_questions
 from service.text.answers import MAX_CURSOR, NO_CURSOR
 from service.web.context import ApiContext
 from service.web.errors import ApiError
@@ -343,6 +344,7 @@ def read_page(
     else:
         rows = read_list(cursor, project, request, bounds, limit=limit + 1, after=request.after)
     shown = rows[:limit]
+    _name_sessions(cursor, project, request, shown)
     following = None
     if len(rows) > limit:
         following = request.address(cursor=encode_position(position_of(shown[-1], request)))
@@ -353,6 +355,16 @@ def read_page(
         following = request.address(cursor=encode_position(position))
     first = request.address() if request.after else None
     return Listing(request=request, rows=shown, following=following, first=first, searched_to=searched_to)
+
+
+def _name_sessions(cursor: duckdb.DuckDBPyConnection, project: str | None, request: ListRequest, rows: list[Row]) -> None:
+    """Add the first question of each row's session, by which lists name it, unless the query of the list has it."""
+    has_name = any(column.cell == "session_name" for column in request.definition.columns)
+    if project is None or not has_name or not rows or "question" in rows[0]:
+        return
+    questions = session_questions(cursor, project, {(row["connection"], row["session_id"]) for row in rows})
+    for row in rows:
+        row["question"] = questions.get((row["connection"], row["session_id"]))
 
 
 def position_of(row: Row, request: ListRequest) -> RowPosition:

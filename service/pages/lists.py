@@ -184,7 +184,7 @@ RUNS = ListDefinition(
         Column(key="trust_score", title="Trust", cell="number", sort="trust_score", down=False, is_number=True),
         Column(key="primary_failure_type", title="Primary failure", cell="failure", sort="failure", down=False),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
-        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="session_id", title="Session", cell="session_name", sort="session", down=False),
         Column(key="last_at", title="Ended", cell="moment", sort="at"),
         Column(key="tool_calls", title="Tool calls", cell="number", sort="calls", is_number=True),
         Column(key="event_count", title="Events", cell="number", sort="events", is_number=True),
@@ -201,7 +201,7 @@ COSTS = ListDefinition(
         Filter(name="most", label="at most", parse=parse_decimal, hint="in USD"),
     ),
     columns=(
-        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="session_id", title="Session", cell="session_name", sort="session", down=False),
         Column(key="run_id", title="Run", cell="run"),
         Column(key="last_at", title="Last hour", cell="moment", sort="at"),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
@@ -230,7 +230,7 @@ EVALUATIONS = ListDefinition(
     ),
     columns=(
         Column(key="case_title", title="Case", cell="evaluation", sort="case", down=False),
-        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="session_id", title="Session", cell="session_name", sort="session", down=False),
         Column(key="final_score", title="Score", cell="final_score", sort="score", down=False, is_number=True),
         Column(key="spread", title="Spread", cell="score", sort="spread", is_number=True),
         Column(key="subject_model", title="Model", cell="model", sort="model", down=False),
@@ -254,7 +254,7 @@ WRAPS = ListDefinition(
         Filter(name="most", label="at most", parse=parse_decimal, hint="0 to 5"),
     ),
     columns=(
-        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="session_id", title="Session", cell="session_name", sort="session", down=False),
         Column(key="run_id", title="Run", cell="run_or_end"),
         Column(key="last_at", title="Last exchange", cell="moment", sort="at"),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),

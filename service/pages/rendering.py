@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from starlette.exceptions import HTTPException
 from audit.drift.watched_series import TIERS
 from audit.prompt_quoting import hidden_parts
 from audit.times import iso_time
+from service.pages.untrusted import render_markdown, shown
 from service.read.runs import EXCHANGES_ONLY
 from service.setup.access import Holder, mark_of
 from service.setup.version import version
@@ -53,6 +55,8 @@ MARK_FIELD = "mark"
 """Name of the hidden field in which a form repeats the mark of its page."""
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 """Units of time with their seconds, largest first."""
+MINUTE = 60
+_SHORT_UNITS = (("d", 86400), ("h", 3600), ("min", MINUTE), ("s", 1))
 _FIELD_FIRST = re.compile(r"[^\s:]+:\s")
 NOTHING = "\u2013"
 """Shown for an unknown value."""
@@ -107,9 +111,11 @@ def environment() -> Environment:
         "share": share,
         "usd": usd,
         "shown": shown,
+        "markdown": render_markdown,
         "field": field_value,
         "day": day,
         "ago": ago,
+        "duration": duration,
         "sentence": sentence,
     }
     env.filters |= {"counted": grouped_count, "recovered_since": recovered_since}
@@ -126,9 +132,6 @@ def environment() -> Environment:
     return env
 
 
-_CODE = Markup('<span class="code-point">U+{}</span>')
-
-
 def field_value(text: str) -> Markup:
     """Escape a text for a form field, with invisible characters as character references."""
     parts = hidden_parts(text)
@@ -139,18 +142,6 @@ def sentence(error: str) -> str:
     """Format an error message as a sentence: the API's starts in lower case or with a field's name. `sentenceOf` in pages.js does the same."""
     text = f"Not valid: {error}" if _FIELD_FIRST.match(error) else error[:1].upper() + error[1:]
     return text if "\n" in text or text.endswith((".", "!", "?", "…")) else f"{text}."
-
-
-def shown(text: object) -> Markup:
-    """Escape an untrusted text, with its code in place of every invisible or direction character."""
-    parts = hidden_parts(str(text))
-    if len(parts) == 1:
-        return escape(parts[0][0])
-    return Markup("").join(
-        part
-        for text_part, hidden in parts
-        for part in (escape(text_part), _CODE.format(f"{ord(hidden):04X}") if hidden else "")
-    )
 
 
 def moment(at: datetime | None) -> Markup:
@@ -173,6 +164,20 @@ def ago(seconds: float) -> str:
         if count:
             return f"{count} {unit}{'s' if count != 1 else ''}"
     return "less than a second"
+
+
+def duration(seconds: float | None) -> str:
+    """Format a duration with its two largest units; "unknown" for None."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < MINUTE:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    whole = round(seconds)
+    large, small = next((pair for pair in pairwise(_SHORT_UNITS) if whole >= pair[0][1]), _SHORT_UNITS[-2:])
+    rest = whole % large[1] // small[1]
+    return f"{whole // large[1]} {large[0]}" + (f" {rest} {small[0]}" if rest else "")
 
 
 def number(value: float | None, digits: int = 0) -> str:

@@ -33,6 +33,7 @@ from service.read.sessions import (
     SessionHeader,
     find_sessions,
     session_findings,
+    session_questions,
 )
 from service.text.links import Links
 from service.text.words import TERMS
@@ -124,6 +125,8 @@ class RunContext:
     exchanges: Sequence[Row]
     """The last exchanges with their scores, in the order of their turns."""
     evaluations: Sequence[EvaluatedRun]
+    session_question: str | None
+    """The beginning of the first question of its session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +206,7 @@ def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
     history = [row for row in neighbours if row["of_agent"]]
     params = {"project": run.project, "connection": run.connection, "session": run.session_id, "limit": MAX_EXCHANGES + 1}
     evaluations = evaluation_page(cursor, run.project, session=run.session_id, limit=MAX_EVALUATIONS)
+    key = (run.connection, run.session_id)
     return RunContext(
         previous=_find_neighbour(neighbours, "is_previous"),
         following=_find_neighbour(neighbours, "is_following"),
@@ -210,6 +214,7 @@ def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
         marks=marks_between(cursor, run.project, [row["ended_at"] for row in history]),
         exchanges=query_rows(cursor, "session_scores", params)[::-1],
         evaluations=[evaluation for evaluation in evaluations if evaluation.connection == run.connection],
+        session_question=session_questions(cursor, run.project, [key]).get(key),
     )
 
 
@@ -385,6 +390,7 @@ def run_values(
         "exchanges": context.exchanges[-MAX_EXCHANGES:],
         "has_more_exchanges": len(context.exchanges) > MAX_EXCHANGES,
         "evaluations": context.evaluations,
+        "session_question": context.session_question,
         "simulated": any(exchange["simulated"] for exchange in context.exchanges)
         or any(evaluation.simulated for evaluation in context.evaluations),
         "address": address,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from audit.evaluation.dimensions import MEANINGS
 from audit.exchanges.states import SCORED
 from audit.policy import SessionJudging
 from schemas.lazy import duckdb
-from service.pages.rendering import Excerpt, day, excerpt, page, share
+from service.pages.rendering import MAX_SHOWN, Excerpt, day, excerpt, page, share
 from service.pages.run_view import (
     MAX_PAYLOAD_LENGTH,
     MAX_STEPS_PER_TURN,
@@ -36,6 +37,7 @@ from service.read.sessions import (
     TurnRange,
     find_sessions,
     judgement_of_session,
+    matching_turns,
     read_session,
     session_steps,
     session_turns,
@@ -52,6 +54,7 @@ SessionId = Annotated[Id, Path()]
 ConnectionFilter = Annotated[ConnectionName | None, Query()]
 Number = Annotated[int, Query(ge=1, le=2**31)]
 PartNumber = Annotated[int | None, Query(ge=0, le=2**31)]
+FindText = Annotated[str, Query(max_length=200)]
 TurnFilter = Annotated[str | None, Query(pattern="^(anomalies)?$")]
 _NO_SUCH_SESSION = "There is no session with this id. It may have been erased, or its retention period has passed."
 
@@ -66,13 +69,14 @@ async def session(
     session_id: SessionId,
     connection: ConnectionFilter = None,
     only: TurnFilter = None,
-    turn: Number = 1,
+    turn: Number | None = None,
+    find: FindText = "",
     exchange: Annotated[Id | None, Query()] = None,
     part: PartNumber = None,
     step: Number = 1,
 ) -> HTMLResponse:
     """Show a session: a page of its turns, or the events of one part."""
-    selection = TurnSelection(only=only or None, turn=turn, exchange=exchange, part=part, step=step)
+    selection = TurnSelection(only=only or None, turn=turn, find=find.strip(), exchange=exchange, part=part, step=step)
     headers = await services.ask(lambda cursor: find_sessions(cursor, session_id, [project], connection))
     if not headers:
         raise ApiError(404, "not_found", await _explain_absence(services, project, session_id))
@@ -129,6 +133,7 @@ MAX_TEXT_LENGTH = 3_000
 """Characters of a text. The page of its exchange shows more."""
 MAX_KINDS = 6
 """Event types in the summary of a part."""
+TEXTS = ("user_message", "agent_thinking", "agent_response")
 TIERS = (
     ("tier1", "tier1_score", None),
     ("tier2", "tier2_score", "tier2_state"),
@@ -144,7 +149,10 @@ class TurnSelection:
     """The turns or events of a session that an address selects."""
 
     only: str | None = None
-    turn: int = 1
+    turn: int | None = None
+    """Number of a turn; None for the first, or the first match of a search."""
+    find: str = ""
+    """Text to find in all turns."""
     exchange: str | None = None
     part: int | None = None
     """Only the events of this part; None for turns."""
@@ -161,6 +169,8 @@ class Steps:
     kinds: str
     """Number of events by type, in words."""
     shown: Sequence[Row]
+    acted_until: datetime | None = None
+    """Time of the last call, output, error or token count."""
 
     @property
     def left_out(self) -> int:
@@ -179,6 +189,38 @@ class Turn:
     thinking: Excerpt | None
     agent: Excerpt | None
     steps: Steps | None
+    seconds: float | None = None
+    """Seconds from the message of the user to the last step of the agent; None if no event says so."""
+    is_match: bool = False
+    """Whether it contains the text to find."""
+    has_hidden_match: bool = False
+    """Whether it does so only after the beginnings that are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    """The turns that contain a text, and the one that is selected."""
+
+    places: Sequence[int]
+    """Numbers of the first matching turns."""
+    total: int
+    current: int | None
+    """Number of the selected turn."""
+
+    @property
+    def number(self) -> int | None:
+        """The number of the selected turn among the matches; None if it is none."""
+        return self.places.index(self.current) + 1 if self.current in self.places else None
+
+    @property
+    def previous(self) -> int | None:
+        """The last match before the selected turn."""
+        return max((place for place in self.places if place < (self.current or 0)), default=None)
+
+    @property
+    def next(self) -> int | None:
+        """The first match after the selected turn."""
+        return min((place for place in self.places if place > (self.current or 0)), default=None)
 
 
 def session_values(details: SessionDetails, shown: Mapping[str, Any], selection: TurnSelection) -> dict[str, Any]:
@@ -193,6 +235,7 @@ def session_values(details: SessionDetails, shown: Mapping[str, Any], selection:
         "link_turns": partial(link_turns, details.header),
         "link_event": partial(link_event, details.header),
         "selection": selection,
+        "lasted": (details.header.last_at - details.header.first_at).total_seconds(),
         "tokens": _sum_known(details.session.input_tokens, details.session.output_tokens),
         **shown,
     }
@@ -230,12 +273,14 @@ def read_selection(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, se
 
 
 def _build_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, selection: TurnSelection) -> dict[str, Any]:
+    matches = _find_matches(cursor, session, selection) if selection.find else None
+    turn = selection.turn or (matches and matches.current) or 1
     turns = TurnRange(
-        skip=(selection.turn - 1) // TURNS_PER_PAGE * TURNS_PER_PAGE,
+        skip=(turn - 1) // TURNS_PER_PAGE * TURNS_PER_PAGE,
         exchange=selection.exchange,
         limit=TURNS_PER_PAGE,
-        anomalies=selection.only == "anomalies",
-        max_text_length=MAX_TEXT_LENGTH,
+        anomalies=selection.only == "anomalies" and matches is None,
+        max_text_length=MAX_TEXT_LENGTH if matches is None else MAX_SHOWN,
     )
     rows = session_turns(cursor, session, turns)
     parts = {row["place"] for row in rows}
@@ -247,7 +292,8 @@ def _build_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, sele
     first = rows[0]["row"] if rows else 1
     return {
         "opening": steps.get(0),
-        "turns": [_build_turn(session.project, row, steps.get(row["place"])) for row in rows],
+        "matches": matches,
+        "turns": [_build_turn(session.project, row, steps.get(row["place"]), selection.find, matches) for row in rows],
         "turn_count": total,
         "strip": strip,
         "last_turn": max(total - 1, 0) // TURNS_PER_PAGE * TURNS_PER_PAGE + 1,
@@ -255,6 +301,12 @@ def _build_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, sele
         "previous_turn": first - TURNS_PER_PAGE if first > TURNS_PER_PAGE else None,
         "next_turn": first + TURNS_PER_PAGE if first + TURNS_PER_PAGE <= total else None,
     }
+
+
+def _find_matches(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, selection: TurnSelection) -> Matches:
+    rows = matching_turns(cursor, session, selection.find)
+    places = [row["place"] for row in rows]
+    return Matches(places=places, total=rows[0]["matches"] if rows else 0, current=selection.turn or next(iter(places), None))
 
 
 def _build_part(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, part: int, step: int) -> dict[str, Any]:
@@ -279,16 +331,34 @@ def _read_steps(
 
 
 def _build_steps(part: int, row: Row, payloads: Mapping[int, Row]) -> Steps:
+    seconds = _measure_calls(row["steps"], payloads)
     kinds = [f"{kind['count']} {kind['event']}" for kind in row["kinds"][:MAX_KINDS]]
     return Steps(
         part=part,
         events=row["events"],
         kinds=", ".join(kinds) + (", …" if len(row["kinds"]) > MAX_KINDS else ""),
-        shown=[_build_step(step, payloads) for step in row["steps"]],
+        shown=[_build_step(step, payloads, seconds) for step in row["steps"]],
+        acted_until=row["acted_until"],
     )
 
 
-def _build_step(step: Row, payloads: Mapping[int, Row]) -> Row:
+def _measure_calls(steps: Sequence[Row], payloads: Mapping[int, Row]) -> dict[int, float]:
+    """Return the seconds of tool calls by the offset of their output: as reported, or from the call with the same id to it."""
+    called_at: dict[str, datetime] = {}
+    seconds = {}
+    for step in steps:
+        stored = payloads.get(step["place"], {})
+        call_id = stored.get("call_id")
+        if step["event"] == "tool_call" and call_id is not None:
+            called_at[call_id] = step["occurred_at"]
+        elif step["event"] == "tool_output" and (stored.get("duration_ms") or -1) >= 0:
+            seconds[step["place"]] = stored["duration_ms"] / 1000
+        elif step["event"] == "tool_output" and call_id in called_at:
+            seconds[step["place"]] = (step["occurred_at"] - called_at[call_id]).total_seconds()
+    return seconds
+
+
+def _build_step(step: Row, payloads: Mapping[int, Row], seconds: Mapping[int, float]) -> Row:
     stored = payloads.get(step["place"], {"payload": "", "characters": 0})
     is_cut = stored["characters"] > MAX_PAYLOAD_LENGTH
     return {
@@ -298,10 +368,11 @@ def _build_step(step: Row, payloads: Mapping[int, Row]) -> Row:
         "payload": stored["payload"] if is_cut else indent_payload(stored["payload"]),
         "characters": stored["characters"],
         "is_cut": is_cut,
+        "seconds": seconds.get(step["place"]),
     }
 
 
-def _build_turn(project: str, row: Row, steps: Steps | None) -> Turn:
+def _build_turn(project: str, row: Row, steps: Steps | None, find: str, matches: Matches | None) -> Turn:
     def build_excerpt(name: str) -> Excerpt | None:
         if row[name] is None:
             return None
@@ -309,13 +380,19 @@ def _build_turn(project: str, row: Row, steps: Steps | None) -> Turn:
         beginning = excerpt(row[name], address).text
         return Excerpt(beginning, row[f"{name}_length"] - len(beginning), address)
 
+    texts = {name: build_excerpt(name) for name in TEXTS}
+    acted_until = steps and steps.acted_until
+    is_match = matches is not None and row["place"] in matches.places
     return Turn(
         row=row,
         tiers=[(name, row[score], SCORED if state is None else row[state]) for name, score, state in TIERS],
-        user=build_excerpt("user_message"),
-        thinking=build_excerpt("agent_thinking"),
-        agent=build_excerpt("agent_response"),
+        user=texts["user_message"],
+        thinking=texts["agent_thinking"],
+        agent=texts["agent_response"],
         steps=steps,
+        seconds=(acted_until - row["said_at"]).total_seconds() if acted_until and acted_until >= row["said_at"] else None,
+        is_match=is_match,
+        has_hidden_match=is_match and not any(text and find.lower() in text.text.lower() for text in texts.values()),
     )
 
 

@@ -427,6 +427,7 @@ _NO_TOTALS: Row = {
             "simulated",
             "events",
             "tool_calls",
+            "timed_calls",
         ],
         0,
     ),
@@ -442,6 +443,8 @@ _NO_TOTALS: Row = {
             "judge_usd",
             "event_tokens",
             "agent_usd",
+            "question",
+            "tool_ms",
         ]
     ),
     **dict.fromkeys(["models", "agents", "labels"], ()),
@@ -519,6 +522,11 @@ class Session(SessionNamed, frozen=True):
     findings: Annotated[list[SessionFinding], Meta(description="Findings of its run, as of its last end.")]
     findings_left_out: Annotated[int, Meta(description="Number of findings with smaller penalties, which are not marked.")]
     incidents: list[SessionIncident]
+    question: Annotated[str | None, Meta(description="The beginning of its first question; null without one.")]
+    tool_ms: Annotated[
+        float | None, Meta(description="Total of the durations of tool calls that are reported; null if none is.")
+    ]
+    timed_calls: Annotated[int, Meta(description="Tool calls with a reported duration.")]
     previous: Annotated[SessionNamed | None, Meta(description="The same agent's previous session.")]
     next: SessionNamed | None
 
@@ -762,6 +770,26 @@ def session_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, tur
 def turn_strip(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, limit: int) -> list[Row]:
     """Return the first turns of a session, as rows of the query `session_strip`."""
     return query_rows(cursor, "session_strip", {**session.bounded_params, "limit": limit})
+
+
+MAX_MATCHES = 1_000
+"""Matching turns of a session that a search returns. It counts them all."""
+
+
+def matching_turns(cursor: duckdb.DuckDBPyConnection, session: SessionHeader, text: str) -> list[Row]:
+    """Return the first turns of a session that contain a text, as rows of the query `session_matches`."""
+    return query_rows(cursor, "session_matches", {**session.bounded_params, "text": text, "limit": MAX_MATCHES})
+
+
+def session_questions(
+    cursor: duckdb.DuckDBPyConnection, project: str, sessions: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+    """Return the beginning of the first question of sessions, by connection and session id. Sessions without a score have none."""
+    if not sessions:
+        return {}
+    keys = [{"connection": connection, "session_id": session_id} for connection, session_id in sorted(sessions)]
+    rows = query_rows(cursor, "session_questions", {"project": project, "sessions": keys})
+    return {(row["connection"], row["session_id"]): row["question"] for row in rows if row["question"]}
 
 
 def session_steps(

@@ -6,6 +6,8 @@ const KEY_MEANINGS = [
   ["/", "Find in the list"],
   ["j, k", "Next or previous incident; Enter opens it"],
   ["x", "Select the incident"],
+  ["r", "Answers rendered or raw"],
+  ["n, p", "Next or previous match of a search"],
   ["?", "This list"],
 ];
 const MAX_SHOWN_PLACES = 12;

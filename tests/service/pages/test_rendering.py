@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from time import process_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.api_server import Call, Tokens
-from support.pages import HTML, SENTENCES, cookie, signed_in
+from support.pages import HTML, SENTENCES, Elements, cookie, signed_in
 
 from audit.prompt_quoting import hidden_parts
-from service.pages.rendering import moment, number, sentence, share, shown, usd
+from service.pages.rendering import excerpt, moment, number, sentence, share, usd
+from service.pages.untrusted import render_markdown, shown
 
 
 @given(st.text())
@@ -33,6 +35,99 @@ def test_the_parts_of_a_text_add_up_to_the_text(text: str) -> None:
 def test_a_hidden_or_reversing_character_is_shown_as_its_code(hidden: str) -> None:
     """`exe.fdp` must not look like `pdf.exe`."""
     assert str(shown(f"a{hidden}b")) == f'a<span class="code-point">U+{ord(hidden):04X}</span>b'
+
+
+_FRAGMENTS = st.sampled_from(
+    [
+        *(
+            "<script>alert(1)</script>",
+            "<img src=x onerror=alert(1)>",
+            "<!--",
+            "&#x202e;",
+            "&lt;script&gt;",
+            "\u202e",
+            "\x00",
+            '"',
+        ),
+        *(
+            "[a](javascript:alert(1))",
+            "[a](JaVa&Tab;script:x)",
+            "[a](data:text/html,x)",
+            "[a](//e.example)",
+            "![a](https://e.example/p.png)",
+        ),
+        *(
+            "<https://e.example>",
+            '[a](https://e.example "title")',
+            "[a](mailto:a@e.example)",
+            '[a](http://e.example/"onclick=x)',
+            "[b]",
+        ),
+        *(
+            "[b]: https://e.example",
+            "**",
+            "*",
+            "_",
+            "~~",
+            "`",
+            '```py "x',
+            "> ",
+            "- ",
+            "1. ",
+            "# ",
+            "|a\n|-|\n",
+            "\n",
+            "|",
+            "    ",
+            "\\",
+        ),
+    ]
+)
+
+
+@given(st.lists(_FRAGMENTS | st.text(max_size=5), max_size=30).map("".join))
+def test_rendered_markdown_has_no_tag_attribute_or_address_of_the_agent(text: str) -> None:
+    """Its answers are hostile: a script would act as the operator, an image would report who reads, and a link must show where it leads."""
+    rendered = render_markdown(text)
+    elements = Elements(str(rendered or "")).found
+    assert {name for name, _ in elements} <= _MARKDOWN_TAGS
+    for name, attributes in elements:
+        assert set(attributes) <= _MARKDOWN_ATTRIBUTES.get(name, set())
+        if name == "a":
+            assert attributes["href"].lower().startswith(("http://", "https://", "mailto:"))
+            assert attributes["rel"] == "noopener nofollow"
+    assert len(hidden_parts(str(rendered or ""))) == 1
+
+
+_MARKDOWN_TAGS = {
+    *("p", "br", "hr", "em", "strong", "s", "code", "pre", "ul", "ol", "li", "blockquote", "a", "span"),
+    *("table", "thead", "tbody", "tr", "th", "td"),
+}
+_MARKDOWN_ATTRIBUTES = {
+    "p": {"class"},
+    "pre": {"class", "tabindex"},
+    "span": {"class"},
+    "ol": {"start"},
+    "a": {"href", "rel"},
+}
+
+
+def test_markdown_of_any_shape_takes_little_time() -> None:
+    """A page reads the beginning of a text of a megabyte, whose nesting the agent chooses."""
+    for shape in ("[", "[a](", "> ", "*a_", "`" * 9 + "a", "- - ", "|", "|a\n|-\n", "<", "![[", "**a ", "\\"):
+        text = excerpt(shape * (1_000_000 // len(shape)), "").text
+        start = process_time()
+        render_markdown(text)
+        assert process_time() - start < 5
+
+
+def test_a_link_shows_its_target_and_raw_html_stays_text() -> None:
+    """The text of a link may name another address than it opens."""
+    rendered = str(render_markdown("# Plan\n[bank.example](https://evil.example/x) <b>now</b>"))
+    assert rendered == (
+        '<p class="heading">Plan</p>\n<p><a href="https://evil.example/x" rel="noopener nofollow">bank.example</a> '
+        '<span class="target">(https://evil.example/x)</span> &lt;b&gt;now&lt;/b&gt;</p>\n'
+    )
 
 
 def test_ordinary_text_is_unchanged() -> None:

@@ -238,6 +238,7 @@ def test_a_call_about_two_tiers_is_shown_once_with_the_scores_of_both() -> None:
         before=None,
         after=None,
         run=None,
+        session_question=None,
     )
     (shown,) = calls_of(record, policy, lambda name: name)
     dimensions = [dimension.id for dimension in (*policy.methodology.tier2, *policy.methodology.tier3)]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import html
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support import evaluation_builders as evaluated
 from support.api_server import Call, Tokens
 from support.builders import START, closing, event, exchange, incident, judgement, score
@@ -89,7 +92,8 @@ def test_a_conversation_is_shown_in_order(store: Store, look: Look) -> None:
     page = look(LINKS.session("ops", "s"))
     assert_in_order(
         page,
-        "<h1>Session <bdi>s</bdi>",
+        "<h1><bdi>Question 1?</bdi>",
+        "Session <bdi>s</bdi>",
         "Turn 1",
         "Question 1?",
         "Thinking, 11 characters",
@@ -151,13 +155,58 @@ def test_long_sessions_are_paged_and_each_turn_has_a_link(store: Store, look: Lo
     assert "No such turn" in look(LINKS.session("ops", "s", turn=5000))
 
 
+def test_a_search_finds_turns_of_all_pages_and_leads_from_one_to_the_next(store: Store, look: Look) -> None:
+    """A reviewer looks for a word in a session of hundreds of turns. A turn that is not on the page must be found, too."""
+    turns = 3 * TURNS_PER_PAGE
+    talk(store, turns=turns)
+    page = look(LINKS.session("ops", "s", find="ANSWER 45."))
+    assert re.findall("<mark>(.*?)</mark>", page) == ["Answer 45."]
+    assert "Turn 1 of 1 with it" in page
+    page = look(LINKS.session("ops", "s", find="question 5"))
+    hits = [number for number in range(1, turns + 1) if str(number).startswith("5")]
+    assert f"Turn 1 of {len(hits)} with it" in page
+    for place, following in pairwise(hits):
+        (link,) = re.findall(r'rel="next" data-key="n" href="([^"]+)"', page)
+        assert link.endswith(f"#turn-title-{following}")
+        page = look(html.unescape(link))
+        assert f'aria-labelledby="turn-title-{following}" data-match data-current' in page
+        assert re.findall(r'rel="prev" data-key="p" href="[^"]*#turn-title-(\d+)"', page) == [str(place)]
+    assert "No turn contains it" in look(LINKS.session("ops", "s", find="%"))
+
+
+def test_durations_are_shown_where_records_tell_them_and_named_unknown_elsewhere(store: Store, look: Look) -> None:
+    """A wait of a tool explains a slow turn. A guess would blame the wrong one."""
+    talk(store)
+    steps = [
+        ("tool_call", 3, {"tool_call_id": "a"}),
+        ("tool_output", 9, {"tool_call_id": "a"}),
+        ("tool_output", 10, {"duration_ms": 1250}),
+        ("tool_output", 11, {}),
+        ("session_end", 40, {}),
+    ]
+    put(
+        store,
+        "agent-events",
+        [
+            replace(event("s", number, event=name, **payload), occurred_at=START + timedelta(minutes=1, seconds=seconds))
+            for number, (name, seconds, payload) in enumerate(steps, 1)
+        ],
+    )
+    page = look(LINKS.session("ops", "s"))
+    outputs = re.findall(r"<strong>tool_output</strong> <small>(.*?)</small>", page)
+    assert outputs == ["6 s", "1.2 s", "duration unknown"]
+    assert "1 of 1 calls report it" in page
+    first, second = re.findall(r'<h3 id="turn-title-\d+">.*?</h3>', page)
+    assert ("11 s" in first, "duration unknown" in second) == (True, True)
+
+
 def test_a_session_can_be_filtered_for_anomalies(store: Store, look: Look) -> None:
     """In a long session, users want to see only the turns with anomalies."""
     talk(store, turns=TURNS_PER_PAGE + 2)
     page = look(LINKS.session("ops", "s", only="anomalies"))
     assert "Turns 1 to 1 of 1 with an anomaly" in page
-    assert "Question 2?" in page
-    assert "Question 1?" not in page
+    assert "Answer 2." in page
+    assert "Answer 1." not in page
     look("/projects/ops/sessions/s?only=odd", 400)
 
 
