@@ -3,7 +3,8 @@
 --     run_id: numbered within a project
 -- parameters: $project (NULL: all), $since (inclusive) and $until (exclusive) of the end of the run (NULL: unbounded),
 --     $agent ('' for unnamed; NULL: any), $failure (primary failure, '' for none; NULL: any), $tool (only sessions with
---     a call of this tool; NULL: any), $newest (only this many runs, the latest ends; NULL: all)
+--     a call of this tool; NULL: any), $version (of the agent in an exchange, in its label; NULL: any), $tool_error (true:
+--     only with an exchange with a failed call, of that tool if any; NULL: any), $newest (only this many runs, the latest ends; NULL: all)
 SELECT
     printf('run_%03d', n.number) AS run_id, n.project, d.agent, n.connection, n.session_id, d.started_at, d.ended_at,
     d.closed_at, d.trust_score, d.readiness_level, d.primary_failure_type, d.primary_severity,
@@ -24,6 +25,15 @@ WHERE ($project IS NULL OR n.project = $project) AND ($since IS NULL OR coalesce
         FROM log.exchanges
         WHERE list_contains([c.name FOR c IN tool_calls], $tool) AND ($project IS NULL OR project = $project)
     ))
+    AND (
+        NOT log.is_tagged(NULL, NULL, NULL, $version, NULL, $tool_error::BOOLEAN, NULL)
+        OR (n.connection, n.session_id) IN (
+            SELECT (connection, session_id)
+            FROM log.tagged_exchanges(
+                $project, NULL, NULL, NULL, NULL, NULL, $version, CASE WHEN $tool_error THEN $tool END, $tool_error::BOOLEAN, NULL, NULL
+            )
+        )
+    )
 QUALIFY $newest IS NULL
     OR row_number() OVER (ORDER BY coalesce(d.ended_at, d.closed_at) DESC, n.project, n.number DESC) <= $newest::BIGINT
 ORDER BY n.project, n.number

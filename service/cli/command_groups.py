@@ -90,7 +90,7 @@ GROUPS = (
             "judges": Command("judges.judges_app", "Test the judge with planted attempts and answers of known quality."),
             "evaluate": Command("evaluating.evaluate", "Evaluate finished sessions against test cases."),
             "evaluations": Command(
-                "evaluations.evaluations", "List evaluations, show one, or summarise them by case, model or people."
+                "evaluations.evaluations", "List evaluations, show one, or summarize them by case, model or people."
             ),
             "review": Command("reviewing.review_app", "Show the next exchange to review, and record your score."),
             "agreement": Command("reviewing.agreement", "Show the agreement of people and the judge."),

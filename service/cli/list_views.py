@@ -66,13 +66,18 @@ class ListView(Generic[Item]):
 
     def document(self, row: Item) -> dict[str, Any]:
         """Return a row as JSON has it."""
-        fields = document(row)
-        return fields if self.full else {key: fields[key] for key in self.keys}
+        return document(row) if self.full else short_document(self.keys, row)
 
     @property
     def settings(self) -> Settings:
         """The settings, overridden by the options of the command."""
         return settings_of(self.database, self.policy)
+
+
+def short_document(keys: Sequence[str], row: Answer) -> dict[str, Any]:
+    """Return the chosen fields of a row, as `--json` prints them without `--full`."""
+    fields = document(row)
+    return {key: fields[key] for key in keys}
 
 
 def printed(build: Callable[..., ListView[Any]]) -> Callable[..., None]:

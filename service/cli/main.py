@@ -91,18 +91,20 @@ def _application_for(arguments: Sequence[str]) -> typer.Typer:
 
 
 def command_of(app: typer.Typer) -> Any:
-    """Return the command of an app. Its help shows no type for a flag, which takes no value."""
+    """Return the command of an app. Its help shows no type for a flag, which takes no value, nor beside the name of an argument."""
     command = typer.main.get_command(app)
-    _hide_flag_types(command)
+    _hide_types(command)
     return command
 
 
-def _hide_flag_types(command: Any) -> None:
+def _hide_types(command: Any) -> None:
     for parameter in (*command.params, command.get_help_option(typer.Context(command))):
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
+        elif parameter.param_type_name == "argument":
+            parameter.display_type_rich = lambda ctx: None  # noqa: ARG005 - the name of a parameter that is passed by name
     for member in getattr(command, "commands", {}).values():
-        _hide_flag_types(member)
+        _hide_types(member)
 
 
 def _print_version(is_set: bool) -> None:

@@ -65,7 +65,7 @@ def _measure_size(store: Store) -> int | None:
     return None if store.path is None or not store.path.exists() else store.path.stat().st_size
 
 
-EVERY: Mapping[str, Any] = dict.fromkeys(("stage", "reason", "source", "since"))
+EVERY: Mapping[str, Any] = dict.fromkeys(("stage", "reason", "source", "since", "until"))
 """Filters that match every dead letter."""
 
 

@@ -97,13 +97,23 @@ def runs_of(
     agent: str | None = None,
     failure: str | None = None,
     tool: str | None = None,
+    version: str | None = None,
+    tool_error: bool = False,
 ) -> list[Run]:
     """Return the runs of one project or all, in the order in which they ended.
 
-    `between` applies to the end of a run, `failure` to its primary failure ('' for none), and `tool` to the tools that it called. With
-    `newest`, return only this many runs, those that ended last.
+    `between` applies to the end of a run, `failure` to its primary failure ('' for none), `tool` to the tools that it called, `version`
+    to the agent's version in its exchanges, and `tool_error` to their calls, of the tool if one is named. With `newest`, return only this many runs, those that ended last.
     """
-    filters = {"since": between[0], "until": between[1], "agent": agent, "failure": failure, "tool": tool}
+    filters = {
+        "since": between[0],
+        "until": between[1],
+        "agent": agent,
+        "failure": failure,
+        "tool": tool,
+        "version": version,
+        "tool_error": tool_error or None,
+    }
     return [Run.of(row) for row in query_rows(store.cursor(), "runs", {"project": project, **filters, "newest": newest})]
 
 

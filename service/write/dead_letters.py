@@ -51,6 +51,7 @@ class Filters:
     reason: str | None = None
     source: str | None = None
     since: datetime | None = None
+    until: datetime | None = None
 
     @property
     def is_empty(self) -> bool:

@@ -175,7 +175,8 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
     cursor = fill(entries)
     by_session = {"session": text, "connection": "connection"}
     parameters_by_query = {
-        "runs": dict.fromkeys(("since", "until", "agent", "failure", "tool", "newest")) | {"project": text},
+        "runs": dict.fromkeys(("since", "until", "agent", "failure", "tool", "version", "tool_error", "newest"))
+        | {"project": text},
         "failed_sessions": {"project": text, "limit": 9},
         "failures_by_agent": {"project": text},
         "trust_over_time": {"project": text},

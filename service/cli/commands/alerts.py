@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -12,26 +13,27 @@ from analytics.store.store import ALERT_STATUSES
 from schemas.errors import InputError, SettingsError
 from service.alerts.delivery import Channel, Outcome, OutgoingMessage, configured_channels
 from service.alerts.notices import trial_notice
+from service.cli.commands.listing import describe_filters, of_project
 from service.cli.commands.options import (
     SHOWN,
     AsJson,
     Database,
+    Full,
     Limit,
     Project,
     Since,
-    newest,
+    Until,
     print_json,
     settings_of,
-    show_rows,
     since_of,
+    until_of,
 )
 from service.cli.completion import completed
 from service.cli.exit_codes import fails_when, leave
+from service.cli.list_views import ListView, printed
 from service.cli.terminal import ListTable, out
-from service.read.known_projects import require_known
 from service.read.telemetry import AlertDelivery, alert_deliveries
-from service.setup.workspace import open_workspace, utc_now
-from service.text.answers import document
+from service.setup.workspace import Workspace, utc_now
 from service.text.formats import MISSING, plain
 
 alerts_app = typer.Typer(no_args_is_help=True, help="Test the alert channels, and list alerts.")
@@ -62,24 +64,43 @@ def try_channels(as_json: AsJson = False) -> None:
     leave(failed=any(outcome.verdict != "delivered" for _, outcome in outcomes))
 
 
-@alerts_app.command("list")
 def list_alerts(
     project: Project = None,
     status: Status = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = SHOWN,
     database: Database = None,
     as_json: AsJson = False,
-) -> None:
+    full: Full = False,
+) -> ListView[AlertDelivery]:
     """List alerts and their delivery, newest first."""
     if status is not None and status not in ALERT_STATUSES:
         raise InputError(f"--status {plain(status, 40)} is not a status", hint=f"Use one of {', '.join(ALERT_STATUSES)}.")
-    start = since_of(since)
-    with open_workspace(settings_of(database)) as workspace:
-        require_known(workspace, project)
-        deliveries = alert_deliveries(workspace.store.cursor(), limit + 1, status=status, project=project)
-    shown = newest(deliveries, start, lambda alert: alert.created_at)
-    show_rows(shown, _table, as_json=as_json, none="no alert", limit=limit, document=document)
+    start, end = since_of(since), until_of(until)
+
+    def read(workspace: Workspace, first: datetime | None) -> list[AlertDelivery]:
+        before = None if end is None else (end, "")
+        alerts = alert_deliveries(workspace.store.cursor(), limit + 1, status=status, project=project, before=before)
+        return [alert for alert in alerts if first is None or alert.created_at >= first]
+
+    return ListView(
+        read=read,
+        table=_table,
+        keys=ALERT_KEYS,
+        identify=lambda alert: alert.id,
+        as_json=as_json,
+        full=full,
+        none=f"no alerts{of_project(project)}{describe_filters(start, end, status)}",
+        limit=limit,
+        project=project,
+        since=start,
+        time_of=lambda alert: alert.created_at,
+        database=database,
+    )
+
+
+alerts_app.command("list")(printed(list_alerts))
 
 
 async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]]:
@@ -90,6 +111,10 @@ async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]
         letters = [OutgoingMessage(notice.alert_id(channel.name), channel.body(notice, now)) for channel in channels]
         tried = [post(client, channel, letter, utc_now) for channel, letter in zip(channels, letters, strict=True)]
         return list(zip(channels, await asyncio.gather(*tried), strict=True))
+
+
+ALERT_KEYS = ("id", "createdAt", "channel", "severity", "kind", "subject", "project", "status", "attempts", "lastError")
+"""The fields of an alert in a list."""
 
 
 def _table(alerts: Sequence[AlertDelivery]) -> ListTable:

@@ -50,11 +50,13 @@ def list_anchors(project: OfProject, database: Database = None, as_json: AsJson 
 @anchors_app.command("add")
 def add_anchors(
     project: OfProject,
-    exchanges: Annotated[list[str] | None, typer.Argument(metavar="[EXCHANGE…]", help="Ids of exchanges.")] = None,
+    exchanges: Annotated[list[str] | None, typer.Argument(metavar="EXCHANGE", help="Ids of exchanges.")] = None,
     connection: Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Connection of the exchanges.")] = None,
     count: Annotated[
         int | None,
-        typer.Option(min=1, max=500, help="Without ids: number of exchanges to choose, spread over the judge's scores."),
+        typer.Option(
+            metavar="N", min=1, max=500, help="Without ids: number of exchanges to choose, spread over the judge's scores."
+        ),
     ] = None,
     database: Database = None,
     policy: PolicyFile = None,

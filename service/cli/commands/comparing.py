@@ -44,7 +44,9 @@ def compare(
         typer.Argument(metavar="B", help="Label to compare with: changes are B minus A. Without B, live is compared with A."),
     ] = None,
     project: Project = None,
-    top: Annotated[int, typer.Option(min=0, max=1000, help="Number of most-changed exchanges to show.")] = 5,
+    top: Annotated[
+        int, typer.Option(metavar="N", min=0, max=1000, help="Number of exchanges to show, those that changed most.")
+    ] = 5,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:

@@ -21,9 +21,11 @@ from service.cli.commands.options import (
     Limit,
     PolicyFile,
     Since,
+    Until,
     print_json,
     settings_of,
     since_of,
+    until_of,
 )
 from service.cli.exit_codes import fails_when, leave
 from service.cli.progress import working
@@ -69,13 +71,14 @@ def list_letters(
     reason: Reason = None,
     source: Source = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = SHOWN,
     database: Database = None,
     kafka: Kafka = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the open dead letters by stage and reason, and list them, newest first. --since applies to the time of rejection."""
-    filters = _filters(stage, reason, source, since)
+    """Count the open dead letters by stage and reason, and list them, newest first. --since and --until apply to the time of rejection."""
+    filters = _filters(stage, reason, source, since, until)
     with open_dead_letters(settings_of(database, kafka=kafka)) as box:
         cursor = box.store.cursor()
         listed = LetterList(reasons=letter_reasons(cursor, vars(filters)), letters=open_letters(cursor, vars(filters), limit))
@@ -111,12 +114,13 @@ def show_letter(
 @fails_when("a dead letter cannot be retried")
 def retry_letters(
     starts: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of dead letters, or their unique beginnings.")
+        list[str] | None, typer.Argument(metavar="ID", help="Ids of dead letters, or their unique beginnings.")
     ] = None,
     stage: Stage = None,
     reason: Reason = None,
     source: Source = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = 10_000,
     database: Database = None,
     policy: PolicyFile = None,
@@ -128,10 +132,11 @@ def retry_letters(
     A dead letter can be retried if its bytes are complete and unredacted, and this version can read them. No judge is called, unless a
     server with a judge has the database.
     """
-    filters = _filters(stage, reason, source, since)
+    filters = _filters(stage, reason, source, since, until)
     if bool(starts) == (filters != Filters()):
         raise InputError(
-            "select dead letters either by their ids or by --stage, --reason, --source or --since", hint="Give ids or options."
+            "select dead letters either by their ids or by --stage, --reason, --source, --since or --until",
+            hint="Give ids or options.",
         )
     with open_dead_letters(settings_of(database, policy, kafka=kafka)) as box:
         ids, retried_before = select_for_retry(box.store, starts or [], filters, limit)
@@ -145,8 +150,8 @@ def retry_letters(
     leave(failed=bool(outcome.stays))
 
 
-def _filters(stage: str | None, reason: str | None, source: str | None, since: str | None) -> Filters:
-    return Filters(stage, reason, source, since_of(since))
+def _filters(stage: str | None, reason: str | None, source: str | None, since: str | None, until: str | None) -> Filters:
+    return Filters(stage, reason, source, since_of(since), until_of(until))
 
 
 def _write_bytes(body: bytes) -> None:

@@ -19,10 +19,12 @@ from service.cli.commands.options import (
     OfProject,
     PolicyFile,
     Since,
+    Until,
     print_json,
     settings_of,
     show_rows,
     since_of,
+    until_of,
 )
 from service.cli.terminal import ListTable, out
 from service.read.known_projects import require_known
@@ -97,6 +99,7 @@ def add_deployment(
 def list_deployments(
     project: OfProject,
     since: Since = None,
+    until: Until = None,
     limit: Limit = SHOWN,
     database: Database = None,
     as_json: AsJson = False,
@@ -104,7 +107,7 @@ def list_deployments(
     """List the deployments of a project, newest first."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
-        shown = deployed_versions(cursor, project, since_of(since), limit=limit + 1)
+        shown = deployed_versions(cursor, project, since_of(since), until_of(until), limit=limit + 1)
     show_rows(shown, _table, as_json=as_json, none="no deployment", limit=limit, document=document)
 
 

@@ -26,7 +26,7 @@ FILES = "Sessions as JSON lines, a session.json or an OpenClaw transcript; - for
 
 @fails_when("a line or a file cannot be read")
 def diagnose(
-    files: Annotated[list[str], typer.Argument(metavar="FILE…", help=FILES)],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help=FILES)],
     as_json: AsJson = False,
 ) -> None:
     """Diagnose sessions without a database. Print one diagnosis per session, in the order of the input.

@@ -122,7 +122,8 @@ def evaluate(
     folder: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Write the results to this folder.")] = None,
     output: OutputFormat = Output.TABLE,
     fail_under: Annotated[
-        float | None, typer.Option("--fail-under", min=LOWEST, max=HIGHEST, help="Fail if a score is below this.")
+        float | None,
+        typer.Option("--fail-under", metavar="SCORE", min=LOWEST, max=HIGHEST, help="Fail if a score is below this."),
     ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also retry failed judge calls.")] = False,
     dry_run: DryRun = False,

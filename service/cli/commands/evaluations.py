@@ -1,10 +1,11 @@
-"""`driftline evaluations`: list evaluations, show one in full, or summarise them by case, by model or beside human scores."""
+"""`driftline evaluations`: list evaluations, show one in full, or summarize them by case, by model or beside human scores."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -20,20 +21,24 @@ from service.cli.commands.options import (
     SHOWN,
     AsJson,
     Database,
+    Full,
     Limit,
     Output,
     OutputFormat,
     Project,
     Since,
-    newest,
+    Until,
+    offer_older,
     print_json,
     settings_of,
     show_rows,
     since_of,
+    until_of,
     wants_json,
 )
 from service.cli.evaluation_files import summary_markdown
 from service.cli.evaluation_tables import SIMULATED_NOTE, model_name, usd
+from service.cli.list_views import short_document
 from service.cli.terminal import ListTable, err, print_text, table
 from service.cli.views import agreement_cells
 from service.read.evaluations import (
@@ -56,7 +61,7 @@ from service.text.formats import MISSING, plain
 
 
 class By(StrEnum):
-    """Ways to summarise evaluations."""
+    """Ways to summarize evaluations."""
 
     CASE = "case"
     MODEL = "model"
@@ -73,7 +78,7 @@ class Unit(StrEnum):
 
 
 def evaluations(
-    evaluation_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Evaluation to show in full.")] = None,
+    evaluation_id: Annotated[str | None, typer.Argument(metavar="ID", help="Evaluation to show in full.")] = None,
     project: Project = None,
     case: Annotated[str | None, typer.Option("--case", metavar="ID", help="Only this case.")] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only runs of agents with this model.")] = None,
@@ -87,16 +92,20 @@ def evaluations(
     ] = None,
     unit: Annotated[Unit, typer.Option("--unit", help="Period of --by case.")] = Unit.WEEK,
     since: Since = None,
+    until: Until = None,
     limit: Limit = SHOWN,
     output: OutputFormat = Output.TABLE,
     database: Database = None,
     as_json: AsJson = False,
+    full: Full = False,
 ) -> None:
-    """List evaluations, newest first. With an id, show that evaluation. With --by, summarise by case, model or people."""
-    as_json = wants_json(output, as_json=as_json)
-    start = since_of(since)
-    if by is not None and (model is not None or session is not None or since is not None):
-        raise SettingsError("--by cannot be used with --model, --session or --since", hint="It sums up all runs of a project.")
+    """List evaluations, newest first. With an id, show that evaluation. With --by, summarize by case, model or people."""
+    as_json = full or wants_json(output, as_json=as_json)
+    start, end = since_of(since), until_of(until)
+    if by is not None and any(option is not None for option in (model, session, since, until)):
+        raise SettingsError(
+            "--by cannot be used with --model, --session, --since or --until", hint="It sums up all runs of a project."
+        )
     if by is By.SESSION and case is not None:
         raise SettingsError(
             "--by session cannot be used with --case", hint="These sessions were judged without a written case."
@@ -107,12 +116,15 @@ def evaluations(
             _show_one(cursor, evaluation_id, as_json=as_json)
             return
         if by is None:
-            page = evaluation_page(cursor, project, case=case, model=model, session=session, limit=limit + 1)
-            rows: Sequence[Any] = newest(page, start, lambda run: run.evaluated_at)
+            read = partial(evaluation_page, cursor, project, case=case, model=model, session=session)
+            rows: Sequence[Any] = read(between=(start, end), limit=limit + 1)
+            if start is not None and not rows:
+                offer_older(start, next((run.evaluated_at.date() for run in read(between=(None, start), limit=1)), None))
         else:
             rows = _added_up(cursor, by, project, case, unit)
     none = "no evaluation matches; `driftline evaluate` makes evaluations"
-    show_rows(rows, _VIEWS[by], as_json=as_json, none=none, limit=limit, document=document)
+    to_json = document if by is not None or full else partial(short_document, EVALUATION_KEYS)
+    show_rows(rows, _VIEWS[by], as_json=as_json, none=none, limit=limit, document=to_json)
     if not as_json and by is not By.PEOPLE and any(answer.simulated for answer in rows[:limit]):
         err.say(f"note: {SIMULATED_NOTE}", style="yellow")
 
@@ -140,6 +152,25 @@ def _show_one(cursor: duckdb.DuckDBPyConnection, evaluation_id: str, *, as_json:
     else:
         evaluated = Evaluated(evaluation, "", "", reused=True)
         print_text(summary_markdown(row_of(evaluated), evaluation.repetition))
+
+
+EVALUATION_KEYS = (
+    *(
+        "id",
+        "project",
+        "connection",
+        "sessionId",
+        "agent",
+        "model",
+        "caseId",
+        "judgeModel",
+        "status",
+        "finalScore",
+        "overallSpread",
+    ),
+    *("costUsd", "evaluatedAt", "simulated"),
+)
+"""The fields of an evaluation in a list."""
 
 
 def _list(runs: Sequence[EvaluatedRun]) -> RenderableType:

@@ -149,7 +149,7 @@ wrap_quality = printed(list_wrap_ups)
 @fails_when("a run is below the required readiness or trust, or a file cannot be read completely")
 def check(
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these files instead of stored runs.")
+        list[str] | None, typer.Argument(metavar="FILE", help="Diagnose these files instead of stored runs.")
     ] = None,
     min_readiness: Annotated[
         str,
@@ -160,6 +160,7 @@ def check(
     min_trust: Annotated[
         int,
         typer.Option(
+            metavar="SCORE",
             min=0,
             max=100,
             help=f"Lowest trust score that passes. The trust of a run is never below {LOWEST_TRUST}.",

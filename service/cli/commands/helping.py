@@ -18,7 +18,7 @@ def help_on(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[COMMAND…]",
+            metavar="COMMAND",
             help=f"Command to explain, for example `incidents list`, or {EXIT_CODES}.",
             autocompletion=completed((EXIT_CODES, *COMMANDS)),
         ),

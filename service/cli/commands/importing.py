@@ -154,9 +154,11 @@ def _add_command(source: TranscriptSource) -> None:
     """Add the command that imports a source."""
 
     def import_transcripts(
-        paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Transcripts, or folders of them.")],
+        paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Transcripts, or folders of them.")],
         follow: Annotated[bool, typer.Option("--follow", help="Keep running and import new data, until interrupted.")] = False,
-        interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between checks when following.")] = 2.0,
+        interval: Annotated[
+            float, typer.Option(metavar="SECONDS", min=0.1, max=3600, help="Seconds between checks when following.")
+        ] = 2.0,
         *,
         options: ImportOptions,
     ) -> None:
@@ -215,7 +217,7 @@ Judge = Annotated[bool, typer.Option("--judge", help="After the import, judge un
 def import_exchanges(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH…", help="JSON lines, CSV or Parquet files (also .gz or .zst), or folders of them."),
+        typer.Argument(metavar="PATH", help="JSON lines, CSV or Parquet files (also .gz or .zst), or folders of them."),
     ],
     mapping: Map = None,
     columns: Columns = None,
@@ -255,7 +257,7 @@ def import_exchanges(
 @with_option_group
 def import_events(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH…", help="Files of event JSON lines, session.json files, or folders of them.")
+        list[Path], typer.Argument(metavar="PATH", help="Files of event JSON lines, session.json files, or folders of them.")
     ],
     options: ImportOptions,
 ) -> None:

@@ -141,7 +141,7 @@ class Filters:
         typer.Option(
             "--severity",
             metavar="LEVEL",
-            help=f"Only incidents of this severity: {' or '.join(SEVERITIES)}.",
+            help=f"Only incidents of this severity: {', '.join(SEVERITIES)}.",
             autocompletion=completed(SEVERITIES),
         ),
     ] = None
@@ -170,7 +170,7 @@ class Filters:
 
 @with_option_group
 def incident_list(project: Project = None, *, filters: Filters) -> ListView[IncidentAnswer]:
-    """List the incidents of one project or all, newest first or in another order."""
+    """List the incidents, newest first by default."""
     inbox_filter = _build_filter(project, filters)
 
     def read(workspace: Workspace, start: datetime | None) -> list[IncidentAnswer]:
@@ -323,7 +323,7 @@ def check_drift(
 ) -> None:
     """Check for drift and anomaly spikes: compute baselines that are due, apply the rules, and record incidents.
 
-    A running server does this by itself. With --fail-on, the command gates a build.
+    A running server does this periodically. With --fail-on, the command gates a build.
     """
     kinds = fail_on or []
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:

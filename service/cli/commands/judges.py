@@ -51,7 +51,7 @@ def run_control_set(
 ) -> None:
     """Ask a project's Tier 2 judge about answers of known quality, with and without attempts to sway it.
 
-    The cost is shown before. The calls are stored in no database and count towards no cap; they never cost more than what is shown.
+    The maximum cost is shown first. The calls are not stored in the database, and do not count toward any cap.
     """
     settings = settings_of(policy=policy)
     loaded = policy_of(settings)

@@ -16,6 +16,8 @@ from schemas.errors import SettingsError
 from service.cli.commands.options import (
     SHOWN,
     Agent,
+    AgentVersion,
+    Anomalies,
     AsJson,
     Database,
     Failure,
@@ -24,6 +26,7 @@ from service.cli.commands.options import (
     Project,
     Since,
     Tool,
+    ToolErrors,
     Until,
     offer_older,
     show_rows,
@@ -52,8 +55,10 @@ from service.text.formats import plain
 def list_runs(
     project: Project = None,
     agent: Agent = None,
+    version: AgentVersion = None,
     failure: Failure = None,
     tool: Tool = None,
+    tool_errors: ToolErrors = False,
     since: Since = None,
     until: Until = None,
     limit: Limit = SHOWN,
@@ -61,12 +66,12 @@ def list_runs(
     as_json: AsJson = False,
     full: Full = False,
 ) -> ListView[Run]:
-    """List the runs, newest first by their end: readiness level, trust score, primary failure, tool calls."""
+    """List the runs, most recently ended first: readiness level, trust score, primary failure, tool calls."""
     start, end = since_of(since), until_of(until)
-    named = {"agent": agent_of(agent), "failure": failure_of(failure), "tool": tool}
+    named = {"agent": agent_of(agent), "failure": failure_of(failure), "tool": tool, "version": version}
 
     def read(workspace: Workspace, first: datetime | None) -> list[Run]:
-        runs = runs_of(workspace.store, project, newest=limit + 1, between=(first, end), **named)
+        runs = runs_of(workspace.store, project, newest=limit + 1, between=(first, end), tool_error=tool_errors, **named)
         return sorted(runs, key=_last_at, reverse=True)
 
     return ListView(
@@ -76,7 +81,7 @@ def list_runs(
         identify=lambda run: (run.project, run.run_id),
         as_json=as_json,
         full=full,
-        none=f"no runs{of_project(project)}{describe_filters(start, end, *named.values())}: a session becomes a run when it ends "
+        none=f"no runs{of_project(project)}{describe_filters(start, end, *named.values(), 'on' if tool_errors else None)}: a session becomes a run when it ends "
         "(driftline finalize SESSION)",
         limit=limit,
         project=project,
@@ -93,14 +98,11 @@ sessions_app = typer.Typer(no_args_is_help=True, help="List the sessions.")
 def session_list(
     project: Project = None,
     agent: Agent = None,
+    version: AgentVersion = None,
     failure: Failure = None,
     tool: Tool = None,
-    tool_errors: Annotated[
-        bool, typer.Option("--tool-errors", help="Only with a failed tool call; of the tool that --tool names, if any.")
-    ] = False,
-    anomalies: Annotated[
-        bool, typer.Option("--anomalies", help="Only exchanges with an anomaly, or sessions with such an exchange.")
-    ] = False,
+    tool_errors: ToolErrors = False,
+    anomalies: Anomalies = False,
     since: Since = None,
     until: Until = None,
     limit: Limit = SHOWN,
@@ -108,7 +110,7 @@ def session_list(
     as_json: AsJson = False,
     full: Full = False,
 ) -> ListView[Any]:
-    """List the sessions, the last active first: turns, events, anomalies, failure of the run, first question."""
+    """List the sessions, most recently active first: turns, events, anomalies, failure of the run, first question."""
     from service.read.sessions import SessionFilter, recent_sessions  # noqa: PLC0415 - it loads rules, which the other lists do not need
 
     begin, end = since_of(since), until_of(until)
@@ -120,6 +122,7 @@ def session_list(
             # Clocks of senders may be ahead.
             end=end or workspace.now() + timedelta(days=1),
             agent=agent_name,
+            version=version,
             tool=tool,
             tool_error=tool_errors,
             failure=primary_failure,
@@ -128,7 +131,7 @@ def session_list(
         )
         return recent_sessions(workspace.store.cursor(), project, filters)
 
-    selected = (agent, failure, tool, *(["on"] if tool_errors or anomalies else []))
+    selected = (agent, version, failure, tool, *(["on"] if tool_errors or anomalies else []))
     return ListView(
         read=read,
         table=sessions_table,
@@ -151,11 +154,19 @@ sessions_app.command("list")(printed(session_list))
 def list_scores(
     project: Project = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            "--text",
+            metavar="WORDS",
+            help="Only exchanges with all of these words: in the question, the answer or a tool's name.",
+        ),
+    ] = None,
     agent: Agent = None,
+    version: AgentVersion = None,
     tool: Tool = None,
-    anomalies: Annotated[
-        bool, typer.Option("--anomalies", help="Only exchanges with an anomaly, or sessions with such an exchange.")
-    ] = False,
+    tool_errors: ToolErrors = False,
+    anomalies: Anomalies = False,
     since: Since = None,
     until: Until = None,
     limit: Limit = SHOWN,
@@ -165,7 +176,15 @@ def list_scores(
 ) -> ListView[Score]:
     """List the scores, newest exchange first: tiers, sampling reasons, anomalies."""
     filters = ScoreFilter(
-        end=until_of(until), session=session, agent=agent_of(agent), tool=tool, anomalies=anomalies, limit=limit + 1
+        end=until_of(until),
+        session=session,
+        text=text,
+        agent=agent_of(agent),
+        version=version,
+        tool=tool,
+        tool_error=tool_errors,
+        anomalies=anomalies,
+        limit=limit + 1,
     )
     return ListView(
         read=lambda workspace, start: project_scores(workspace.store.cursor(), project, replace(filters, start=start)),

@@ -63,7 +63,14 @@ Failure = Annotated[
         "--failure", metavar="TYPE", help="Only runs with this primary failure; - for none.", autocompletion=failure_types
     ),
 ]
-Tool = Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Only with a call of this tool.")]
+Tool = Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Only those that called this tool.")]
+ToolErrors = Annotated[
+    bool, typer.Option("--tool-errors", help="Only those with a failed tool call; with --tool, a failed call to that tool.")
+]
+Anomalies = Annotated[
+    bool, typer.Option("--anomalies", help="Only exchanges with an anomaly, or sessions with such an exchange.")
+]
+AgentVersion = Annotated[str | None, typer.Option("--version", metavar="NAME", help="Only this version of the agent.")]
 AsOf = Annotated[
     str | None,
     typer.Option(

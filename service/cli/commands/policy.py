@@ -48,16 +48,18 @@ def tune(
     ] = None,
     share: Annotated[
         float,
-        typer.Option(min=0, max=0.5, help="Share of runs that a proposed threshold may flag; 0.01 is one in a hundred."),
+        typer.Option(
+            metavar="SHARE", min=0, max=0.5, help="Share of runs that a proposed threshold may flag; 0.01 is one in a hundred."
+        ),
     ] = 0.01,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Number of days whose runs are used.")] = 90,
+    days: Annotated[int, typer.Option(metavar="N", min=1, max=3650, help="Number of days whose runs are used.")] = 90,
     limit: Limit = 10_000,
     database: Database = None,
     policy: PolicyFile = None,
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Propose detector thresholds that fit an agent's runs, with the number of runs that each threshold flags now and then.
+    """Propose detector thresholds that fit an agent's runs, with the number of runs that the present and the proposed ones flag.
 
     The command reads an agent's newest runs, prints lines for the policy, and changes nothing. It skips the days of confirmed incidents
     and treats all other history as normal, so review the runs that a proposal would no longer flag.

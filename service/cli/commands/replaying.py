@@ -75,7 +75,7 @@ def replay(
         str, typer.Option("--to-offset", metavar="WHERE", help="With --from topics: where to end, exclusive.")
     ] = "",
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, max=256, help="Number of processes; one per core by default.")
+        int | None, typer.Option("--workers", metavar="N", min=1, max=256, help="Number of processes; one per core by default.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -114,17 +114,22 @@ def replay(
     _show_outcome(planned, outcome, called_judge, as_json=as_json)
 
 
-def replays(since: Since = None, limit: Limit = SHOWN, database: Database = None, as_json: AsJson = False) -> None:
+def replays(
+    since: Since = None, until: Until = None, limit: Limit = SHOWN, database: Database = None, as_json: AsJson = False
+) -> None:
     """List the replays of a database, newest first: the scope of each, and whether its scores match the live ones."""
     settings = settings_of(database)
-    records = list(list_replays(settings.database))
+    end = until_of(until)
+    records = [
+        record for record in list_replays(settings.database) if end is None or (_plan_of(record).started_at or EARLIEST) < end
+    ]
     records.sort(key=lambda record: _plan_of(record).started_at or EARLIEST, reverse=True)
     folder = str(settings.database.with_name(f"{settings.database.name}.replays"))
     show_rows(
         newest(records, since_of(since), lambda record: _plan_of(record).started_at),
         replays_table,
         as_json=as_json,
-        none="no replays since then" if records else "no replays yet: `driftline replay` makes one",
+        none="no replays in this period" if records or until else "no replays yet: `driftline replay` makes one",
         limit=limit,
         document=lambda record: _replay_document(record, folder),
     )

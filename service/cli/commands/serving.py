@@ -31,8 +31,12 @@ JUDGES = {
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on [DRIFTLINE_HOST, 127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 chooses a free one [DRIFTLINE_PORT, 8377].")] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on [DRIFTLINE_HOST, 127.0.0.1].")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Port to listen on; 0 chooses a free one [DRIFTLINE_PORT, 8377].")
+    ] = None,
     judge: ChosenJudge = None,
     name: Annotated[
         list[str] | None,
@@ -83,13 +87,10 @@ def worker(
         typer.Option(
             "--stages",
             metavar="NAMES",
-            help=f"Stages to run, separated by commas. `{COLLECTOR}` reads the topics of an OpenTelemetry Collector "
-            f"[{','.join(STAGES)}].",
+            help=f"Stages to run, separated by commas. `{COLLECTOR}` reads the topics of an OpenTelemetry Collector.",
         ),
     ] = ",".join(STAGES),
-    processes: Annotated[
-        int, typer.Option("--processes", "-c", metavar="N", min=1, max=256, help="Number of processes [1].")
-    ] = 1,
+    processes: Annotated[int, typer.Option("--processes", "-c", metavar="N", min=1, max=256, help="Number of processes.")] = 1,
     kafka: Kafka = None,
     policy: PolicyFile = None,
     judge: ChosenJudge = None,

@@ -30,7 +30,7 @@ Partitions = Annotated[
         metavar="N",
         min=1,
         max=10_000,
-        help=f"Partitions of the topics keyed by session [the present number, or {DEFAULT_PARTITIONS}].",
+        help=f"Partitions of the topics keyed by session; by default their present number, or {DEFAULT_PARTITIONS}.",
     ),
 ]
 _SHOWN_SETTINGS = ("cleanup.policy", "retention.ms", "max.message.bytes", "message.timestamp.type", "min.insync.replicas")
@@ -48,7 +48,7 @@ def create(
             metavar="N",
             min=1,
             max=100,
-            help=f"Copies of each partition [{REPLICATION}, or the number of brokers].",
+            help=f"Copies of each partition; by default {REPLICATION}, or the number of brokers if there are fewer.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -10,16 +10,20 @@ import pytest
 from rich.console import Console
 
 from service.cli import list_views
+from service.cli.commands.alerts import ALERT_KEYS
+from service.cli.commands.evaluations import EVALUATION_KEYS
 from service.cli.commands.projects import PROJECT_KEYS
 from service.cli.incident_views import INCIDENT_KEYS
 from service.cli.main import run
 from service.cli.terminal import ListTable, table
-from service.cli.views import RUN_KEYS, SCORE_KEYS, SESSION_KEYS
+from service.cli.views import RUN_KEYS, SCORE_KEYS, SESSION_KEYS, WRAP_KEYS
+from service.read.evaluations import EvaluatedRun
 from service.read.incidents import IncidentAnswer
 from service.read.project import Project
 from service.read.runs import Run
-from service.read.scores import Score
+from service.read.scores import Score, WrapUp
 from service.read.sessions import ListedSession
+from service.read.telemetry import AlertDelivery
 from service.text.answers import Answer
 
 HEADERS = ["exchange at", "session", "turn", "tiers", "why"]
@@ -121,6 +125,9 @@ def test_a_pipe_gets_whole_texts() -> None:
         (RUN_KEYS, Run),
         (SCORE_KEYS, Score),
         (SESSION_KEYS, ListedSession),
+        (WRAP_KEYS, WrapUp),
+        (ALERT_KEYS, AlertDelivery),
+        (EVALUATION_KEYS, EvaluatedRun),
         (INCIDENT_KEYS, IncidentAnswer),
         (PROJECT_KEYS, Project),
     ],

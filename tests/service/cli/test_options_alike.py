@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import typer
+from rich.text import Text
 
 from service.cli.main import application, command_of
 
@@ -17,12 +18,12 @@ LISTS = {
     "scores": "project since until limit json full",
     "costs": "project since until limit json",
     "wrap-quality": "project since until limit json full",
-    "evaluations": "project since limit json",
+    "evaluations": "project since until limit json full",
     "incidents list": "project since until limit json full",
-    "alerts list": "project since limit json",
-    "deployments list": "project since limit json",
-    "dead-letters list": "since limit json",  # bytes that could not be read have no project
-    "replays": "since limit json",  # files beside the database, most of every project
+    "alerts list": "project since until limit json full",
+    "deployments list": "project since until limit json",
+    "dead-letters list": "since until limit json",  # bytes that could not be read have no project
+    "replays": "since until limit json",  # files beside the database, most of every project
     "anchors list": "project json",  # the anchors in force: a policy bounds their number
     "connections list": "json",  # by name; a few
     "operators list": "json",  # by name; a few
@@ -33,7 +34,7 @@ MAY_DIFFER = {
     # An option that means something else in each command, by the nature of the command.
     "--agent", "--at", "--by", "--case", "--comment", "--connection", "--count", "--days", "--label", "--model", "--name", "--output",
     "--port", "--reason", "--session", "--status", "--tag", "--verbose", "--stage", "--source", "--judge", "--policy-file", "--set",
-    "--as-of", "--host", "--dry-run", "--interval", "--list", "--until", "--project",
+    "--as-of", "--host", "--text", "--dry-run", "--interval", "--list", "--until", "--project",
 }  # fmt: skip
 """Options whose help may differ between commands."""
 PROJECTS = {"Only this project.", "The project.", "Project under which to store records [DRIFTLINE_PROJECT, default]."}
@@ -90,16 +91,19 @@ def test_an_option_has_the_same_help_everywhere() -> None:
         assert len(help_texts[option]) == 1, option
 
 
-def test_a_flag_shows_no_type() -> None:
-    """`--json <bool>` reads as if the option took a value."""
-    shown = {
-        f"{name} {parameter.opts[0]}": parameter.display_type_rich(typer.Context(command))
+def test_help_names_values_and_shows_its_texts_whole() -> None:
+    """`--json <bool>` reads as if a flag took a value, `<int range>` says nothing, and text in brackets may vanish as markup."""
+    parameters = [
+        (f"{name} {parameter.opts[0]}", parameter, parameter.display_type_rich(ctx=typer.Context(command)) or "")
         for name, command in EVERY.items()
         for parameter in command.get_params(typer.Context(command))
-        if getattr(parameter, "is_flag", False)
-    }
-    assert {flag: text for flag, text in shown.items() if text} == {}
-    assert len(shown) > len(EVERY)
+        if not getattr(parameter, "hidden", False)
+    ]
+    assert [name for name, parameter, shown in parameters if shown and getattr(parameter, "is_flag", False)] == []
+    assert [name for name, _, shown in parameters if shown.startswith("<") and "|" not in shown] == []
+    texts = {name: getattr(parameter, "help", None) or "" for name, parameter, _ in parameters}
+    assert {name for name, text in texts.items() if Text.from_markup(text).plain != text} == set()
+    assert len(parameters) > len(EVERY)
 
 
 def test_nearly_every_command_prints_json() -> None:

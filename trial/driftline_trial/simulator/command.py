@@ -20,7 +20,7 @@ NOTICE = "(simulated: it rates by simple rules, not by understanding)"
 
 
 def simulate_judge(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = PORT,
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = PORT,
     script: Annotated[
         str,
         typer.Option(metavar="STEPS", help=f"Reaction to each request: kind[:argument][*count],… Kinds: {', '.join(KINDS)}."),
@@ -37,7 +37,7 @@ def simulate_judge(
         float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of requests that get a random fault.")
     ] = 0.0,
     batch_seconds: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Time that a batch of messages takes.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of the random faults.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random faults.")] = 0,
     model: Annotated[str, typer.Option(metavar="NAME", help="Model that it claims to be.")] = MODEL,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log one line per request, without texts.")] = False,
 ) -> None:
