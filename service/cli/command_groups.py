@@ -59,7 +59,7 @@ GROUPS = (
             "scores": Command("listing.scores", "List the scores, newest first: tiers, sampling, anomalies."),
             "watch": Command("watching.watch_app", "Watch the fleet or a list: each new or changed row as it comes."),
             "wrap-quality": Command("finished_runs.wrap_quality", "Show the quality of session wrap-ups."),
-            "costs": Command("listing.costs", "Show judging costs by session, project, day or model."),
+            "costs": Command("listing.costs", "Show the cost of judging or of the agents, by project, day, model and more."),
             "diagnose": Command("diagnosing.diagnose", "Diagnose sessions without a database."),
             "finalize": Command("finished_runs.finalize", "End a session manually and diagnose it."),
             "tune": Command("policy.tune", "Propose detector thresholds that fit an agent's runs."),

@@ -16,6 +16,7 @@ from service.read.runs import EXCHANGES_ONLY
 from service.text.formats import MISSING, counted, plain
 
 if TYPE_CHECKING:
+    from service.read.agent_costs import AgentCost
     from service.read.agreement import Estimate
     from service.read.caps import SharedCap
     from service.read.runs import Run
@@ -150,6 +151,25 @@ def costs_table(groups: Sequence[str], costs: Sequence[JudgeCost]) -> ListTable:
     right = [*headers[len(groups) :], "cost"]
     optional = ["cache write tokens", "cache read tokens", "judgements", "output tokens", "input tokens", "judge"]
     return ListTable([*headers, "cost", "judge"], cells, right=right, whole=["day"], optional=optional)
+
+
+def agent_costs_table(group: str, costs: Sequence[AgentCost]) -> ListTable:
+    """Show the costs of agents, one group per line; `group` is the field that names it."""
+    headers = [group, "exchanges", "input tokens", "output tokens", "without tokens", "without price", "cost at most"]
+    cells = [
+        [
+            getattr(cost, group) or MISSING,
+            cost.exchanges,
+            cost.input_tokens,
+            cost.output_tokens,
+            cost.unknown_tokens,
+            cost.unknown_prices,
+            MISSING if cost.cost_usd is None else f"${cost.cost_usd:.4f}",
+        ]
+        for cost in costs
+    ]
+    optional = ["without tokens", "without price", "output tokens", "input tokens"]
+    return ListTable(headers, cells, right=headers[1:], whole=["day"], optional=optional)
 
 
 def caps_table(caps: Sequence[SharedCap]) -> RenderableType:

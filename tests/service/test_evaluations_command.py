@@ -120,7 +120,7 @@ def test_quality_is_shown_by_case_over_time(driftline: Command, database: Path) 
     assert "95 % INTERVAL" in out
     code, _, err = driftline("evaluations", "--by", "case", "--model", CLAUDE)
     assert code == 2
-    assert re.search("--by .*--model, --session or --since", err)
+    assert re.search("--by .*--model, --session, --since or --until", err)
 
 
 def test_verdicts_are_compared_with_human_scores(driftline: Command, database: Path) -> None:

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.builders import judgement, score
+from support.builders import exchange, judgement, score
 
 from analytics.store.store import Store
 from audit.policy import Policy, ProjectSettings
 from driftline_trial.simulator.server import running
 from schemas.codec.single_object import encode
-from schemas.records import Incident, Record
+from schemas.records import Incident, Label, Record
 from service.cli.views import scores_table
 from service.read.scores import ScoreFilter, project_scores
 from service.setup.judge_setup import unpriced_note, unpriced_projects
 
 Command = Callable[..., tuple[int, str, str]]
-TOPICS = {"Score": "scores", "Judgement": "judgements", "Incident": "incidents"}
+TOPICS = {"Exchange": "exchanges", "Score": "scores", "Judgement": "judgements", "Incident": "incidents"}
 
 
 def database_of(folder: Path, records: Sequence[Record]) -> None:
@@ -101,6 +101,35 @@ def test_a_model_without_a_known_price_has_no_cost(driftline: Command) -> None:
     [line] = [line for line in out.splitlines() if line.startswith("local-model")]
     assert "$" not in line
     assert line.split()[-3:] == ["1", "unknown", "-"]
+
+
+def test_costs_of_agents_are_grouped_beside_those_of_judging(driftline: Command, tmp_path: Path) -> None:
+    """A version that needs twice the tokens costs more than all judging; what is unknown is counted, and anchors are no agent's."""
+    day = datetime(2026, 10, 1, 12, tzinfo=UTC)
+    tokens = {"agent_model": "claude-haiku-4-5", "input_tokens": 1_000_000, "output_tokens": 100_000, "occurred_at": day}
+    database_of(
+        tmp_path,
+        [
+            exchange("s", 1, agent="scout", labels=(Label(name="agent_version", value="7"),), **tokens),
+            exchange("s", 2, agent="scout", **{**tokens, "input_tokens": None}),
+            exchange("t", 1, agent="odd", **{**tokens, "agent_model": "house-model"}),
+            exchange("u", 1, project="anchors.ops", **tokens),
+            judgement("s", 1, cost_usd=0.25, judged_at=day),
+        ],
+    )
+    period = ("--since", "2026-10-01", "--until", "2026-10-02")
+    _, out, _ = driftline("costs", "--agents", "--by", "agent", *period, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(row["agent"], row["costUsd"], row["unknownTokens"], row["unknownPrices"]) for row in rows] == [
+        ("scout", 1.5, 1, 0),
+        ("odd", None, 0, 1),
+    ]
+    for by, names in (("version", {"7", None}), ("model", {"claude-haiku-4-5", "house-model"}), ("day", {"2026-10-01"})):
+        _, out, _ = driftline("costs", "--agents", "--by", by, *period, "--json")
+        assert {json.loads(line)[by] for line in out.splitlines()} == names
+    *_, last = driftline("costs", "--agents", *period)[1].splitlines()
+    assert last.startswith("Agents: at most 1.5000 USD, without 2 exchanges of unknown cost. Judging: 0.2500 USD.")
+    assert driftline("costs", "--by", "agent")[0] == 2
 
 
 def test_without_judgements_the_command_says_so(driftline: Command, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from service.cli.commands.options import (
     Failure,
     Full,
     Limit,
+    PolicyFile,
     Project,
     Since,
     Tool,
@@ -39,6 +40,7 @@ from service.cli.views import (
     RUN_KEYS,
     SCORE_KEYS,
     SESSION_KEYS,
+    agent_costs_table,
     caps_table,
     costs_table,
     runs_table,
@@ -49,7 +51,7 @@ from service.read.runs import Run, runs_of
 from service.read.scores import Score, ScoreFilter, judge_costs, project_scores
 from service.setup.workspace import Workspace
 from service.text.answers import document
-from service.text.formats import plain
+from service.text.formats import MISSING, counted, plain
 
 
 def list_runs(
@@ -248,45 +250,114 @@ class By(StrEnum):
     PROJECT = "project"
     DAY = "day"
     MODEL = "model"
+    AGENT = "agent"
+    VERSION = "version"
 
 
-GROUPS = {
+JUDGING_GROUPS = {
     By.SESSION: ("project", "connection", "session_id"),
     By.PROJECT: ("project",),
     By.DAY: ("day",),
     By.MODEL: ("model",),
 }
-"""The fields that name a group."""
+"""The fields that name a group of judging costs."""
+AGENT_GROUPS = (By.PROJECT, By.AGENT, By.VERSION, By.MODEL, By.DAY)
+"""The groups of the costs of agents."""
 
 
 def costs(
-    by: Annotated[By, typer.Option("--by", help="What to group by. A day is the UTC day of the judge's answer.")] = By.PROJECT,
+    by: Annotated[
+        By, typer.Option("--by", help="What to group by; agent and version only with --agents. Days are UTC.")
+    ] = By.PROJECT,
+    agents: Annotated[
+        bool,
+        typer.Option("--agents", help="Show what the agents' models cost, in place of judging; the last 30 days by default."),
+    ] = False,
     project: Project = None,
     since: Since = None,
     until: Until = None,
     limit: Limit = SHOWN,
     database: Database = None,
+    policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the cost of judging: calls, tokens and money by session, project, day or model.
+    """Show the cost of judging, or of the agents: calls, tokens and money.
 
-    Days are listed newest first, other groups by cost, highest first. --since and --until apply to the time of the judge's answer. The
-    caps of the current day and month (costCaps in the policy) follow, with the spending that counts toward them.
+    Days are listed newest first, other groups by cost, highest first. --since and --until apply to the time of the judge's answer, or with
+    --agents to that of the exchange. The caps of the current day and month (costCaps in the policy) follow, with the spending that counts
+    toward them. The cost of the agents is the list price of the tokens of their exchanges, and at most what they cost, because tokens from
+    a cache are cheaper. Set the prices of other models with `prices` in the policy.
     """
+    allowed = AGENT_GROUPS if agents else tuple(JUDGING_GROUPS)
+    if by not in allowed:
+        other = "the agents are not grouped by session" if agents else f"judging is not grouped by {by.value}"
+        hint = f"Use one of {', '.join(allowed)}" + ("." if agents else ", or add --agents.")
+        raise SettingsError(f"--by {by.value}: {other}", hint=hint)
+    start, end = since_of(since), until_of(until)
+    with open_for_display(database, project, policy) as workspace:
+        if agents:
+            _show_agent_costs(workspace, by, project, start, end, limit, as_json=as_json)
+        else:
+            _show_judging_costs(workspace, by, project, start, end, limit, as_json=as_json)
+
+
+def _show_judging_costs(
+    workspace: Workspace,
+    by: By,
+    project: str | None,
+    start: datetime | None,
+    end: datetime | None,
+    limit: int,
+    *,
+    as_json: bool,
+) -> None:
     from service.read.caps import shared_caps  # noqa: PLC0415 - it loads the policy, which the other lists do not need
 
-    start = since_of(since)
-    end = until_of(until)
-    with open_for_display(database, project) as workspace:
-        rows = judge_costs(workspace.store.cursor(), by.value, project, start, end)
-        if start is not None and end is None and not rows:
-            older = judge_costs(workspace.store.cursor(), By.DAY.value, project, end=start)
-            offer_older(start, older[-1].day if older else None)
-        caps = [] if as_json else shared_caps(workspace.store.cursor(), workspace.policy, project, workspace.now())
+    rows = judge_costs(workspace.store.cursor(), by.value, project, start, end)
+    if start is not None and end is None and not rows:
+        older = judge_costs(workspace.store.cursor(), By.DAY.value, project, end=start)
+        offer_older(start, older[-1].day if older else None)
+    caps = [] if as_json else shared_caps(workspace.store.cursor(), workspace.policy, project, workspace.now())
     if by is By.DAY:
         rows.reverse()
-    period = " in this period" if since or until else ""
-    none = f"no judge calls{of_project(project)}{period}: no cost"
-    show_rows(rows, partial(costs_table, GROUPS[by]), as_json=as_json, none=none, limit=limit, document=document)
+    none = f"no judge calls{of_project(project)}{' in this period' if start or end else ''}: no cost"
+    show_rows(rows, partial(costs_table, JUDGING_GROUPS[by]), as_json=as_json, none=none, limit=limit, document=document)
     if caps:
         out.print(caps_table(caps))
+
+
+def _show_agent_costs(
+    workspace: Workspace,
+    by: By,
+    project: str | None,
+    start: datetime | None,
+    end: datetime | None,
+    limit: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Show the costs of the agents, and below them that of judging in the same period."""
+    from service.read.agent_costs import (  # noqa: PLC0415 - it loads prices, which the other lists do not need
+        DEFAULT_PERIOD,
+        read_agent_costs,
+        sum_agent_costs,
+        sum_known_usd,
+    )
+
+    last = end or workspace.now()
+    first = start or last - DEFAULT_PERIOD
+    rows = read_agent_costs(workspace.store.cursor(), project, first, last, workspace.policy.prices)
+    groups = sum_agent_costs(rows, [by.value])
+    if by is By.DAY:
+        groups.reverse()
+    period = f"from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
+    none = f"no exchanges{of_project(project)} {period}: no cost"
+    table = partial(agent_costs_table, by.value)
+    show_rows(groups, table, as_json=as_json, none=none, limit=limit, document=document)
+    if groups and not as_json:
+        judging = judge_costs(workspace.store.cursor(), "all", project, first, last)
+        judging_usd = judging[0].cost_usd if judging else 0.0
+        agents, judge = (MISSING if usd is None else f"{usd:.4f} USD" for usd in (sum_known_usd(rows), judging_usd))
+        unknown = sum(row["exchanges"] if row["cost_usd"] is None else row["unknown_tokens"] for row in rows)
+        without = f", without {counted(unknown, 'exchange')} of unknown cost" if unknown else ""
+        out.say(f"\nAgents: at most {agents}{without}. Judging: {judge}. {period[0].upper()}{period[1:]}.")

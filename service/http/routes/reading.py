@@ -12,6 +12,13 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BeforeValidator
 
 from schemas.bounds import EARLIEST, LATEST
+from service.read.agent_costs import (
+    DEFAULT_PERIOD,
+    AgentCostList,
+    read_agent_costs,
+    sum_agent_costs,
+    sum_known_usd,
+)
 from service.read.behaviour import BehaviourList, read_behaviour, read_descriptions
 from service.read.caps import CostList, shared_caps
 from service.read.project import Health, Projects, describe_check, format_banner, read_project, with_remarks
@@ -60,6 +67,8 @@ from service.web.models import (
 
 router = APIRouter(route_class=AnswerRoute, tags=["reading"])
 PROJECT = f"{API}/{{project}}"
+From = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
+To = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
 JudgedFrom = Annotated[QueryMoment | None, Query(alias="from", description="Only judgements at or after this time.")]
 JudgedTo = Annotated[QueryMoment | None, Query(alias="to", description="Only judgements before this time.")]
 ByAll = Annotated[
@@ -68,6 +77,15 @@ ByAll = Annotated[
 ]
 By = Annotated[
     Literal["day", "model", "session", "all"], Query(description="Grouping of the sums; days are UTC, as on the bill.")
+]
+
+
+ByAnyAgent = Annotated[
+    Literal["project", "agent", "version", "model", "day"],
+    Query(description="Grouping of the sums; days are UTC days of the exchanges."),
+]
+ByAgent = Annotated[
+    Literal["agent", "version", "model", "day"], Query(description="Grouping of the sums; days are UTC days of the exchanges.")
 ]
 
 
@@ -102,6 +120,70 @@ async def costs(
     """Return the cost of judging a project's exchanges."""
     require_window(start, end)
     return await _sum_costs(services, {"by": by, "project": project, "start": start, "end": end}, limit, cursor)
+
+
+@router.get(f"{API}/costs/agents", responses=documented())
+async def fleet_agent_costs(
+    caller: Reader,
+    services: Services,
+    *,
+    by: ByAnyAgent = "project",
+    start: From = None,
+    end: To = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> AgentCostList:
+    """Return what the models of the agents cost, over every project that the caller may see. The last 30 days by default."""
+    return await _sum_agent_costs(services, caller.project, by, (start, end), limit=limit, cursor=cursor)
+
+
+@router.get(f"{PROJECT}/costs/agents", responses=documented(404))
+async def agent_costs(
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    *,
+    by: ByAgent = "agent",
+    start: From = None,
+    end: To = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> AgentCostList:
+    """Return what the models of a project's agents cost, beside the cost of judging. The last 30 days by default."""
+    return await _sum_agent_costs(services, project, by, (start, end), limit=limit, cursor=cursor)
+
+
+async def _sum_agent_costs(
+    services: ApiContext,
+    project: str | None,
+    by: str,
+    between: tuple[datetime | None, datetime | None],
+    *,
+    limit: int,
+    cursor: Place | None,
+) -> AgentCostList:
+    end = between[1] or services.engine.now()
+    start = between[0] or end - DEFAULT_PERIOD
+    require_window(start, end)
+    prices = services.engine.policy.prices
+    rows, judging = await services.ask(
+        lambda connection: (
+            read_agent_costs(connection, project, start, end, prices),
+            judge_costs(connection, "all", project, start, end),
+        )
+    )
+    skip = 0 if cursor is None else max(cursor.number, 0)
+    groups = sum_agent_costs(rows, [by])[skip : skip + limit + 1]
+    page, next_cursor = page_of(groups, limit, lambda _: Place(EARLIEST, "", skip + limit))
+    return AgentCostList(
+        costs=page,
+        count=len(page),
+        next_cursor=next_cursor,
+        start=start,
+        end=end,
+        cost_usd=sum_known_usd(rows),
+        judging_usd=judging[0].cost_usd if judging else None,
+    )
 
 
 async def _sum_costs(services: ApiContext, grouping: Mapping[str, Any], limit: int, cursor: Place | None) -> CostList:
@@ -190,8 +272,6 @@ async def run(_: Reader, project: VisibleProject, services: Services, run_id: Ru
     return diagnosed
 
 
-From = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
-To = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
 Since = Annotated[QueryMoment | None, Query(description="Only exchanges scored, or scored again, at or after this time.")]
 Session = Annotated[Id | None, Query(description="Only exchanges of this session.")]
 ScoreId = Annotated[Id, Path(description="Id of the score.")]

@@ -23,7 +23,7 @@ from service.pages.project_charts import build_chart_window, draw_costs, read_co
 from service.pages.projects.agent_health import NO_NAME
 from service.pages.rendering import number, page, usd
 from service.pages.viewing import ShownProject, Viewer
-from service.read.agent_costs import read_agent_costs, sum_by_agent
+from service.read.agent_costs import read_agent_costs, sum_agent_costs
 from service.read.runs import with_run_ids
 from service.text.answers import Document
 from service.text.window import Window, bounds
@@ -66,11 +66,12 @@ async def costs(request: Request, _: Viewer, project: ShownProject, services: Se
         if window is None:
             return {"total": None, "agent_costs": [], "agent_chart": None, "judging_usd": None}
         judging = sum_known_costs(read_costs(cursor, project, window))
-        rows = read_agent_costs(cursor, project, window, services.engine.policy.prices)
+        unit = "hour" if window.is_hourly else "day"
+        rows = read_agent_costs(cursor, project, window.start, window.end, services.engine.policy.prices, unit=unit)
         values: dict[str, Any] = {
             "total": None,
             "judging_usd": judging,
-            "agent_costs": sum_by_agent(rows)[:_MAX_AGENT_COSTS],
+            "agent_costs": sum_agent_costs(rows, ["agent", "version", "model"])[:_MAX_AGENT_COSTS],
             "agent_usd": sum_known_costs(rows),
             "agent_chart": _draw_agent_costs(cursor, project, window, rows),
         }

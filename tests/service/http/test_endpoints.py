@@ -97,6 +97,7 @@ TABLE: Table = {
     ("GET", "/api/audit/alerts"): Row("read"),
     ("GET", "/api/audit/projects"): Row("read"),
     ("GET", "/api/audit/costs"): Row("read", bad=("?by=agent", NO_BODY)),
+    ("GET", "/api/audit/costs/agents"): Row("read", bad=("?by=session", NO_BODY)),
     ("GET", "/api/audit/{project}/scores"): Row("read", bad=("?cursor=x", NO_BODY)),
     ("GET", "/api/audit/{project}/anomalies"): Row("read", bad=("?from=soon", NO_BODY)),
     ("GET", "/api/audit/{project}/scores/{score_id}"): Row("read", empty=404, bad=None),
@@ -127,6 +128,7 @@ TABLE: Table = {
     ),
     ("POST", "/api/audit/{project}/check"): Row("admin", bad=None),
     ("GET", "/api/audit/{project}/costs"): Row("read", bad=("?by=project", NO_BODY)),
+    ("GET", "/api/audit/{project}/costs/agents"): Row("read", bad=("?by=project", NO_BODY)),
     ("GET", "/api/audit/{project}/runs"): Row("read"),
     ("GET", "/api/audit/{project}/runs/{run_id}"): Row("read", empty=404, bad=None),
     ("POST", "/api/audit/{project}/scores/{score_id}/human"): Row(

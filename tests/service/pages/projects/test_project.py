@@ -646,3 +646,9 @@ def test_costs_of_agents_stand_beside_those_of_judging(call: Call, root: str, st
     assert re.search(r"claude-haiku-4-5 2 1 1\s000\s000 100\s000 \$1\.50", page_text)
     assert re.search(r"house-model 1 0 1\s000\s000 100\s000 (?!\$)", page_text)
     assert "<b>odd" not in page.text
+
+    answer = call("GET", "/api/audit/ops/costs/agents", headers=cookie(root), params={"by": "model"}).json()
+    [known, unknown] = answer["costs"]
+    assert (answer["costUsd"], answer["judgingUsd"]) == (1.5, None)
+    assert (known["model"], known["costUsd"], known["exchanges"], known["unknownTokens"]) == ("claude-haiku-4-5", 1.5, 2, 1)
+    assert (unknown["model"], unknown["costUsd"], unknown["unknownPrices"]) == ("house-model", None, 1)
