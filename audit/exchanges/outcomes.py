@@ -243,6 +243,11 @@ def total_cost(judgements: Sequence[Judgement]) -> float | None:
     return usd_of(sum(known_costs)) if len(known_costs) == len(costs) else None
 
 
+def flag_reason(flag: str) -> str:
+    """Return the reason for an anomaly of an exchange with this flag of Tier 1."""
+    return _FLAG_REASONS.get(flag, f"the structural check {flag} fired")
+
+
 def anomaly_reasons(
     tier1_flags: Iterable[str], tier3_dimensions: Mapping[str, float], alignment: float | None, attempts: Iterable[str]
 ) -> tuple[str, ...]:
@@ -251,7 +256,7 @@ def anomaly_reasons(
     Tier 1 flags come in their order, then low dimensions by name, low alignment, and attempts. `attempts` are finished
     sentences. Dimensions and alignment that were not judged (None) are not anomalies.
     """
-    reasons = [_FLAG_REASONS.get(flag, f"the structural check {flag} fired") for flag in tier1_flags]
+    reasons = [flag_reason(flag) for flag in tier1_flags]
     reasons += [
         f"{dimension} scored {score:g} of 5, {LOW_DIMENSION} or less is low"
         for dimension, score in sorted(tier3_dimensions.items())

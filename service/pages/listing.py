@@ -26,6 +26,7 @@ from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
 from service.read.sessions import session_questions
 from service.text.answers import MAX_CURSOR, NO_CURSOR
+from service.text.formats import grouped, grouped_count
 from service.web.context import ApiContext
 from service.web.errors import ApiError
 
@@ -58,6 +59,8 @@ class Column:
     key: str
     """The column's name in the query and in files."""
     title: str
+    heading: str = ""
+    """The title above the column in a table, if it is shorter."""
     cell: str = ""
     """The macro in `list_cells.html` that renders the cell; empty if the page renders it itself."""
     sort: str | None = None
@@ -104,6 +107,14 @@ class ListDefinition:
     """The default sort order, descending."""
     fixed_params: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the query that do not depend on the address."""
+    noun: str
+    """What a row is, in the singular."""
+    notable: str = ""
+    """What the notable rows have in common, for the total."""
+    is_notable: Callable[[Row], bool] = lambda _: False
+    total_query: str = ""
+    """The query of the total of all pages: `listed` and `notable` rows. It knows only the parameters of `total_filters`."""
+    total_filters: frozenset[str] = frozenset()
     has_comparison: bool = False
     """Whether its page compares figures with the preceding period."""
     has_all: bool = False
@@ -151,6 +162,11 @@ class ListRequest:
     """The page begins after this row; None for the first page."""
 
     @property
+    def is_fleet(self) -> bool:
+        """Whether the list is over all projects."""
+        return any(column.key == "project" for column in self.definition.columns)
+
+    @property
     def is_search(self) -> bool:
         """Whether the list is searched for words, newest first."""
         return bool(self.values.get("text"))
@@ -184,6 +200,8 @@ class Listing:
     """Address of the first page; None on the first page."""
     searched_to: datetime | None = None
     """The time down to which a search for words came; None if it ended."""
+    total: str = ""
+    """The number of rows on all pages in words; empty if it is unknown."""
     previous: str | None = None
     """Address of the previous page, if known and not the first one."""
 
@@ -367,6 +385,27 @@ def _name_sessions(cursor: duckdb.DuckDBPyConnection, project: str | None, reque
         row["question"] = questions.get((row["connection"], row["session_id"]))
 
 
+def describe_total(cursor: duckdb.DuckDBPyConnection, project: str | None, listing: Listing, bounds: Bounds) -> str:
+    """Return the number of rows on all pages in words, such as `119 exchanges, 23 with an anomaly`; empty if it is unknown.
+
+    A list of one page is counted itself. A longer one has a total if its filters are those of its query for totals.
+    """
+    request, definition = listing.request, listing.request.definition
+    listed, notable = len(listing.rows), sum(map(definition.is_notable, listing.rows))
+    if listing.first or listing.following:
+        if not definition.total_query or not request.texts.keys() <= definition.total_filters:
+            return ""
+        since, until = bounds
+        filters = {
+            name: request.values[name] for name in queries()[definition.total_query].parameters if name in request.values
+        }
+        params = {**filters, "project": project, "since": since or EARLIEST, "until": until or LATEST}
+        for total in query_days(cursor, definition.total_query, params):
+            listed, notable = total["listed"], total["notable"]
+    text = grouped_count(listed, definition.noun)
+    return f"{text}, {grouped(notable)} {definition.notable}" if notable and definition.notable else text
+
+
 def position_of(row: Row, request: ListRequest) -> RowPosition:
     """Return the position of a row in the requested sort order."""
     return RowPosition(request.sort, request.down, row["sort_number"], row["sort_text"], row["sort_id"])
@@ -453,7 +492,7 @@ _JSON = msgspec.json.Encoder()
 
 
 async def stream_file(
-    services: ApiContext, request: ListRequest, *, project: str, bounds: Bounds, kind: str, first: Sequence[Row]
+    services: ApiContext, request: ListRequest, *, project: str | None, bounds: Bounds, kind: str, first: Sequence[Row]
 ) -> AsyncIterator[bytes]:
     """Yield the parts of a file. `first` are the first rows, which were already read."""
     writer = WRITERS[kind]
@@ -473,7 +512,7 @@ async def stream_file(
 
 
 def _read_after(
-    project: str, request: ListRequest, bounds: Bounds, position: RowPosition, limit: int
+    project: str | None, request: ListRequest, bounds: Bounds, position: RowPosition, limit: int
 ) -> Callable[[duckdb.DuckDBPyConnection], list[Row]]:
     return lambda cursor: read_list(cursor, project, request, bounds, limit=limit, after=position)
 

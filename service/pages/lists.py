@@ -27,6 +27,7 @@ from service.pages.listing import (
     ListDefinition,
     Listing,
     ListRequest,
+    describe_total,
     parse_decimal,
     parse_list_request,
     parse_name,
@@ -37,10 +38,10 @@ from service.pages.listing import (
     stream_file,
 )
 from service.pages.periods import ListPeriod, Period, range_control
-from service.pages.rendering import page
+from service.pages.rendering import TIER_HEADINGS, page
 from service.pages.viewing import ShownProject, Viewer
 from service.setup.access import Holder
-from service.text.links import FLEET_EXCHANGES, FLEET_SESSIONS
+from service.text.links import FLEET_EXCHANGES, FLEET_SESSIONS, LIST_FILES
 from service.text.window import RangeRequest, Window, bounds, last_period, listed_window
 from service.text.words import TERMS, WORDS
 from service.web.authentication import require_project
@@ -81,6 +82,10 @@ _FAILURE = Filter(
 _READINESS = Filter(name="readiness", label="Readiness", choices=_label_terms(*READINESS_LEVELS))
 
 
+def _score_column(tier: str, key: str) -> Column:
+    return Column(key=key, title=TIERS[tier], heading=TIER_HEADINGS[tier], cell="tier", sort=tier, down=False, is_number=True)
+
+
 def _derive_tier(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the tier that a range of scores applies to; Tier 2 unless the address names one."""
     return {"tier": texts.get("tier", "tier2")}
@@ -95,6 +100,11 @@ def _derive_label(texts: Mapping[str, str]) -> dict[str, Any]:
 
 EXCHANGES = ListDefinition(
     name="exchanges",
+    noun="exchange",
+    notable="with an anomaly",
+    is_notable=lambda row: row["anomaly"],
+    total_query="total_exchanges",
+    total_filters=frozenset({"agent", "anomalies", "project"}),
     query="list_exchanges",
     prefix_query="list_reach",
     sort="at",
@@ -121,13 +131,13 @@ EXCHANGES = ListDefinition(
         Column(key="answer", title="Answer", is_shown=False),
         Column(key="anomaly_reasons", title="Findings", is_shown=False),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
-        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
-        Column(key="turn_number", title="Turn", cell="number", sort="turn", is_number=True),
-        Column(key="tier1_score", title=TIERS["tier1"], cell="score", sort="tier1", down=False, is_number=True),
-        Column(key="tier2_score", title=TIERS["tier2"], cell="score", sort="tier2", down=False, is_number=True),
-        Column(key="tier2_5_alignment", title=TIERS["tier2_5"], cell="score", sort="tier2_5", down=False, is_number=True),
-        Column(key="tier3_score", title=TIERS["tier3"], cell="score", sort="tier3", down=False, is_number=True),
-        Column(key="disposition", title="Outcome", cell="term", sort="outcome", down=False),
+        Column(key="session_id", title="Session", sort="session", down=False, is_shown=False),
+        Column(key="turn_number", title="Turn", sort="turn", is_number=True, is_shown=False),
+        _score_column("tier1", "tier1_score"),
+        _score_column("tier2", "tier2_score"),
+        _score_column("tier2_5", "tier2_5_alignment"),
+        _score_column("tier3", "tier3_score"),
+        Column(key="disposition", title="Outcome", cell="outcome", sort="outcome", down=False),
         Column(key="agent_model", title="Model", cell="model", is_shown=False),
         Column(key="cost_usd", title="Cost", cell="usd", sort="cost", is_number=True),
     ),
@@ -135,6 +145,8 @@ EXCHANGES = ListDefinition(
 ANOMALIES = dataclasses.replace(
     EXCHANGES,
     name="anomalies",
+    noun="anomalous exchange",
+    notable="",
     has_all=True,
     has_comparison=True,
     filters=[filter_ for filter_ in EXCHANGES.filters if filter_.name != "anomalies"],
@@ -142,6 +154,9 @@ ANOMALIES = dataclasses.replace(
 )
 SESSIONS = ListDefinition(
     name="sessions",
+    noun="session",
+    notable="with an anomaly",
+    is_notable=lambda row: row["anomalies"] > 0,
     query="list_sessions",
     sort="at",
     filters=(_AGENT, _VERSION, _TOOL, _TOOL_ERROR, _ANOMALIES, _FAILURE, _READINESS, _TIER, _MIN_SCORE, _MAX_SCORE),
@@ -154,10 +169,10 @@ SESSIONS = ListDefinition(
         Column(key="turns", title="Turns", cell="number", sort="turns", is_number=True),
         Column(key="events", title="Events", cell="number", sort="events", is_number=True),
         Column(key="anomalies", title="Anomalies", cell="bad_number", sort="anomalies", is_number=True),
-        Column(key="tier1", title=TIERS["tier1"], cell="score", is_number=True, is_shown=False),
-        Column(key="tier2", title=TIERS["tier2"], cell="score", sort="tier2", down=False, is_number=True),
-        Column(key="tier2_5", title=TIERS["tier2_5"], cell="score", sort="tier2_5", down=False, is_number=True),
-        Column(key="tier3", title=TIERS["tier3"], cell="score", sort="tier3", down=False, is_number=True),
+        Column(key="tier1", title=TIERS["tier1"], is_number=True, is_shown=False),
+        _score_column("tier2", "tier2"),
+        _score_column("tier2_5", "tier2_5"),
+        _score_column("tier3", "tier3"),
         Column(key="run_id", title="Run", cell="run", is_shown=False),
         Column(key="readiness_level", title="Readiness", cell="readiness", sort="readiness", down=False),
         Column(key="trust_score", title="Trust", cell="number", sort="trust", down=False, is_number=True),
@@ -167,6 +182,9 @@ SESSIONS = ListDefinition(
 )
 RUNS = ListDefinition(
     name="runs",
+    noun="run",
+    notable="unsafe for production",
+    is_notable=lambda row: row["readiness_level"] == READINESS_LEVELS[0],
     query="list_runs",
     sort="at",
     has_all=True,
@@ -192,6 +210,7 @@ RUNS = ListDefinition(
 )
 COSTS = ListDefinition(
     name="costs",
+    noun="session",
     query="list_costs",
     sort="cost",
     has_comparison=True,
@@ -215,6 +234,7 @@ COSTS = ListDefinition(
 )
 EVALUATIONS = ListDefinition(
     name="evaluations",
+    noun="evaluation",
     query="list_evaluations",
     sort="at",
     has_all=True,
@@ -244,6 +264,7 @@ EVALUATIONS = ListDefinition(
 )
 WRAPS = ListDefinition(
     name="wrap_quality",
+    noun="session",
     query="list_wraps",
     sort="at",
     has_all=True,
@@ -272,10 +293,14 @@ LISTS: Mapping[str, ListDefinition] = {
 
 def _over_all_projects(definition: ListDefinition) -> ListDefinition:
     """Return the list of all projects, which names the project of each row."""
-    project = Column(key="project", title="Project", cell="project")
+    project = Column(key="project", title="Project", is_shown=False)
+    columns = [
+        dataclasses.replace(column, title="Agent and project") if column.key == "agent" else column
+        for column in definition.columns
+    ]
     return dataclasses.replace(
         definition,
-        columns=(definition.columns[0], project, *definition.columns[1:]),
+        columns=(columns[0], project, *columns[1:]),
         filters=(_PROJECT, *definition.filters),
     )
 
@@ -321,7 +346,10 @@ def _choose_project(request: Request, viewer: Holder) -> str | None:
     return project
 
 
-@router.get("/projects/{project}/lists/{file}")
+FileName = Annotated[str, Path(max_length=64)]
+
+
+@router.get(f"/projects/{{project}}{LIST_FILES}/{{file}}")
 async def export(
     request: Request,
     *,
@@ -329,21 +357,39 @@ async def export(
     project: ShownProject,
     services: Services,
     days: ListPeriod,
-    file: Annotated[str, Path(max_length=64)],
+    file: FileName,
 ) -> Response:
     """Return a list as a file, such as exchanges.csv, with the filters and the sort order of the address."""
+    return await _send_file(request, services, project, days, file, lists=LISTS)
+
+
+@router.get(f"{LIST_FILES}/{{file}}")
+async def export_fleet(request: Request, *, viewer: Viewer, services: Services, days: ListPeriod, file: FileName) -> Response:
+    """Return a list of all projects that the viewer may see as a file, such as exchanges.csv."""
+    return await _send_file(request, services, _choose_project(request, viewer), days, file, lists=FLEET_LISTS)
+
+
+async def _send_file(
+    request: Request,
+    services: ApiContext,
+    project: str | None,
+    days: RangeRequest,
+    file: str,
+    *,
+    lists: Mapping[str, ListDefinition],
+) -> Response:
     name, _dot, kind = file.rpartition(".")
-    if name not in LISTS or kind not in WRITERS:
-        available = ", ".join(f"{list_name}.{extension}" for list_name in LISTS for extension in WRITERS)
+    if name not in lists or kind not in WRITERS:
+        available = ", ".join(f"{list_name}.{extension}" for list_name in lists for extension in WRITERS)
         raise ApiError(404, "not_found", f"There is no file {file}. Available files: {available}.")
-    list_request = parse_list_request(LISTS[name], request.query_params)
+    list_request = parse_list_request(lists[name], request.query_params)
     now = services.engine.now()
 
     _window, between = choose_period(days, now)
     limit = min(READ_BATCH_SIZE, MAX_EXPORT_ROWS)
     first = await services.ask(lambda cursor: read_list(cursor, project, list_request, between, limit=limit, after=None))
     headers = {
-        "Content-Disposition": f'attachment; filename="{project}-{file}"',
+        "Content-Disposition": f'attachment; filename="{project or "fleet"}-{file}"',
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "Cache-Control": "no-store",
     }
@@ -391,6 +437,7 @@ async def build_list_values(
         # Nothing bounds these filters over all time.
         can_look_back = is_empty and not _READ_FROM_EXCHANGES & list_request.texts.keys()
         last = find_last_period(cursor, project, list_request, window) if window is not None and can_look_back else None
+        listing = dataclasses.replace(listing, total=describe_total(cursor, project, listing, between))
         return last, listing, read_more(cursor, window)
 
     (last, listing, more), suggestions = await asyncio.gather(

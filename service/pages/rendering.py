@@ -24,7 +24,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 
-from audit.drift.watched_series import TIERS
+from audit.drift.watched_series import TIERS, bounds_of
+from audit.exchanges.outcomes import flag_reason
+from audit.exchanges.tier1 import STRUCTURAL_CHECKS
 from audit.prompt_quoting import hidden_parts
 from audit.times import iso_time
 from service.pages.untrusted import render_markdown, shown
@@ -60,6 +62,8 @@ _SHORT_UNITS = (("d", 86400), ("h", 3600), ("min", MINUTE), ("s", 1))
 _FIELD_FIRST = re.compile(r"[^\s:]+:\s")
 NOTHING = "\u2013"
 """Shown for an unknown value."""
+TIER_HEADINGS = {"tier1": "Structure", "tier2": "Answer", "tier2_5": "Thinking", "tier3": "Behavior"}
+"""The names of the tiers above columns of scores."""
 
 
 def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200, *, forms: bool = False) -> HTMLResponse:
@@ -109,6 +113,8 @@ def environment() -> Environment:
         "moment": moment,
         "number": number,
         "share": share,
+        "tier_score": tier_score,
+        "findings": list_findings,
         "usd": usd,
         "shown": shown,
         "markdown": render_markdown,
@@ -123,7 +129,9 @@ def environment() -> Environment:
         "links": Links(),
         "terms": TERMS,
         "tier_names": TIERS,
+        "tier_headings": TIER_HEADINGS,
         "closings": WORDS["closings"],
+        "dispositions": WORDS["dispositions"],
         "band_meaning": WORDS["charts"]["band"],
         "version": version(),
         "nothing": NOTHING,
@@ -183,6 +191,36 @@ def duration(seconds: float | None) -> str:
 def number(value: float | None, digits: int = 0) -> str:
     """Format a number with a thin space between thousands."""
     return NOTHING if value is None else grouped(value, digits)
+
+
+def tier_score(value: float | None, tier: str) -> Markup:
+    """Format a score of a tier to two digits, marked if it is in the lower half of the tier's scale."""
+    middle = sum(bounds_of(tier)) / 2
+    if value is None or value >= middle:
+        return escape(number(value, 2))
+    return Markup('<strong class="down" title="In the lower half of the scale, below {}">{}</strong>').format(
+        f"{middle:g}", number(value, 2)
+    )
+
+
+_REASONS_OF_FLAGS = {flag_reason(check.id): check.title for check in STRUCTURAL_CHECKS}
+_LIMIT = re.compile(r", [0-9.]+ or less is low$")
+_DIMENSION = re.compile(r"^\w+(?= scored )")
+
+
+def list_findings(score: Mapping[str, Any]) -> str:
+    """Return why an exchange is an anomaly in one line: the titles of its flags, then the other reasons."""
+    flags = score["tier1_flags"] or ()
+    of_flags = {flag_reason(flag) for flag in flags}
+    reasons = [reason for reason in score["anomaly_reasons"] or () if reason not in of_flags]
+    return "; ".join([*(TERMS.get(flag, flag) for flag in flags), *map(format_reason, reasons)])
+
+
+def format_reason(reason: str) -> str:
+    """Format the reason of an anomaly for a list: the title of a flag, the name of a dimension, and no limit beside a score."""
+    text = _REASONS_OF_FLAGS.get(reason) or _LIMIT.sub("", reason)
+    text = _DIMENSION.sub(lambda match: match[0].replace("_", " "), text)
+    return text[:1].upper() + text[1:]
 
 
 def share(value: float | None) -> str:

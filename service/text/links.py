@@ -30,6 +30,8 @@ INBOX_BULK = f"{INBOX}/bulk"
 INBOX_PAGE = "/incidents"
 FLEET_EXCHANGES, FLEET_SESSIONS, AGENT_PAGE = "/exchanges", "/sessions", "/agents"
 """Pages over all projects."""
+LIST_FILES = "/lists"
+"""The files of lists, of a project or of all."""
 INBOX_VIEWS_PAGE = f"{INBOX_PAGE}/views"
 
 
@@ -166,9 +168,9 @@ class Links:
         """The exchanges of a project; `asked` filters and sorts the list."""
         return self._within(f"{_project_address(project)}/exchanges", params)
 
-    def list_file(self, project: str, name: str) -> str:
-        """A list of a project as a file, such as exchanges.csv."""
-        return f"{_project_address(project)}/lists/{quote(name)}"
+    def list_file(self, project: str | None, name: str) -> str:
+        """A list of a project, or of all, as a file, such as exchanges.csv."""
+        return f"{_project_address(project) if project else ''}{LIST_FILES}/{quote(name)}"
 
     def session(
         self, project: str, session: str, connection: str | None = None, *, fragment: str = "", **params: str | int | None

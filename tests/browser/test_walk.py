@@ -187,6 +187,7 @@ FILES = {
     "/projects/*/runs/*/events",
     "/projects/*/runs/*/events/*.json",
     "/projects/*/lists/*",
+    "/lists/*",
     "/projects/*/exchanges/*/texts/*",
     "/projects/*/evaluations/*/prompts/*",
     "/static/*",

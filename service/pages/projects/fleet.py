@@ -210,6 +210,7 @@ _ORDERS = {
 """Labels of the sort orders, and of their reverse."""
 FLEET = ListDefinition(
     name="fleet",
+    noun="project",
     query="projects",
     sort="worst",
     filters=(

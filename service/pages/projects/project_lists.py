@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,7 +22,7 @@ from service.pages.lists import ANOMALIES, COSTS, WRAPS, build_list_values
 from service.pages.periods import ListPeriod, Period, compared
 from service.pages.project_charts import build_chart_window, draw_costs, read_costs, read_counts, sum_known_costs
 from service.pages.projects.agent_health import NO_NAME
-from service.pages.rendering import number, page, usd
+from service.pages.rendering import format_reason, number, page, usd
 from service.pages.viewing import ShownProject, Viewer
 from service.read.agent_costs import read_agent_costs, sum_agent_costs
 from service.read.runs import with_run_ids
@@ -32,6 +33,9 @@ from service.web.context import Services
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]
 _MAX_REASONS = 30
+_AFTER_SCORE = re.compile(r"( scored| align at) [0-9.]+ or less$")
+_MAX_FILTER = 200
+"""Characters of a reason in the address of its exchanges."""
 _MAX_AGENT_COSTS = 50
 """Rows of the table of agents; the query `agent_tokens` has all."""
 
@@ -55,7 +59,16 @@ def _read_reasons(cursor: duckdb.DuckDBPyConnection, project: str, window: Windo
     reasons = query_rows(cursor, "anomaly_reasons", {"project": project, "from": start, "to": end})
     rows = sorted(reasons, key=lambda row: -row["exchanges"])[:_MAX_REASONS]
     max_exchanges: int = max((row["exchanges"] for row in rows), default=1)
-    return [{**row, "bar": share_bar(row["exchanges"] / max_exchanges, "bad")} for row in rows]
+    return [
+        {
+            **row,
+            "text": format_reason(row["reason"]),
+            "bar": share_bar(row["exchanges"] / max_exchanges, "bad"),
+            # The query leaves the score out of a reason, so only the text before it is in each exchange's reason.
+            "filter": _AFTER_SCORE.sub(r"\1", row["reason"])[:_MAX_FILTER],
+        }
+        for row in rows
+    ]
 
 
 @router.get("/projects/{project}/costs")

@@ -65,7 +65,7 @@ def fleet(store: Store) -> None:
 
 def turns_of(page: str) -> list[int]:
     """Return the turns in a list of exchanges, in its order."""
-    return [int(one) for one in re.findall(r'data-label="Turn">(\d+)<', page)]
+    return [int(one) for one in re.findall(r">turn (\d+)<", page)]
 
 
 def links_of(page: str, words: str) -> str:
@@ -84,7 +84,7 @@ def test_the_newest_come_first_and_a_heading_sorts(look: Look) -> None:
     assert 'aria-sort="descending"' in page
     lowest = look(links_of(page, "Answer quality<"))
     assert turns_of(lowest)[:6] == [2, 4, 6, 8, 10, 12]
-    assert re.search(r'aria-sort="ascending"><a [^>]*>Answer quality', lowest)
+    assert re.search(r'aria-sort="ascending"><a [^>]*>Answer<', lowest)
     highest = look(links_of(lowest, "Answer quality<"))
     assert turns_of(highest)[:6] == [12, 10, 8, 6, 4, 2]
     assert set(turns_of(highest)[6:]) == {1, 3, 5, 7, 9, 11}
@@ -189,12 +189,34 @@ def test_lists_of_the_fleet_and_agents_show_only_visible_projects(call: Call, to
     put(store, "exchanges", [foreign])
     put(store, "scores", [score("secret", 1, project="web", agent="spy", score_id="secret", exchange_at=at)])
     reader, root = cookie(signed_in(call, tokens.ops_reader)), cookie(signed_in(call, tokens.root))
-    for path in (LINKS.fleet_exchanges(), LINKS.fleet_sessions()):
+    for path in (LINKS.fleet_exchanges(), LINKS.fleet_sessions(), LINKS.list_file(None, "exchanges.csv")):
         assert "hidden question" not in call("GET", path, headers=reader).text
         assert "hidden question" in call("GET", path, headers=root).text
         assert call("GET", f"{path}?project=web", headers=reader).status_code in (403, 404)
     assert call("GET", LINKS.agent("spy"), headers=reader).status_code == 404
     assert "hidden question" in call("GET", LINKS.agent("spy"), headers=root).text
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_list_counts_all_its_rows(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page shows some of the rows; readers want to know of how many, and a wrong total would be worse than none."""
+    filters: list[dict[str, str]] = [{}, {"agent": "guide"}, {"anomalies": "no"}, {"anomalies": "yes"}, {"version": "2"}]
+
+    def read_totals() -> list[str]:
+        pages = "".join(look(LINKS.exchanges("ops", **texts)) for texts in filters)
+        return re.findall(r'class="summary"><span>([^<]*)', pages)
+
+    whole = read_totals()
+    assert whole == [
+        "12 exchanges, 4 with an anomaly",
+        "6 exchanges, 2 with an anomaly",
+        "8 exchanges",
+        "4 exchanges, 4 with an anomaly",
+        "4 exchanges",
+    ]
+    monkeypatch.setattr(listing, "ROWS_PER_PAGE", 2)
+    # The sums of days know no versions.
+    assert read_totals() == [*whole[:-1], ""]
 
 
 @pytest.mark.usefixtures("fleet")
@@ -268,7 +290,7 @@ def test_every_order_and_filter_of_every_list_works(look: Look, name: str) -> No
     list_link = getattr(LINKS, name)
     for sort in of.sorts:
         page = look(list_link("ops", sort=sort, window="30d")).rpartition("What judging cost")[2]
-        assert ("<tbody>" in page) == ("aria-sort" in page), sort
+        assert ("<tbody>" in page and of.sorts[sort].is_shown) == ("aria-sort" in page), sort
     for filter_name in of.filters:
         value = next(iter(filter_name.choices)) if filter_name.choices else "1"
         look(list_link("ops", **{filter_name.name: value}))
