@@ -406,8 +406,10 @@ _OWN: dict[str, dict[str, Rule]] = {
     # A dead letter may have no project, and neither may its review.
     "Review": {
         "project": Named(optional=True),
-        "kind": OneOf(("human_score", "incident_decision", "incident_assignment", "incident_comment", "dead_letter")),
-        "status": OneOf(("open", "acknowledged", "resolved", "new_normal", "dismissed", "accepted", "retried")),
+        "kind": OneOf(
+            ("human_score", "incident_decision", "incident_assignment", "incident_comment", "annotation", "dead_letter")
+        ),
+        "status": OneOf(("open", "acknowledged", "resolved", "new_normal", "dismissed", "accepted", "retried", "deleted")),
         "score": Between(1, 5),
     },
     "SessionClosed": {"reason": OneOf(("explicit", "idle"))},

@@ -1192,22 +1192,22 @@ class Reservation(Record, frozen=True, kw_only=True):
 
 
 class Review(Record, frozen=True, kw_only=True):
-    """Contribution of a person: a human score, a decision on an incident, its assignment, a comment on it, or a dead letter put back."""
+    """Contribution of a person: a human score, a decision on an incident, its assignment, a comment on it, an annotation of charts, or a dead letter put back."""
 
     review_id: str
     """Id of the review."""
     project: str
     """Project the record is filed under."""
     kind: str
-    """human_score, incident_decision, incident_assignment, incident_comment or dead_letter."""
+    """human_score, incident_decision, incident_assignment, incident_comment, annotation or dead_letter."""
     subject_id: str
-    """Score, incident or dead letter it is about."""
+    """Score, incident, annotation or dead letter it is about."""
     reviewer: str
     """Name of the reviewer."""
     score: int | None = None
     """Human score, 1 to 5."""
     status: str | None = None
-    """New state: of an incident open, acknowledged, resolved, new_normal or dismissed (accepted, in older records, is new_normal); of a dead letter retried."""
+    """New state: of an incident open, acknowledged, resolved, new_normal or dismissed (accepted, in older records, is new_normal); of a dead letter retried; of an annotation deleted."""
     comment: str | None = None
     """In the reviewer's words."""
     occurred_at: datetime
@@ -1216,6 +1216,10 @@ class Review(Record, frozen=True, kw_only=True):
     """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
     assignee: str | None = None
     """Person to whom an incident was assigned; null for nobody."""
+    marked_from: datetime | None = None
+    """Time that an annotation marks, or the start of its range, UTC."""
+    marked_until: datetime | None = None
+    """End of the range that an annotation marks, UTC; null for a moment."""
 
 
 class RunNumber(Record, frozen=True, kw_only=True):

@@ -1642,10 +1642,10 @@ def record_3d2b6d0d61b09056_0(record: Any) -> bytes:
     )
 
 
-def record_00166e5941047f6c_0(record: Any) -> bytes:
+def record_1e8aefc0329b1a40_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\x00\x16nYA\x04\x7fl",
+            b"\xc3\x01\x1e\x8a\xef\xc02\x9b\x1a@",
             NUMBERS[len(_data := record.review_id.encode())] + _data,
             WORDS[record.project],
             WORDS[record.kind],
@@ -1662,6 +1662,8 @@ def record_00166e5941047f6c_0(record: Any) -> bytes:
             written_time(record.occurred_at),
             written_time(record.ingested_at),
             (b"\0" if (_given := record.assignee) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record.marked_from) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record.marked_until) is None else b"\2" + written_time(_given)),
             in_order(record.occurred_at, record.ingested_at),
         )
     )
@@ -2239,7 +2241,7 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9": record_f9436602e952b2a9_0,  # JudgingRequest
     b"\xc3\x01Na\x98W\xb1D{C": record_4e619857b1447b43_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": record_3d2b6d0d61b09056_0,  # Reservation
-    b"\xc3\x01\x00\x16nYA\x04\x7fl": record_00166e5941047f6c_0,  # Review
+    b"\xc3\x01\x1e\x8a\xef\xc02\x9b\x1a@": record_1e8aefc0329b1a40_0,  # Review
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": record_e9f94bff3c2dd72f_0,  # RunNumber
     b"\xc3\x01\x1d\xbdW\x90\x814\xbe\xec": record_1dbd57908134beec_0,  # Score
     b"\xc3\x01[]\xcfJ\xdcz\x9d1": record_5b5dcf4adc7a9d31_0,  # ScoringTask
@@ -6068,6 +6070,33 @@ def fields_00166e5941047f6c_0(record: Any) -> bytes:
     )
 
 
+def fields_1e8aefc0329b1a40_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\x1e\x8a\xef\xc02\x9b\x1a@",
+            NUMBERS[len(_data := record["review_id"].encode())] + _data,
+            WORDS[record["project"]],
+            WORDS[record["kind"]],
+            NUMBERS[len(_data := record["subject_id"].encode())] + _data,
+            NUMBERS[len(_data := record["reviewer"].encode())] + _data,
+            (
+                b"\0"
+                if (_given := record["score"]) is None
+                else b"\2"
+                + (NUMBERS[_value] if type(_value := _given) is int and -2147483648 <= _value < 2147483648 else unfit(_value))
+            ),
+            WORDS_OR_NULL[record["status"]],
+            (b"\0" if (_given := record["comment"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            written_time(record["occurred_at"]),
+            written_time(record["ingested_at"]),
+            (b"\0" if (_given := record["assignee"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record["marked_from"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["marked_until"]) is None else b"\2" + written_time(_given)),
+            in_order(record["occurred_at"], record["ingested_at"]),
+        )
+    )
+
+
 def fields_583ec553b74c74d5_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -7472,6 +7501,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\xdcV|\xb4\xcf\xf23\n": fields_dc567cb4cff2330a_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": fields_3d2b6d0d61b09056_0,  # Reservation
     b"\xc3\x01\x00\x16nYA\x04\x7fl": fields_00166e5941047f6c_0,  # Review
+    b"\xc3\x01\x1e\x8a\xef\xc02\x9b\x1a@": fields_1e8aefc0329b1a40_0,  # Review
     b"\xc3\x01X>\xc5S\xb7Lt\xd5": fields_583ec553b74c74d5_0,  # Review
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": fields_e9f94bff3c2dd72f_0,  # RunNumber
     b"\xc3\x01\x1d\xbdW\x90\x814\xbe\xec": fields_1dbd57908134beec_0,  # Score

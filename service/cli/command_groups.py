@@ -48,6 +48,9 @@ GROUPS = (
             "deployments": Command(
                 "deployments.deployments_app", "Record and list deployments, which charts mark and incidents name."
             ),
+            "annotations": Command(
+                "annotations.annotations_app", "Mark times and ranges of a project on its charts, with a text."
+            ),
         },
     ),
     CommandGroup(

@@ -21,6 +21,7 @@ from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.pages.rendering import NOTHING, number, share, usd
 from service.pages.untrusted import shown
+from service.read.annotations import Annotation, read_annotations
 from service.read.versions import VERSION_NAMES, DeployedVersion, deployed_versions
 from streams.watch.lifecycle import DISMISSED
 
@@ -265,7 +266,9 @@ def _build_figure(
         "title": visible(chart.title),
         "labels": [visible(point.axis_label or point.label) for point in points],
         "marked": [index for index, is_out in enumerate(marked) if is_out],
-        "marks": [[round(position, 3), mark.kind, visible(mark.name)] for mark, position in placed],
+        "marks": [_format_mark(mark, position, end) for mark, position, end in placed],
+        # The start and the duration of the points, in seconds.
+        "time": [points[0].at.timestamp(), chart.step.total_seconds()] if chart.step and points and points[0].at else None,
         "previous": None if previous is None else [round_value(value) for value in previous],
         "limits": chart.limits,
         "reaches": chart.reaches,
@@ -274,7 +277,7 @@ def _build_figure(
         "group": chart.group,
     }
     compact = {name: value for name, value in data.items() if value not in (None, [], "", ())}
-    kinds = [(f"mark {kind}", name) for kind, name in MARK_KINDS.items() if any(mark.kind == kind for mark, _ in placed)]
+    kinds = [(f"mark {kind}", name) for kind, name in MARK_KINDS.items() if any(mark.kind == kind for mark, *_ in placed)]
     return Markup(
         '<figure class="drawn" id="{}-chart" data-chart="{}" aria-label="{}"><p class="visually-hidden">{}</p>{}{}</figure>'
     ).format(
@@ -287,20 +290,35 @@ def _build_figure(
     )
 
 
-def _place_marks(chart: Chart, points: Sequence[Point]) -> list[tuple[Mark, float]]:
-    """Return the marks of a chart with their positions among its points."""
+def _format_mark(mark: Mark, position: float, end: float | None) -> list[float | str]:
+    values: list[float | str] = [round(position, 3), mark.kind, visible(mark.name)]
+    return values if end is None else [*values, round(end, 3)]
+
+
+def _place_marks(chart: Chart, points: Sequence[Point]) -> list[tuple[Mark, float, float | None]]:
+    """Return the marks of a chart with their positions among its points, and the position of the end of a range."""
     times = [point.at for point in points if point.at is not None]
-    if len(times) < len(points):
+    if len(times) < len(points) or not points:
         return []
-    positions = [(mark, locate_mark(mark, times, chart.step)) for mark in chart.marks]
-    return [(mark, position) for mark, position in positions if position is not None]
+    placed: list[tuple[Mark, float, float | None]] = []
+    for mark in chart.marks:
+        position = locate_mark(mark.at, times, chart.step)
+        if mark.until is None:
+            if position is not None:
+                placed.append((mark, position, None))
+            continue
+        end = locate_mark(mark.until, times, chart.step)
+        if mark.at <= (times[-1] + (chart.step or timedelta())) and mark.until > times[0]:
+            # A range that is cut off by the chart reaches to its edge.
+            placed.append((mark, -0.5 if position is None else position, len(times) - 0.5 if end is None else end))
+    return placed
 
 
-def _build_change_columns(points: Sequence[Point], placed: Sequence[tuple[Mark, float]]) -> Iterator[Column]:
+def _build_change_columns(points: Sequence[Point], placed: Sequence[tuple[Mark, float, float | None]]) -> Iterator[Column]:
     """Yield a column with the marks at each point, earliest first."""
     if placed:
         marks: dict[int, list[str]] = defaultdict(list)
-        for mark, position in placed:
+        for mark, position, _ in placed:
             marks[int(position + 0.5)].append(visible(mark.words))
         yield "Changes", ["; ".join(marks[index]) for index in range(len(points))]
 
@@ -385,7 +403,7 @@ def visible(text: str) -> str:
     return " ".join("".join(part for pair in parts for part in pair).split())
 
 
-MARK_KINDS = {"deployment": "Deployment", "policy": "Policy changed", "judge": "Judge changed"}
+MARK_KINDS = {"deployment": "Deployment", "policy": "Policy changed", "judge": "Judge changed", "annotation": "Annotation"}
 """Labels of the kinds of marks."""
 _LOOKBACK = timedelta(days=14)
 """Time before a chart that is searched for scores by an earlier judge or policy."""
@@ -404,6 +422,8 @@ class Mark:
     words: str
     name: str = ""
     """The short text beside the mark, such as the version that was deployed."""
+    until: datetime | None = None
+    """The end of a range."""
 
 
 def marks_within(
@@ -411,6 +431,7 @@ def marks_within(
 ) -> list[Mark]:
     """Return the marks in a period, oldest first. `step` is the duration of a chart's points, an hour or a day."""
     marks = [_mark_deployment(deployed) for deployed in deployed_versions(cursor, project, start, end)]
+    marks += [_mark_annotation(annotation) for annotation in read_annotations(cursor, project, start, end)]
     rows = _read_scoring_versions(cursor, project, start - _LOOKBACK, end)
     for kind, name in _SCORING_PARTS.items():
         marks += [mark for mark in _find_changes(kind, rows, name, step) if start <= mark.at < end]
@@ -459,23 +480,27 @@ def marks_between(cursor: duckdb.DuckDBPyConnection, project: str, moments: Sequ
     return marks_within(cursor, project, max(min(moments), last - _MAX_MARKS_PERIOD), last, timedelta(days=1))
 
 
-def locate_mark(mark: Mark, times: Sequence[datetime], step: timedelta | None) -> float | None:
-    """Return the position of a mark among points that start at `times`; None if it is outside. 0 is the middle of the first point.
+def locate_mark(at: datetime, times: Sequence[datetime], step: timedelta | None) -> float | None:
+    """Return the position of a time among points that start at `times`; None if it is outside. 0 is the middle of the first point.
 
-    With `step`, points are periods. Without it they are moments, and the mark is placed halfway to the next one.
+    With `step`, points are periods. Without it they are moments, and the time is placed halfway to the next one.
     """
-    point = bisect_right(times, mark.at) - 1
+    point = bisect_right(times, at) - 1
     if step is None:
         return point + 0.5 if 0 <= point < len(times) - 1 else None
-    if point < 0 or mark.at >= times[point] + step:
+    if point < 0 or at >= times[point] + step:
         return None
-    return point - 0.5 + (mark.at - times[point]) / step
+    return point - 0.5 + (at - times[point]) / step
 
 
 def _mark_deployment(deployed: DeployedVersion) -> Mark:
     agent = f" of {deployed.agent}" if deployed.agent else ""
     name = f"{VERSION_NAMES.get(deployed.label, deployed.label).lower()} {deployed.version}"
     return Mark(deployed.at, "deployment", f"deployed {deployed.label} {deployed.version}{agent}", name)
+
+
+def _mark_annotation(annotation: Annotation) -> Mark:
+    return Mark(annotation.at, "annotation", f"{annotation.text} ({annotation.by})", annotation.text, annotation.until)
 
 
 def _is_changed(rows: Sequence[Row], name: Callable[[Row], str]) -> bool:

@@ -1,4 +1,4 @@
-"""Annotations, which are shown beside the scores without changing them: deployments and reviews.
+"""Annotations, which are shown beside the scores without changing them: deployments, marks of people, and reviews.
 
 Deployments are releases as recorded by people, pipelines and traces:
 
@@ -9,7 +9,10 @@ Deployments are releases as recorded by people, pipelines and traces:
    a label is not a change, and so not a deployment. Two versions that run side by side are deployed once each, even if they alternate
    often. Versions recorded by people or pipelines count as seen.
 
-A review is a person's score of an exchange, from 1 to 5.
+A mark of a person is a text at a time or a range of a project, such as "switched the prompt" (`annotation`). Each change of it, and its
+deletion, is a review of its own with the same subject; the newest one counts.
+
+A score of a person is a review of an exchange, from 1 to 5.
 """
 
 from __future__ import annotations
@@ -169,6 +172,66 @@ class SeenVersions:
                 versions.setdefault((row["agent"], row["label"]), set()).add(row["version"])
         self._versions_by_project[project] = versions
         return versions
+
+
+ANNOTATION = "annotation"
+DELETED = "deleted"
+MAX_ANNOTATION = 500
+"""Characters of a person's mark."""
+
+
+def annotation(
+    *,
+    project: str,
+    text: str,
+    by: str,
+    now: datetime,
+    redactor: Redactor,
+    at: datetime | None = None,
+    until: datetime | None = None,
+    annotation_id: str | None = None,
+) -> Review:
+    """Return the record of a person's mark, without secrets; with `annotation_id`, the one that replaces an earlier mark.
+
+    Without `at` it marks the present time. The same mark, sent again with its time, is a single one. Raises InputError, which names the
+    invalid field.
+    """
+    author = _redact_name("by", by, redactor)
+    redacted = redactor.redact(text)[0].strip()
+    start = at or now
+    if not redacted or len(redacted) > MAX_ANNOTATION:
+        raise InputError(
+            f"text: has {len(redacted)} characters", hint=f"Describe what happened in 1 to {MAX_ANNOTATION} characters."
+        )
+    if max(start, until or start) > now + CLOCK_TOLERANCE:
+        raise InputError(
+            f"{'until' if start <= now + CLOCK_TOLERANCE else 'at'}: lies more than a day in the future",
+            hint="Annotate what has happened.",
+        )
+    if until is not None and until <= start:
+        raise InputError("until: must be after at", hint="Leave it out to mark a moment.")
+    subject = annotation_id or stable_id(
+        ANNOTATION, project, redacted, author, start.isoformat(), "" if until is None else until.isoformat()
+    )
+    return _review_annotation(project, subject, author, now, comment=redacted, marked_from=start, marked_until=until)
+
+
+def deleted_annotation(project: str, annotation_id: str, by: str, now: datetime) -> Review:
+    """Return the record that deletes a person's mark."""
+    return _review_annotation(project, annotation_id, by, now, status=DELETED)
+
+
+def _review_annotation(project: str, subject: str, by: str, now: datetime, **fields: Any) -> Review:
+    return Review(
+        review_id=stable_id("review", subject, by, now.isoformat(), *map(str, fields.values())),
+        project=project,
+        kind=ANNOTATION,
+        subject_id=subject,
+        reviewer=by,
+        occurred_at=now,
+        ingested_at=now,
+        **fields,
+    )
 
 
 HUMAN_SCORE = "human_score"

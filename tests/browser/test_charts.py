@@ -225,3 +225,33 @@ def test_a_saved_picture_says_what_it_shows(project: Page, site: Site) -> None:
     assert not list(svg.iter("{http://www.w3.org/2000/svg}script"))
     assert files["PNG"].startswith(b"\x89PNG")
     assert [line.split(",")[0] for line in files["CSV"].decode().splitlines()[1:]] == [f'"{row}"' for row in rows]
+
+
+def test_a_click_on_a_chart_annotates_every_chart(project: Page) -> None:
+    """Whoever sees the step and knows its reason says so there, and changes or withdraws it in the list below."""
+    text = "<img src=x onerror=alert(1)> switched the prompt"
+    project.locator(TIER).get_by_role("button", name="Annotate").click()
+    plot = project.locator(f"{TIER} .u-over")
+    project.mouse.move(*at(plot, 0.5))
+    project.mouse.down()
+    project.mouse.move(*at(plot, 0.7), steps=3)
+    project.mouse.up()
+    form = project.get_by_role("dialog", name="Annotate")
+    start, end = (form.locator(f"input[name={name}]").input_value() for name in ("at", "until"))
+    assert start < end
+    form.get_by_label("What happened").fill(text)
+    form.get_by_role("button", name="Annotate").click()
+    note = project.locator(".notes li").filter(has_text=text)
+    expect(note).to_be_visible()
+    assert project.url.endswith("compare=before"), "the click did not zoom in"
+    for chart in (TIER, "#exchanges-chart"):
+        expect(project.locator(f"{chart} .legend")).to_contain_text("Annotation")
+        expect(project.locator(f"{chart} tbody")).to_contain_text(text)
+    assert not project.locator("img[src=x]").count()
+    note.locator("summary").click()
+    note.get_by_label("What happened").fill("Prompt 4")
+    note.get_by_role("button", name="Save").click()
+    changed = project.locator(".notes li").filter(has_text="Prompt 4")
+    expect(changed.locator("strong")).to_have_text("Prompt 4")
+    changed.get_by_role("button", name="Delete").click()
+    expect(project.locator(".notes li").filter(has_text="Prompt 4")).to_have_count(0)

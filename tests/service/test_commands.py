@@ -462,3 +462,28 @@ def test_wrap_ups_are_listed_where_the_policy_asks_for_them(driftline: Command, 
     _, out, _ = driftline("wrap-quality", "--policy", str(policy), "--limit", "1", "--json")
     assert json.loads(out)["sessionId"] == "code-1"
     assert driftline("wrap-quality", "--policy", str(policy), "--until", "2026-10-01")[1] == ""
+
+
+def test_annotations_survive_a_rebuild(driftline: Command, events_file: Path) -> None:
+    """What people know cannot be computed again: a rebuild keeps it, as it was last changed."""
+    driftline("import", "events", str(events_file), "--project", "ops")
+    code, out, _ = driftline(
+        "annotations", "add", "Outage", "--project", "ops", "--at", "2026-10-01T08:00Z", "--by", "ann", "--json"
+    )
+    assert code == 0
+    note = json.loads(out)
+    driftline("annotations", "add", "Wrong project", "--project", "ops", "--at", "2026-10-01T09:00Z", "--by", "ann")
+    code, _, _ = driftline(
+        "annotations", "change", note["id"], "Model outage", "--project", "ops", "--until", "2026-10-01T10:00Z"
+    )
+    assert code == 0
+    _, out, _ = driftline("annotations", "list", "--project", "ops", "--json")
+    wrong, changed = map(json.loads, out.splitlines())
+    driftline("annotations", "delete", wrong["id"], "--project", "ops")
+    assert driftline("rebuild")[0] == 0
+    _, out, _ = driftline("annotations", "list", "--project", "ops", "--json")
+    assert [json.loads(line) for line in out.splitlines()] == [changed]
+    assert (changed["text"], changed["by"], changed["until"]) == ("Model outage", "ann", "2026-10-01T10:00:00Z")
+    code, _, err = driftline("annotations", "delete", wrong["id"], "--project", "ops")
+    assert code != 0
+    assert wrong["id"] in err

@@ -35,6 +35,7 @@ TAGS = {
     "people": "People",
     "anchors": "Anchors",
     "deployments": "Deployments",
+    "annotations": "Annotations",
     "judging": "Judge again",
     "retention": "Retention and erasure",
     "access": "Access",

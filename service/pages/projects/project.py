@@ -43,6 +43,7 @@ from service.pages.projects.agent_health import compare_behaviour, limit_behavio
 from service.pages.projects.fleet import describe_silence, explain_health
 from service.pages.rendering import links_of, number, page, usd
 from service.pages.viewing import ShownProject, Viewer
+from service.read.annotations import Annotation, read_annotations
 from service.read.behaviour import ToolDescription, read_descriptions
 from service.read.evaluations import SessionScore, session_scores
 from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_records
@@ -51,10 +52,11 @@ from service.read.runs import run_page
 from service.read.scores import ProjectSummary, newest_score, project_summary
 from service.read.versions import agent_versions, sort_by_verdict
 from service.read.why import find_related, find_suspected_cause
-from service.text.links import Links
+from service.text.links import API, Links
 from service.text.window import RangeRequest, Window, last_period, quarter_to, window_of
 from service.text.words import TERMS, WORDS
 from service.web.context import ApiContext, Services
+from streams.upkeep.annotations import MAX_ANNOTATION
 from streams.watch.lifecycle import is_live
 
 router = APIRouter(include_in_schema=False)
@@ -65,6 +67,7 @@ _MAX_LATEST_INCIDENTS = 30
 _MAX_LISTED_INCIDENTS = 8
 """Open incidents in the list."""
 _MAX_RUNS = 8
+_MAX_ANNOTATIONS = 20
 _MAX_VERSIONS = 5
 """Agents whose versions are compared; their own page has all."""
 _MAX_BEHAVIOUR = 60
@@ -86,12 +89,14 @@ class _WindowData:
     newest_event: date | None
     """The day of the newest event if exchanges have stopped and events have not."""
     marks: Sequence[Mark]
+    annotations: Sequence[Annotation]
+    """The newest ones, one more than are listed."""
     active_days: Sequence[datetime]
     """Days with exchanges in the quarter before a silence, to tell whether it is usual; empty without a silence."""
 
 
 @router.get("/projects/{project}")
-async def project(request: Request, _: Viewer, project: ShownProject, services: Services, period: Period) -> HTMLResponse:
+async def project(request: Request, viewer: Viewer, project: ShownProject, services: Services, period: Period) -> HTMLResponse:
     """Show a project."""
     now = services.engine.now()
     summary, data, (open_incidents, latest) = await asyncio.gather(
@@ -133,6 +138,11 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "window_exchanges": Links(data.window.params).exchanges(project),
         "range": range_control(request, data.window, now, last=data.last),
         "silence": describe_silence(data.active_days, summary.last_exchange_at, now),
+        "annotations": data.annotations[:_MAX_ANNOTATIONS],
+        "more_annotations": len(data.annotations) > _MAX_ANNOTATIONS,
+        "can_annotate": "review" in viewer.scopes,
+        "annotations_api": f"{API}/{project}/annotations",
+        "max_annotation": MAX_ANNOTATION,
         **_build_day_values(build_chart_window(project, data.window, marks), data, incidents),
     }
     return page(request, "project.html", values)
@@ -204,6 +214,7 @@ def _read_window(cursor: duckdb.DuckDBPyConnection, project: str, period: RangeR
         last=last,
         newest_event=event_day,
         marks=marks_within(cursor, project, window.start, window.end, window.step),
+        annotations=read_annotations(cursor, project, window.start, window.end, limit=_MAX_ANNOTATIONS + 1),
         active_days=active_days,
     )
 

@@ -111,8 +111,68 @@ function prepareTools(figure) {
   showPressed(figure);
   if (figure.closest("dialog")) return;
   const tools = createElement("span", "tools");
+  if (document.getElementById("annotate") && JSON.parse(figure.dataset.chart).time) {
+    // A click by keyboard has no place on the chart: the form asks for the time.
+    tools.append(createButton("Annotate", "quiet", "Mark a time or a range on all charts of the project", (event) => (event.detail ? pickTime(figure) : showAnnotationForm())));
+  }
   tools.append(createButton("Full size", "quiet", "", () => showFull(figure)));
   figure.querySelector("details").before(tools);
+}
+
+/** Lets the reader click a time of a chart, or drag over a range, and opens the form for it. */
+function pickTime(figure) {
+  const { plot: plotted } = drawn.get(figure);
+  const root = figure.querySelector(".plot");
+  const [start, step] = JSON.parse(figure.dataset.chart).time;
+  const hint = createElement("p", "hint", "Click a time, or drag over a range. Esc cancels.");
+  const range = createElement("span", "picked");
+  const listeners = new AbortController();
+  const place = (event) => Math.min(Math.max(event.clientX - plotted.over.getBoundingClientRect().left, 0), plotted.over.clientWidth);
+  const toSeconds = (left) => start + (plotted.posToVal(left, "x") + 0.5) * step;
+  const stop = () => {
+    listeners.abort();
+    root.classList.remove("picking");
+    hint.remove();
+    range.remove();
+  };
+  let from = null;
+  // Captured before the chart sees them, where a click zooms in.
+  const on = (kind, act) => document.addEventListener(kind, (event) => {
+    if (event.key === "Escape" || (kind === "pointerdown" && !plotted.over.contains(event.target))) { stop(); return; }
+    if (event.key || (from === null && !plotted.over.contains(event.target))) return;
+    event.preventDefault();
+    event.stopPropagation();
+    act(place(event));
+  }, { capture: true, signal: listeners.signal });
+  on("keydown", () => {});
+  on("pointerdown", (left) => { from = left; });
+  on("pointermove", (left) => {
+    if (from === null) return;
+    range.style.left = `${plotted.over.offsetLeft + Math.min(from, left)}px`;
+    range.style.width = `${Math.abs(left - from)}px`;
+  });
+  on("pointerup", (left) => { range.dataset.end = left; });
+  on("click", (left) => {
+    const [first, last] = [Math.min(from, left), Math.max(from, left)];
+    stop();
+    showAnnotationForm(toSeconds(first), last - first > 4 ? toSeconds(last) : null, step);
+  });
+  root.classList.add("picking");
+  root.append(hint, range);
+}
+
+/** Shows the form of a new annotation, with the times that were picked, in seconds and rounded as far as a click is exact. */
+function showAnnotationForm(from = null, until = null, step = 3600) {
+  const unit = step > 3600 ? 3600 : 300;
+  const format = (seconds) => new Date(Math.round(seconds / unit) * unit * 1000).toISOString().slice(0, 16);
+  const dialog = createDialog("Annotate");
+  dialog.append(createElement("h2", "", "Annotate all charts of the project"), document.getElementById("annotate").content.cloneNode(true));
+  const { text, at, until: end } = dialog.querySelector("form").elements;
+  at.value = format(Math.min(from ?? Infinity, Date.now() / 1000));
+  if (until !== null) end.value = format(until);
+  dialog.querySelector("[data-close]").onclick = () => dialog.close();
+  dialog.showModal();
+  text.focus();
 }
 
 function chooseScale(name) {

@@ -118,6 +118,7 @@ document.addEventListener("submit", (event) => {
       const response = await send(form.dataset.send, form.getAttribute("action"), body);
       if (!response.ok) return readProblem(response);
       form.reset();
+      form.closest("dialog")?.close();
       await finish(event.submitter, response, form);
     });
   }

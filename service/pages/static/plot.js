@@ -3,8 +3,8 @@
 
 const MAX_DOTTED_POINTS = 45; // with more points, only points without a neighbour have a dot
 const MARK_COLOURS = { deployment: "accent", policy: "part-2", judge: "part-4", annotation: "part-1" };
-const MAX_MARK_TEXT = 14; // characters of a mark's name on a small chart; its tooltip has all
-const MAX_FULL_MARK_TEXT = 40;
+const MAX_MARK_WIDTH = 110; // pixels of a mark's name on a small chart
+const MIN_MARK_TEXT = 4; // characters of a cut name
 const FORMS = {
   number: (value) => value.toLocaleString("en", { maximumFractionDigits: 4 }).replaceAll(",", "\u202f"),
   large: (value) => value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 4 }),
@@ -118,19 +118,26 @@ function measureText(text, size) {
   return textContext.measureText(text).width;
 }
 
-/** Returns the marks, each with its name right or left of it (`shift`). A name that fits on neither side is left to the tooltip. */
+/** Cuts a text to a width; empty if hardly anything would be left. */
+function cutToWidth(text, width) {
+  let length = text.length;
+  while (length > MIN_MARK_TEXT && measureText(`${text.slice(0, length)}…`, 11) > width) length -= 1;
+  const cut = length < text.length ? `${text.slice(0, length).trimEnd()}…` : text;
+  return measureText(cut, 11) <= width ? cut : "";
+}
+
+/** Returns the marks, each with as much of its name as fits right or left of it (`shift`); the tooltip has all of it. */
 function placeMarks(spec, x, left, right) {
-  const longest = spec.isFull ? MAX_FULL_MARK_TEXT : MAX_MARK_TEXT;
   const marks = spec.marks || [];
   let taken = left;
   return marks.map(([position, kind, name = "", end = undefined], index) => {
-    const text = name.length > longest ? `${name.slice(0, longest - 1)}…` : name;
-    const width = measureText(text, 11);
     const next = index + 1 < marks.length ? x(marks[index + 1][0]) - 6 : right + 12;
-    const fitsRight = x(position) + 6 + width <= next;
-    const fitsLeft = x(position) - 6 - width >= taken;
-    taken = x(position) + 6 + (fitsRight ? width : 0);
-    return { position, kind, end, text: fitsRight || fitsLeft ? text : "", shift: fitsRight ? 6 : -6 - width };
+    const room = Math.min(next - x(position) - 6, spec.isFull ? Infinity : MAX_MARK_WIDTH);
+    const isLeft = measureText(name, 11) > room && x(position) - 6 - taken > room;
+    const text = cutToWidth(name, isLeft ? x(position) - 6 - taken : room);
+    const width = measureText(text, 11);
+    taken = x(position) + 6 + (isLeft ? 0 : width);
+    return { position, kind, end, text, shift: isLeft ? -6 - width : 6 };
   });
 }
 

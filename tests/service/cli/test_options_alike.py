@@ -22,6 +22,7 @@ LISTS = {
     "incidents list": "project since until limit json full",
     "alerts list": "project since until limit json full",
     "deployments list": "project since until limit json",
+    "annotations list": "project since until limit json",
     "dead-letters list": "since until limit json",  # bytes that could not be read have no project
     "replays": "since until limit json",  # files beside the database, most of every project
     "anchors list": "project json",  # the anchors in force: a policy bounds their number

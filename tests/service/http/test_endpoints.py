@@ -139,6 +139,12 @@ TABLE: Table = {
     ("GET", "/api/audit/{project}/agreement"): Row("read", bad=("?from=soon", NO_BODY)),
     ("GET", "/api/audit/{project}/anchors"): Row("read", bad=None),
     ("POST", "/api/audit/{project}/anchors"): Row("review", 201, {"count": 1}, empty=201, bad=("", {"count": 0})),
+    ("GET", "/api/audit/{project}/annotations"): Row("read", bad=("?since=soon", NO_BODY)),
+    ("POST", "/api/audit/{project}/annotations"): Row("review", 201, {"text": "New prompt"}, empty=201, bad=("", {"text": ""})),
+    ("PUT", "/api/audit/{project}/annotations/{annotation_id}"): Row(
+        "review", 200, {"text": "New prompt"}, empty=404, bad=("", {"text": ""})
+    ),
+    ("DELETE", "/api/audit/{project}/annotations/{annotation_id}"): Row("review", 204, empty=404, bad=None),
     ("GET", "/api/audit/{project}/deployments"): Row("read", bad=None),
     ("POST", "/api/audit/{project}/deployments"): Row("review", 201, {"version": "2"}, empty=201, bad=("", {"version": ""})),
     ("DELETE", "/api/audit/{project}/anchors/{anchor_id}"): Row("review", 200, empty=404, bad=None),
@@ -236,7 +242,7 @@ class EndpointCaller:
 def ask(call: Call, tokens: Tokens) -> EndpointCaller:
     """Return a caller for an empty server, with plausible names and every token."""
     assert tokens.ops
-    names = dict.fromkeys(("score_id", "exchange_id", "incident_id", "anchor_id", "evaluation_id"), "nothing")
+    names = dict.fromkeys(("score_id", "exchange_id", "incident_id", "anchor_id", "annotation_id", "evaluation_id"), "nothing")
     return EndpointCaller(call, names | {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor"})
 
 
@@ -263,10 +269,11 @@ def filled(call: Call, tokens: Tokens, exchanges: list[Any], drained: Drained, s
     drained()
     [incident, *_] = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
     [anchor] = call("POST", "/api/audit/ops/anchors", tokens.root, json={"count": 1}).json()["anchors"]
+    note = call("POST", "/api/audit/ops/annotations", tokens.root, json={"text": "New prompt"}).json()["annotation"]
     [score, *_] = call("GET", "/api/audit/ops/scores", tokens.root, params={"session": "s1"}).json()["scores"]
     [evaluation] = call("POST", "/api/audit/evaluations", tokens.root, json=EVALUATE).json()["evaluations"]
     names = {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor", "score_id": score["id"]}
-    names["evaluation_id"] = evaluation["id"]
+    names |= {"evaluation_id": evaluation["id"], "annotation_id": note["id"]}
     return EndpointCaller(
         call, names | {"exchange_id": score["exchangeId"], "incident_id": incident["id"], "anchor_id": anchor["id"]}
     )

@@ -132,7 +132,7 @@ def test_marks_are_drawn_at_their_time_and_listed_in_the_row_of_their_point() ->
 def test_a_mark_between_two_moments_is_drawn_between_them() -> None:
     """A deployment between two runs is between them."""
     times = [FIRST, FIRST + 3 * DAY]
-    places = [locate_mark(Mark(FIRST + hours * DAY / 24, "deployment", ""), times, None) for hours in (-1, 1, 71, 73)]
+    places = [locate_mark(FIRST + hours * DAY / 24, times, None) for hours in (-1, 1, 71, 73)]
     assert places == [None, 0.5, 0.5, None]
 
 
