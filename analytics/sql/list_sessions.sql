@@ -7,8 +7,8 @@
 --     $agent ('' for unnamed; NULL: any), $anomalies (true: only with an anomaly, false: only without; NULL: any), $failure (primary
 --     failure of the run, '' for a run without one; NULL: any), $readiness (of the run; NULL: any), $version (of the
 --     agent in an exchange, in its label; NULL: any), $tool (called in an exchange; NULL: any), $tool_error (true: only
---     with an exchange with a failed call, of that tool if any; NULL: any), $tier (tier1,
---     tier2, tier2_5 or tier3), $least and $most (inclusive bounds of the mean of this tier; NULL: unbounded), $sort
+--     with an exchange with a failed call, of that tool if any; NULL: any), $turns (fewest exchanges in the period;
+--     NULL: any), $ids (list of `connection/session`; NULL: any), $tier (tier1, tier2, tier2_5 or tier3), $least and $most (inclusive bounds of the mean of this tier; NULL: unbounded), $sort
 --     (at, session, agent, turns, events, anomalies, tier1, tier2, tier2_5, tier3, cost, readiness or trust), $down
 --     (true: descending), $last_number, $last_text, $last_id (sort keys of the last row already listed; NULL: first
 --     page), $limit
@@ -26,7 +26,7 @@ WITH tagged AS MATERIALIZED (
             max(day) FILTER (
                 sessions >= $limit AND $sort = 'at' AND $down AND $last_id IS NULL AND $agent IS NULL AND $anomalies IS NULL
                 AND $failure IS NULL AND $readiness IS NULL AND $least IS NULL AND $most IS NULL
-                AND $version IS NULL AND $tool IS NULL AND $tool_error IS NULL
+                AND $version IS NULL AND $tool IS NULL AND $tool_error IS NULL AND $turns IS NULL AND $ids::VARCHAR[] IS NULL
             ),
             $since::TIMESTAMP
         ) AS earliest
@@ -43,6 +43,7 @@ WITH tagged AS MATERIALIZED (
     -- Few sessions match these filters, so no others are summed up.
     WHERE (coalesce($agent, '') = '' OR agent = $agent)
         AND ($version IS NULL AND $tool IS NULL AND $tool_error IS NULL OR (connection, session_id) IN (FROM tagged))
+        AND ($ids::VARCHAR[] IS NULL OR list_contains($ids::VARCHAR[], connection || '/' || session_id))
     GROUP BY connection, session_id
 ), score_sums AS (
     SELECT
@@ -78,6 +79,7 @@ WITH tagged AS MATERIALIZED (
     FROM score_sums AS s
     FULL JOIN event_counts AS a USING (project, connection, session_id)
     WHERE ($agent IS NULL OR coalesce(s.agent, a.agent, '') = $agent) AND ($anomalies IS NULL OR (coalesce(anomalies, 0) > 0) = $anomalies)
+        AND ($turns IS NULL OR coalesce(turns, 0) >= $turns)
         AND (
             $least IS NULL AND $most IS NULL
             OR CASE $tier WHEN 'tier1' THEN tier1 WHEN 'tier2' THEN tier2 WHEN 'tier2_5' THEN tier2_5 ELSE tier3 END

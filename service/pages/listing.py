@@ -45,6 +45,8 @@ _MAX_GAP = timedelta(hours=1)
 """Longest time without exchanges between blocks that are read together."""
 _SEARCH_SECONDS = 0.25
 """A search for words reads no further blocks after this time. Its page then links to older exchanges."""
+_MAX_MATCHES = 500
+"""Exchanges with the words whose sessions are listed: the newest."""
 _MAX_WORDS = 16
 BY_TIME = "at"
 """Name of the sort order by time, which every list has."""
@@ -115,6 +117,8 @@ class ListDefinition:
     total_query: str = ""
     """The query of the total of all pages: `listed` and `notable` rows. It knows only the parameters of `total_filters`."""
     total_filters: frozenset[str] = frozenset()
+    total_of: str = ""
+    """What the rows have in common that the query counts, if it does not count all."""
     has_comparison: bool = False
     """Whether its page compares figures with the preceding period."""
     has_all: bool = False
@@ -170,6 +174,11 @@ class ListRequest:
     def is_search(self) -> bool:
         """Whether the list is searched for words, newest first."""
         return bool(self.values.get("text"))
+
+    @property
+    def words(self) -> str:
+        """The words that an exchange of each listed session has; empty for any."""
+        return "" if "text" in self.values else self.texts.get("text", "")
 
     def address(self, **changed: str | None) -> str:
         """Return the address of the first page with changed parameters. None removes a parameter."""
@@ -261,13 +270,50 @@ def read_list(
     after: RowPosition | None,
 ) -> list[Row]:
     """Return rows of a list of a project, or of all, within a period, after a position."""
+    return _read_list(cursor, project, request, bounds, limit=limit, after=after)[0]
+
+
+def _read_list(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str | None,
+    request: ListRequest,
+    bounds: Bounds,
+    *,
+    limit: int,
+    after: RowPosition | None,
+) -> tuple[list[Row], datetime | None]:
+    """Return the rows and, if sessions were searched for words, the time down to which exchanges were read; None if all."""
     query_params = _build_params(project, request, bounds, limit=limit, after=after)
     definition = request.definition
+    searched_to = None
+    if request.words:
+        query_params["ids"], searched_to = _find_sessions(cursor, project, request.words, bounds)
     if request.is_search:
-        return _read_matches(cursor, definition.query, query_params, None)[0]
+        return _read_matches(cursor, definition.query, query_params, None)
     if definition.prefix_query is None:
-        return query_days(cursor, definition.query, query_params)
-    return _read_prefix(cursor, definition.query, definition.prefix_query, query_params)
+        return query_days(cursor, definition.query, query_params), searched_to
+    return _read_prefix(cursor, definition.query, definition.prefix_query, query_params), None
+
+
+def _find_sessions(
+    cursor: duckdb.DuckDBPyConnection, project: str | None, words: str, bounds: Bounds
+) -> tuple[list[str], datetime | None]:
+    """Return the sessions of the newest exchanges with these words, and the time down to which was searched; None if that is everything."""
+    any_exchange: dict[str, Any] = dict.fromkeys(queries()["list_exchanges"].parameters)
+    params = any_exchange | {
+        "project": project,
+        "since": bounds[0],
+        "until": bounds[1],
+        "text": words,
+        "tier": "tier2",
+        "sort": BY_TIME,
+        "down": True,
+        "limit": _MAX_MATCHES,
+    }
+    rows, searched_to = _read_matches(cursor, "list_exchanges", params, _SEARCH_SECONDS)
+    if len(rows) == _MAX_MATCHES:
+        searched_to = rows[-1]["exchange_at"]
+    return sorted({f"{row['connection']}/{row['session_id']}" for row in rows}), searched_to
 
 
 def _build_params(
@@ -360,14 +406,14 @@ def read_page(
         params = _build_params(project, request, bounds, limit=limit + 1, after=request.after)
         rows, searched_to = _read_matches(cursor, request.definition.query, params, _SEARCH_SECONDS)
     else:
-        rows = read_list(cursor, project, request, bounds, limit=limit + 1, after=request.after)
+        rows, searched_to = _read_list(cursor, project, request, bounds, limit=limit + 1, after=request.after)
     shown = rows[:limit]
     _name_sessions(cursor, project, request, shown)
     following = None
     if len(rows) > limit:
         following = request.address(cursor=encode_position(position_of(shown[-1], request)))
-        searched_to = None
-    elif searched_to is not None:
+        searched_to = searched_to if request.words else None
+    elif searched_to is not None and request.is_search:
         # Half a microsecond before this time: the page begins with exchanges before it.
         position = RowPosition(request.sort, request.down, searched_to.timestamp() * 1e6 - 0.5, None, "")
         following = request.address(cursor=encode_position(position))
@@ -391,7 +437,7 @@ def describe_total(cursor: duckdb.DuckDBPyConnection, project: str | None, listi
     A list of one page is counted itself. A longer one has a total if its filters are those of its query for totals.
     """
     request, definition = listing.request, listing.request.definition
-    listed, notable = len(listing.rows), sum(map(definition.is_notable, listing.rows))
+    listed, notable, total_of = len(listing.rows), sum(map(definition.is_notable, listing.rows)), ""
     if listing.first or listing.following:
         if not definition.total_query or not request.texts.keys() <= definition.total_filters:
             return ""
@@ -402,7 +448,8 @@ def describe_total(cursor: duckdb.DuckDBPyConnection, project: str | None, listi
         params = {**filters, "project": project, "since": since or EARLIEST, "until": until or LATEST}
         for total in query_days(cursor, definition.total_query, params):
             listed, notable = total["listed"], total["notable"]
-    text = grouped_count(listed, definition.noun)
+        total_of = definition.total_of and f" {definition.total_of}"
+    text = grouped_count(listed, definition.noun) + total_of
     return f"{text}, {grouped(notable)} {definition.notable}" if notable and definition.notable else text
 
 

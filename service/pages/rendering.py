@@ -132,6 +132,7 @@ def environment() -> Environment:
         "tier_headings": TIER_HEADINGS,
         "closings": WORDS["closings"],
         "dispositions": WORDS["dispositions"],
+        "verdicts": WORDS["verdicts"],
         "band_meaning": WORDS["charts"]["band"],
         "version": version(),
         "nothing": NOTHING,

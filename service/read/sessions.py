@@ -399,7 +399,7 @@ def list_sessions(cursor: duckdb.DuckDBPyConnection, project: str | None, filter
         "tool_error": filters.tool_error or None,
         "failure": filters.failure,
         "anomalies": filters.anomalies or None,
-        **dict.fromkeys(("readiness", "least", "most", "last_text")),
+        **dict.fromkeys(("readiness", "turns", "ids", "least", "most", "last_text")),
         "tier": "tier2",
         "sort": "at",
         "down": True,

@@ -111,6 +111,8 @@ def test_after_a_refresh_no_single_score_is_read(store: Store) -> None:
             "version",
             "tool",
             "tool_error",
+            "turns",
+            "ids",
             "least",
             "most",
             "last_number",

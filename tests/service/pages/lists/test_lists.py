@@ -369,7 +369,7 @@ def test_an_empty_file_is_valid(call: Call, tokens: Tokens) -> None:
     browser = cookie(signed_in(call, tokens.root))
     assert call("GET", LINKS.list_file("ops", "sessions.json"), headers=browser).json() == []
     text = call("GET", LINKS.list_file("ops", "sessions.csv"), headers=browser).text
-    assert text.startswith("session_id,question,last_at,agent")
+    assert text.startswith("session_id,question,readiness_level,trust_score,last_at,agent")
     assert len(text.splitlines()) == 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 import pytest
@@ -45,9 +45,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-def find(store: Store, **params: str) -> Listing:
+def find(store: Store, name: str = "exchanges", **params: str) -> Listing:
     """Return a page of a search over all projects."""
-    request = parse_list_request(FLEET_LISTS["exchanges"], QueryParams(params), "/exchanges")
+    request = parse_list_request(FLEET_LISTS[name], QueryParams(params), f"/{name}")
     return read_page(store.cursor(), None, request, (EARLIEST, LATEST))
 
 
@@ -83,6 +83,20 @@ def test_a_search_that_ran_out_of_time_goes_on_where_it_stopped(store: Store, mo
     assert [row["exchange_id"] for row in page.rows] == [f"e{NEEDLE}"]
     assert times == sorted(times, reverse=True)
     assert times[0] < datetime.max.replace(tzinfo=UTC)
+
+
+def test_sessions_are_found_by_the_words_of_their_exchanges(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader remembers what was said, not an id. The search is as bounded as that of exchanges, and says so."""
+    at = NOW - timedelta(days=1)
+    put(store, "exchanges", [exchange("t", 1, exchange_id="other", user_message="a needle", occurred_at=at, ingested_at=at)])
+    put(store, "scores", [score("t", 1, exchange_id="other", score_id="other", exchange_at=at)])
+    page = find(store, "sessions", text="NEEDLE")
+    assert ({row["session_id"] for row in page.rows}, page.searched_to) == ({"s", "t"}, None)
+    assert [row["session_id"] for row in find(store, "sessions", text="needle", turns="2").rows] == ["s"]
+    assert find(store, "sessions", text="need").rows == []
+    monkeypatch.setattr(listing, "_MAX_MATCHES", 1)
+    page = find(store, "sessions", text="needle")
+    assert ([row["session_id"] for row in page.rows], page.searched_to is None) == (["t"], False)
 
 
 def test_the_index_keeps_no_word_of_deleted_exchanges(store: Store) -> None:
