@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -18,8 +19,13 @@ from support.receivers import receiving
 from support.servers import ROOT, until
 from support.typed_guides import GAP, Shell, blocks_in, files_in, is_shown, shell
 
+from audit.cost import PromptBound, usd_of
+from audit.exchanges.prompts import ExchangeQuestions
+from audit.policy import Policy
+from benchmarks.bench_caps import demo_exchanges
 from schemas.registry import current_schemas, published_schemas
 from service.pages.connect import stacks
+from streams.judging.rejudging import estimate_bulk
 
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 POLICY = "version: 1\nprojects:\n  shop: {costCapPerSession: 1.0}\n"
@@ -180,6 +186,36 @@ def test_commands_of_guides_without_a_server_succeed(name: str, shop_shell: Shel
 
     for block in blocks_in(guide(name)):
         shop_shell.run(block)
+
+
+def test_the_numbers_of_the_guide_to_sampling_are_computed() -> None:
+    """Prices, prompts and defaults change; a guide whose numbers are nobody's says something else a year later."""
+    text = " ".join(guide("sampling-and-cost").read_text("utf-8").split())
+    policy = Policy()
+    settings = policy.defaults.sampling
+    exchanges = demo_exchanges()
+    bulk = estimate_bulk(iter(exchanges), policy)
+    call = bulk.expected_usd / bulk.calls
+    price, cheap = (policy.resolve_judge(model).price for model in ("claude-haiku-4-5", "claude-haiku-5-5"))
+    assert price is not None
+    assert cheap is not None
+    assert (price.input, price.output) == pytest.approx((10 * cheap.input, 10 * cheap.output)), "a tenth of that"
+    assert price.batch_input == price.input / 2, "half the price"
+    question = max(
+        (ExchangeQuestions(one, policy.for_project("demo")).tier2() for one in exchanges), key=lambda one: one.texts_size
+    )
+    tokens = question.texts_size // 4  # near the end of a cap the API counts them
+    left_over = usd_of(price.max_prompt_cost(PromptBound(tokens, written=tokens), question.min_tokens))
+    ends = settings.always_score_first + settings.always_score_last
+    weights = sorted({ends + settings.routine_interval * sampled for sampled in (4, 5)})
+    for number in (
+        f"Below {math.ceil(100 * 10 * call) / 100:g} USD (`claude-haiku-4-5`;",
+        f"a hundred calls or more: {math.ceil(10 * 100 * call) / 10:g} USD with `claude-haiku-4-5`",
+        f"Up to one worst case of a call ({math.ceil(100 * left_over) / 100:g} USD)",
+        f"of a session of 10 turns, {ends} are ends",
+        f"21 turns with the default policy weigh {weights[0]}, {weights[0]} or {weights[1]}",
+    ):
+        assert number in text
 
 
 def test_a_table_is_inspected_mapped_imported_and_judged(tmp_path: Path) -> None:
