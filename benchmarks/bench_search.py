@@ -19,7 +19,7 @@ from starlette.datastructures import QueryParams
 from analytics.store.connection import fetch
 from analytics.store.store import Store
 from analytics.sums.macros import BLOCK_SIZE
-from analytics.sums.search_index import MAX_BLOCKS, SEARCH, refresh_search
+from analytics.sums.search_index import RUN_BLOCKS, SEARCH, refresh_search
 from benchmarks.measure import print_table
 from schemas.bounds import EARLIEST, LATEST
 from service.pages.listing import parse_list_request, read_page
@@ -66,7 +66,7 @@ FROM (
     SELECT _offset // {BLOCK_SIZE} AS block, min(occurred_at) AS earliest, max(occurred_at) AS latest
     FROM log.exchanges WHERE _offset >= $first AND _offset < $end GROUP BY block
 ), LATERAL (SELECT (hash(block * 100000 + w) >> 33)::INTEGER AS word FROM range($words) AS numbers(w))
-ORDER BY block, word"""
+ORDER BY word, block"""
 SEARCHES = {
     "a word that never occurs": {"text": "nowhereatall"},
     "a word that occurs once, in the oldest tenth": {"text": "needleintheheap"},
@@ -89,7 +89,7 @@ def fill(store: Store, count: int, indexed: int) -> tuple[float, int]:
         cursor.execute(_EXCHANGES, values)
         cursor.execute(_SCORES, values)
     blocks = count // BLOCK_SIZE
-    start = max(0, blocks - indexed)
+    start = max(0, blocks - indexed) // RUN_BLOCKS * RUN_BLOCKS
     with store.transaction() as transaction:
         transaction.set_watermarks(SEARCH, {("exchanges", 0): start * BLOCK_SIZE})
     began = time.process_time()
@@ -98,8 +98,8 @@ def fill(store: Store, count: int, indexed: int) -> tuple[float, int]:
     seconds = (time.process_time() - began) / max(1, min(indexed, blocks))
     ((words,),) = cursor.execute("SELECT count(*) // count(DISTINCT block) FROM log.search_words").fetchall()
     # The oldest tenth is indexed in part by the product: the block with the word that occurs once.
-    for block in range(0, start, MAX_BLOCKS):
-        values = {"first": block * BLOCK_SIZE, "end": min(start, block + MAX_BLOCKS) * BLOCK_SIZE, "words": words}
+    for block in range(0, start, RUN_BLOCKS):
+        values = {"first": block * BLOCK_SIZE, "end": min(start, block + RUN_BLOCKS) * BLOCK_SIZE, "words": words}
         cursor.execute(_RANDOM_WORDS, values)
     needle = count // 10 // BLOCK_SIZE
     cursor.execute(

@@ -13,6 +13,7 @@ from support.watch_histories import put
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
+from analytics.sums import search_index
 from analytics.sums.macros import BLOCK_SIZE
 from analytics.sums.search_index import ANY_WORD, refresh_search
 from schemas.bounds import EARLIEST, LATEST
@@ -32,7 +33,8 @@ FROM log.{table} AS e, range(1, {count}) AS numbers(i)
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Return a store of three blocks of exchanges with scores, a minute apart."""
+    """Return a store of three blocks of exchanges with scores, a minute apart; the words of the first two will be a run."""
+    monkeypatch.setattr(search_index, "RUN_BLOCKS", 2)
     monkeypatch.setattr(listing, "_SEARCH_SECONDS", 60.0)
     store = Store(None)
     put(store, "exchanges", [exchange("s", 1, exchange_id="e0", user_message="message 0", occurred_at=NOW, ingested_at=NOW)])
@@ -67,6 +69,17 @@ def test_a_search_reads_only_blocks_that_may_have_all_words(store: Store) -> Non
     assert blocks_of(store, "needle 4000") == []
     assert [row["exchange_id"] for row in find(store, text="the NEEDLE").rows] == [f"e{NEEDLE}"]
     assert find(store, text="need").rows == []
+
+
+def test_the_words_of_a_run_are_stored_in_the_order_of_their_hashes(store: Store) -> None:
+    """A search skips row groups by their least and largest hash; each row group of blocks stored one by one has nearly all."""
+    refresh_search(store)
+    rows = store.cursor().execute("SELECT block, word FROM log.search_words ORDER BY rowid").fetchall()
+    run, rest = [row for row in rows if row[0] < 2], [row for row in rows if row[0] == 2]
+    assert run == sorted(run, key=lambda row: (row[1], row[0]))
+    assert rows == run + rest
+    assert len(set(rows)) == len(rows)
+    assert {block for block, _ in run} == {0, 1}
 
 
 def test_a_search_that_ran_out_of_time_goes_on_where_it_stopped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
