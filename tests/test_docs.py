@@ -83,6 +83,16 @@ def test_an_idea_is_defined_before_its_first_use() -> None:
     assert len(FAILURE_TYPES) == 6
 
 
+@pytest.mark.parametrize("document", ["README.md", "docs/index.md", "docs/tutorial.md"])
+def test_where_readers_begin_the_ideas_are_linked_at_their_first_use(document: str) -> None:
+    """A newcomer who meets "tier" or "incident" must be one click from its definition."""
+    text = (ROOT / document).read_text("utf-8")
+    first = re.search(rf"\b({'|'.join(IDEAS[3:])})\b", text.partition("\n\n")[2], re.IGNORECASE)
+    assert first is not None
+    through_paragraph = text[: text.find("\n\n", text.index("\n\n") + 2 + first.end())]
+    assert "ideas.md" in through_paragraph
+
+
 TRACES = Policy().for_project("any").settings.traces
 NUMBERS = {
     "ideas": {

@@ -200,11 +200,11 @@ def read_cells(
     return {series: merge_cells(cells) for series, cells in parts.items()}
 
 
-def read_versions(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime) -> Sides:
-    """Read the new versions of a project's agents, each with the agent's other versions."""
+def read_versions(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> Mapping[str, Sides]:
+    """Read the new versions of the agents of projects, each with the agent's other versions; projects without any are left out."""
     new_since = as_of.date() - timedelta(days=NEW_VERSION_DAYS)
     values = {
-        "project": project,
+        "projects": list(projects),
         "since": midnight(new_since - timedelta(days=DAYS_BEFORE)),
         "until": as_of,
         "new_since": midnight(new_since),
@@ -212,14 +212,18 @@ def read_versions(cursor: duckdb.DuckDBPyConnection, project: str, as_of: dateti
         "limit": MAX_VERSIONS,
     }
     rows = run_query(cursor, "behaviour_versions", values)
-    sides: dict[tuple[AgentSeries, str], tuple[Cells, Cells]] = {}
-    for (agent, series), of_series in rows.partition_by("agent", "series", as_dict=True, maintain_order=True).items():
+    sides: dict[str, dict[tuple[AgentSeries, str], tuple[Cells, Cells]]] = {}
+    by_series = rows.partition_by("project", "agent", "series", as_dict=True, maintain_order=True)
+    for (project, agent, series), of_series in by_series.items():
         for version in of_series.filter(pl.col("is_new"))["version"].unique(maintain_order=True):
             is_version = pl.col("version") == version
             others = of_series.filter(~is_version)
             if others.height:
                 key = AgentSeries(agent, series), version
-                sides[key] = _build_cells(of_series.filter(is_version)), _build_cells(others.sort("last_at"))
+                sides.setdefault(project, {})[key] = (
+                    _build_cells(of_series.filter(is_version)),
+                    _build_cells(others.sort("last_at")),
+                )
     return sides
 
 

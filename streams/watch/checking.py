@@ -204,6 +204,7 @@ class Checker:
         runs, run_parameters = measure_runs(cursor, projects, since, as_of)
         sessions, session_parameters = measure_sessions(cursor, projects, since, as_of)
         behaviours, behaviour_parameters = measure_behaviour(cursor, projects, as_of)
+        versions = read_versions(cursor, list(behaviours), as_of)
         reviews = _read_pending_reviews(cursor, projects)
         stopped = _query_by_project(cursor, "stopped_agents", projects, as_of=as_of)
         until = midnight(as_of.date())
@@ -250,7 +251,7 @@ class Checker:
                 None
                 if behaviour is None
                 else BehaviourRuleInput(
-                    behaviour, references, behaviour_parameters, cell_reader(cursor), read_versions(cursor, project, as_of)
+                    behaviour, references, behaviour_parameters, cell_reader(cursor), versions.get(project, {})
                 ),
                 baseline,
                 stopped.get(project, ()),
