@@ -1,4 +1,4 @@
-"""Agreement of people and judge, and of judges: Cohen's kappa with quadratic weights, its 95 % confidence interval, and the bias.
+"""Agreement of people and judge, and of judges: Cohen's kappa with quadratic weights, its 95% confidence interval, and the bias.
 
 1. People score 1 to 5. The judge's Tier 3 mean is rounded to the nearest point, halves up, so that both use the same scale. The bias is
    the judge's unrounded mean less the person's score.
@@ -282,7 +282,7 @@ def _kappa_interval(observed: float, chance: _ChanceDeviation, session_influence
 
 
 def _kappa_bounds_without_deviation(chance: _ChanceDeviation, sessions: int) -> tuple[float, float]:
-    # If more than this share of all sessions had a deviation, one of these sessions would have had it, with 97.5 % probability.
+    # If more than this share of all sessions had a deviation, one of these sessions would have had it, with 97.5% probability.
     max_share = 1 - ((1 - CONFIDENCE) / 2) ** (1 / sessions)
     return max(1 - max_share / chance.expected, -1.0), 1.0
 

@@ -30,7 +30,7 @@ Whether the agent or the judge explains an incident:
     half by the estimate and a quarter with certainty. Otherwise the cause is unknown, and `Attribution.reason` says why.
 11. Rounds within the interval of the first day may be on either side, so they are not used.
 
-Both conclusions are wrong in 2.5 % of cases if rounds are independent and about normal.
+Both conclusions are wrong in 2.5% of cases if rounds are independent and about normal.
 
 Whether another judge took over:
 
@@ -145,7 +145,7 @@ class Shift:
         return t_quantile((1 + confidence) / 2, self.rounds - 2) * math.sqrt(self.round_variance)
 
     def half_width(self, extra_variance: float = 0.0) -> float:
-        """Return half the width of the 95 % interval of the size; `extra_variance` is added to its variance."""
+        """Return half the width of the 95% interval of the size; `extra_variance` is added to its variance."""
         return t_quantile((1 + CONFIDENCE) / 2, self.freedom) * math.sqrt(self.variance + extra_variance)
 
 
@@ -205,7 +205,7 @@ def estimate_shift(rounds: Rounds, compared: Sides) -> Shift | None:
 
 
 class JudgeShift(NamedTuple):
-    """How far apart two judges are: the mean of the later one less that of the earlier one, with its 95 % interval."""
+    """How far apart two judges are: the mean of the later one less that of the earlier one, with its 95% interval."""
 
     size: float
     low: float
@@ -419,7 +419,7 @@ class Attribution:
     """The shift of the anchors: mean since less mean before."""
     low: float | None = None
     high: float | None = None
-    """The ends of the shift's 95 % interval."""
+    """The ends of the shift's 95% interval."""
     anchors: int = 0
     """The number of anchors that were judged before and since."""
     rounds_before: int = 0

@@ -1,4 +1,4 @@
-"""Comparisons with 95 % confidence intervals: paired means with sessions as clusters, and shares.
+"""Comparisons with 95% confidence intervals: paired means with sessions as clusters, and shares.
 
 Exchanges of one session are not independent: one odd session changes all of its exchanges. So the interval of a paired
 difference uses the variance between sessions: cluster-robust variance with the small-sample correction of Bell and McCaffrey
@@ -33,7 +33,7 @@ _PRECISE = 1e-15
 
 _QUANTILE = NormalDist().inv_cdf(0.975)
 Ends = tuple[float, float]
-"""The lower and the upper end of a 95 % interval."""
+"""The lower and the upper end of a 95% interval."""
 Number = TypeVar("Number", float, "Floats")
 """A number, or an array of them."""
 

@@ -94,7 +94,7 @@ NO_SESSIONS = PopulationSums(0.0, 0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectedMean:
-    """The corrected mean with its 95 % interval; the numbers are None unless the state is `enough`."""
+    """The corrected mean with its 95% interval; the numbers are None unless the state is `enough`."""
 
     state: str
     """enough, or not_enough_labels."""

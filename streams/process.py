@@ -32,7 +32,7 @@ def collect_rarely() -> None:
 def collect_in_short_pauses() -> None:
     """Freeze existing objects, and collect few new ones at a time.
 
-    For a process that answers callers, once it has started: the command line allows 50 000 new objects while code loads.
+    For a process that answers callers, once it has started: the command line allows 50,000 new objects while code loads.
     """
     gc.freeze()
     gc.set_threshold(*_SHORT_PAUSE_THRESHOLDS)
@@ -41,7 +41,7 @@ def collect_in_short_pauses() -> None:
 class LoadedCode:
     """The periodic task that freezes code loaded since the start: it is never garbage.
 
-    Libraries load at their first use, with 30 000 objects that each collection of old objects would scan again.
+    Libraries load at their first use, with 30,000 objects that each collection of old objects would scan again.
     """
 
     name = "loaded code"

@@ -1,7 +1,7 @@
 -- purpose: the average of each tier per day, by the time of the exchange, which the drift rules compare with the
 --     baseline
 -- grain: one row per project, tier (tier1, tier2, tier2_5, tier3) and UTC day with scores, oldest first.
---     weighted_mean: a judged exchange counts 1 / sampling_probability times; half: half the width of the 95 %
+--     weighted_mean: a judged exchange counts 1 / sampling_probability times; half: half the width of the 95%
 --     confidence interval of the mean (Student's t with the effective sample size), NULL for fewer than two scores
 -- parameters: $project (NULL: all except anchor projects), $agent ('' for exchanges without an agent; NULL: any), $as_of (exclusive end), $days (number of UTC days; the
 --     last may be incomplete)

@@ -1,5 +1,5 @@
 -- purpose: pairwise comparison of models on each case with one yardstick: means, their difference (b minus a) and its
---     95 % confidence interval (Welch)
+--     95% confidence interval (Welch)
 -- grain: one row per case, yardstick and pair of models, a before b. A run counts once, by its newest evaluation;
 --     whole sessions, which had different tasks, do not count.
 --     state: enough, rough (fewer than 5 degrees of freedom), not_enough_runs (a model has fewer than two scores) or

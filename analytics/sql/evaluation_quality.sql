@@ -1,4 +1,4 @@
--- purpose: the quality of runs on each case over time, by the end of the run: mean score with its 95 % confidence
+-- purpose: the quality of runs on each case over time, by the end of the run: mean score with its 95% confidence
 --     interval (Student's t)
 -- grain: one row per project, case, yardstick and period with evaluated runs. A run counts once, by its newest
 --     evaluation; whole sessions, which have no case, do not count. low, high: NULL for fewer than two scores

@@ -1,4 +1,4 @@
--- purpose: the hourly points of a project's charts over a few days: each tier with the 95 % confidence interval of
+-- purpose: the hourly points of a project's charts over a few days: each tier with the 95% confidence interval of
 --     its mean, anomalies and exchanges
 -- grain: one row per UTC hour with scores, oldest first. mean: a judged exchange counts 1 / sampling_probability
 --     times, except in Tier 1; weight: number of exchanges that the scores represent; half: half the width of the

@@ -1,6 +1,6 @@
 -- purpose: a score of the sessions judged without a written case per day
 -- grain: one row per project and UTC day on which judged sessions ended. mean: weighted by 1 / sampling probability, 0 to 10;
---     half: half the width of its 95 % confidence interval (Student's t), NULL for fewer than two sessions
+--     half: half the width of its 95% confidence interval (Student's t), NULL for fewer than two sessions
 -- parameters: $project (NULL: all), $series (overall or a dimension), $as_of (exclusive end), $days (number of UTC days; the
 --     last may be incomplete)
 WITH series_values AS (

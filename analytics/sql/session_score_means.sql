@@ -1,6 +1,6 @@
 -- purpose: the scores of the sessions judged without a written case in a period, by the end of the session
 -- grain: one row per project and score (overall first, then the dimensions), of the yardstick of the newest session. mean:
---     weighted by 1 / sampling probability, 0 to 10; half: half the width of its 95 % confidence interval (Student's t with
+--     weighted by 1 / sampling probability, 0 to 10; half: half the width of its 95% confidence interval (Student's t with
 --     the effective sample size), NULL for fewer than two sessions
 -- parameters: $project (NULL: all), $from (inclusive) and $to (exclusive) of the end of the session (NULL: unbounded)
 WITH judged AS (

@@ -22,11 +22,11 @@ CONTEXT_POLLUTION = FailureType(
     CONTEXT_POLLUTION,
     version=1,
     order=4,
-    rule=Rule(fires="n polluted contexts", severity="high if any is 95 % full, else medium", penalty="-min(22, 7 + 5n)"),
+    rule=Rule(fires="n polluted contexts", severity="high if any is 95% full, else medium", penalty="-min(22, 7 + 5n)"),
     cases=Cases(found=[{"event": "context_event", "saturation": 85}], silent=[{"event": "context_event", "saturation": 84}]),
 )
 def context_pollution(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """Find contexts that are 85 % full or more, or were compacted."""
+    """Find contexts that are 85% full or more, or were compacted."""
     problem = evidence.problem("context_event")
     n = problem.count
     if n < thresholds.polluted_contexts:

@@ -26,8 +26,8 @@ COST_EXPLOSION = FailureType(
     version=3,
     order=5,
     rule=Rule(
-        fires="12 000 tokens or d >= 3",
-        severity="critical from 30 000 tokens, else high",
+        fires="12,000 tokens or d >= 3",
+        severity="critical from 30,000 tokens, else high",
         penalty="-min(30, 10 + 4d + tokens // 6000)",
     ),
     cases=Cases(
@@ -36,7 +36,7 @@ COST_EXPLOSION = FailureType(
     ),
 )
 def cost_explosion(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """Find sessions with 12 000 tokens or more, or three duplicate calls.
+    """Find sessions with 12,000 tokens or more, or three duplicate calls.
 
     For a transcript, new tokens and duplicate calls of one exchange count. The evidence has the largest token_usage events, up to
     twelve, that together reach the threshold of tokens, and the repeated calls if they reach theirs.

@@ -8,7 +8,7 @@ to reach `SUSPECTED`, however often one looks. A look depends only on sessions t
 changes as an early one.
 
 The first day and the size are estimated with intervals. Every hour at which the change may have begun is weighted by the probability of the
-scores given that hour. The interval of the first day spans the smallest set of hours that holds 95 % of the probability. The interval of the
+scores given that hour. The interval of the first day spans the smallest set of hours that holds 95% of the probability. The interval of the
 size is that of a mixture over these hours. On a bounded scale it cannot leave the scale: each mean is treated as a share of independent
 counts, whose number is chosen so that the share has the same variance.
 """
@@ -124,7 +124,7 @@ _PSEUDO_UNITS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A range that holds a quantity with about 95 % probability, ends included."""
+    """A range that holds a quantity with about 95% probability, ends included."""
 
     low: float
     high: float
@@ -149,11 +149,11 @@ class Change:
     """Beginning of the most probable first hour; units that ended earlier are before the change."""
     earliest_day: date
     latest_day: date
-    """Both ends of the 95 % interval of the first day, included."""
+    """Both ends of the 95% interval of the first day, included."""
     size: float
     """Mean after less mean before, in points of the score."""
     size_interval: Interval
-    """95 %; includes the uncertainty of the first day."""
+    """95%; includes the uncertainty of the first day."""
     sigma: float
     """Standard deviation of one unit's mean, in points of the score."""
     mean_before: float
@@ -595,7 +595,7 @@ def _size_interval(contrast: Contrast, probabilities: Floats, quantile: float) -
 
 
 def _size_interval_on_scale(scale: Scale, probabilities: Floats, quantile: float) -> Interval:
-    """Return the interval of a mixture of Newcombe's intervals, with 2.5 % of the mixture beyond each end.
+    """Return the interval of a mixture of Newcombe's intervals, with 2.5% of the mixture beyond each end.
 
     The mixture reaches no farther than its widest component, so it stays on the scale. Each side of a component is treated as half of a
     normal distribution.

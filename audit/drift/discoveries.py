@@ -15,7 +15,7 @@ expected number of wrong names grows with the years that are watched, as `SUSPEC
 
 - `find_confirmed` decides a family: the tiers of a project, its agents, its versions, its behaviour. The threshold is what a series alone needs.
 - `find_fleet_discoveries` decides all families of all projects together, at `FLEET_RATE`. A series is confirmed if both say so. A lone project of four
-  tiers needs 16 000 for one of them, less than `CONFIRMED`, so it keeps its delays.
+  tiers needs 16,000 for one of them, less than `CONFIRMED`, so it keeps its delays.
 """
 
 from __future__ import annotations

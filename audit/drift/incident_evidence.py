@@ -407,7 +407,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """Points of the score, with a 95 % interval."""
+    """Points of the score, with a 95% interval."""
 
     amount: float
     low: float

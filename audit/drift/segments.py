@@ -298,7 +298,7 @@ class MixChange:
     """The most probable first day, of the share with the most evidence."""
     earliest_day: date
     latest_day: date
-    """Both ends of the 95 % interval of the first day, included."""
+    """Both ends of the 95% interval of the first day, included."""
     is_confirmed: bool
     moved: tuple[ShareChange, ...]
     """The shares that moved, the largest change first."""

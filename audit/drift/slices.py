@@ -10,7 +10,7 @@
    also found. The mix is measured from M0, so a slice that grew contributes by its difference from the usual mean, and a slice that shrank
    hardly contributes. Since shares add up to 1, this choice changes no sum. A slice that is missing on one side takes its mean from the
    other side.
-2. Intervals are Student's, 95 %. A session is a cluster, because its exchanges are not independent. Variances are in closed form, by
+2. Intervals are Student's, 95%. A session is a cluster, because its exchanges are not independent. Variances are in closed form, by
    linearization: a session's contribution to a share, a mean or their product is linear in its weight and total, within the slice and
    overall.
    Degrees of freedom are Welch's, by the sessions of the slice on each side.
@@ -93,7 +93,7 @@ NO_MOMENTS = Moments(0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Part(NamedTuple):
-    """An amount in points of the score, with its 95 % interval."""
+    """An amount in points of the score, with its 95% interval."""
 
     amount: float
     low: float

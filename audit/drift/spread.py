@@ -67,7 +67,7 @@ class SpreadChange:
     """The most probable first day."""
     earliest_day: date
     latest_day: date
-    """The 95 % interval of the first day is `earliest_day` to `latest_day`, both included."""
+    """The 95% interval of the first day is `earliest_day` to `latest_day`, both included."""
     until: date
     """The last day that shows the change."""
     before: float
@@ -106,7 +106,7 @@ def find_spread(cells: Cells, as_of: date, *, reference: Reference = NO_DECISION
 
 
 def _select_likely(evidence: Floats) -> Ints:
-    """Return the indices of the candidates that hold 95 % of the evidence, the most probable first."""
+    """Return the indices of the candidates that hold 95% of the evidence, the most probable first."""
     order = np.argsort(-evidence, kind="stable")
     cumulative = np.cumsum(np.exp(evidence[order] - np.logaddexp.reduce(evidence)))
     return order[: int(np.searchsorted(cumulative, _CONFIDENCE_LEVEL)) + 1]

@@ -54,7 +54,7 @@ from schemas.lazy_numpy import np
 SUSPECTED = 400.0
 """Evidence for which a version is reported: of 400 versions that are like the others, at most one ever reaches it."""
 CONFIRMED = 2_000.0
-"""Evidence that confirms the difference: of 2 000 versions that are like the others, at most one ever reaches it. So it is also enough if 200 versions
+"""Evidence that confirms the difference: of 2,000 versions that are like the others, at most one ever reaches it. So it is also enough if 200 versions
 are compared at once and at most one in ten of those that are named may be wrong (`audit.drift.discoveries`)."""
 DAYS_BEFORE = 28
 """Days before the version's first one from which the variance of the others is measured as well."""
@@ -84,7 +84,7 @@ class VersionChange:
     size: float
     """Mean of the version less that of the others, in points of the score."""
     size_interval: Interval
-    """95 %."""
+    """95%."""
     sigma: float
     """Standard deviation of one unit's mean within its day, in points of the score."""
     mean: float

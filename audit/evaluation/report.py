@@ -108,7 +108,7 @@ class ModelSummary(_ReportModel):
     """Evaluations without a score; they are in no mean."""
     mean: Score | None
     low: Score | None
-    """Lower end of the 95 % interval of the mean (Student's t); None for fewer than two scores."""
+    """Lower end of the 95% interval of the mean (Student's t); None for fewer than two scores."""
     high: Score | None
     dimensions: Mapping[Dimension, DimensionMean]
     run_cost_usd: Usd | None
@@ -205,7 +205,7 @@ def _sum_known_costs(costs: Sequence[float | None]) -> float | None:
 
 
 def mean_interval(scores: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean, within the scale; None for fewer than two scores."""
+    """Return the 95% interval of the mean, within the scale; None for fewer than two scores."""
     if len(scores) < 2:
         return None
     mean = statistics.fmean(scores)

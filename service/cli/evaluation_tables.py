@@ -154,7 +154,7 @@ def _tabulate_models(models: Sequence[ModelSummary], width: int) -> Iterator[Ren
     several = len({summary.judge_run_id for summary in models}) > 1
     names = [[model_name(summary.model), *([plain(summary.judge_run_id)] if several else [])] for summary in models]
     headers = ["MODEL", *(["JUDGE_RUN"] if several else [])]
-    scores = ["N", "FAILED", "MEAN", "95 % INTERVAL"]
+    scores = ["N", "FAILED", "MEAN", "95% INTERVAL"]
     score_cells = [
         [str(summary.evaluations), str(summary.failed), _format_number(summary.mean, ".2f"), _format_interval(summary)]
         for summary in models

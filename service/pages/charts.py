@@ -48,7 +48,7 @@ class Point:
     count: int | None = None
     """Number of values behind a mean; None for other numbers."""
     half: float | None = None
-    """Half of the width of the 95 % interval."""
+    """Half of the width of the 95% interval."""
     link: str = ""
     """The address opened by a click."""
     records_link: str = ""
@@ -192,7 +192,7 @@ def _count_columns(chart: Chart, points: Sequence[Point]) -> Iterator[Column]:
     if any(point.count is not None for point in points):
         yield chart.counted, [NOTHING if point.count is None else number(point.count) for point in points]
     if any(point.half is not None for point in points):
-        yield "95 % interval", [_format_interval(chart, point) for point in points]
+        yield "95% interval", [_format_interval(chart, point) for point in points]
 
 
 def _format_interval(chart: Chart, point: Point) -> str:

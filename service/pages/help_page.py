@@ -64,7 +64,7 @@ _CHANGES = (
 )  # fmt: skip
 _RUNS = (
     Word("run", "Run", "A finished session with its events: tool calls, retries, errors, memory."),
-    Word("version", "Version", "The label agent_version, prompt_version or tool_version of the exchanges, or else the deployment before them. Agent health compares each agent's newest version with the one before it: answer quality (answer structure without a judge) and the share of unsafe runs, each with a 95 % interval. A difference whose interval includes 0 may be chance."),
+    Word("version", "Version", "The label agent_version, prompt_version or tool_version of the exchanges, or else the deployment before them. Agent health compares each agent's newest version with the one before it: answer quality (answer structure without a judge) and the share of unsafe runs, each with a 95% interval. A difference whose interval includes 0 may be chance."),
     Word("trust", "Trust", "From 0 to 100: the weighted mean of the dimensions, each 100 minus the penalty of its detector's findings. Penalties are limited, so no run has less than "
         f"{LOWEST_TRUST}, and five duplicate refunds still leave 90. Decide by readiness, and use trust to rank runs of the same readiness. A gate on trust of {LOWEST_TRUST} or less fails no run. A run without events has no trust score."),
     Word("readiness", "Readiness", "The verdict on a run. Unsafe for production: a critical failure, or a trust below 60, "

@@ -252,13 +252,13 @@ def _build_change_figure(observation: Observation) -> Figure:
     interval = ""
     if observation.change_interval is not None:
         low, high = observation.change_interval
-        interval = f"95 %: {number(low, 3)} to {number(high, 3)}"
+        interval = f"95%: {number(low, 3)} to {number(high, 3)}"
     return Figure("Change", number(observation.change, 3), interval)
 
 
 def _build_first_day_figure(observation: Observation) -> Figure:
     days = observation.first_day_interval
-    interval = "" if days is None else f"95 %: {days[0]} to {days[1]}"
+    interval = "" if days is None else f"95%: {days[0]} to {days[1]}"
     return Figure("First day", NOTHING if observation.first_day is None else f"{observation.first_day}", interval)
 
 

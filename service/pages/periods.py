@@ -210,7 +210,7 @@ def _format_percent(value: float, before: float) -> str:
         return "no change"
     if not before:
         return "new"
-    return f"{_format_signed(100 * (value - before) / before, 0)} %"
+    return f"{_format_signed(100 * (value - before) / before, 0)}%"
 
 
 def _format_signed(value: float, digits: int) -> str:

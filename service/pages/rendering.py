@@ -190,7 +190,7 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """Format a number with a thin space between thousands."""
+    """Format a number with commas between thousands."""
     return NOTHING if value is None else grouped(value, digits)
 
 
@@ -237,7 +237,7 @@ def usd(value: float | None) -> str:
 
 
 MAX_SHOWN = 20_000
-"""Maximum length of a text on a page. The judge sees at most 24 000 characters."""
+"""Maximum length of a text on a page. The judge sees at most 24,000 characters."""
 _CODE_LENGTH = 40
 """Length of a code on a page, in characters."""
 

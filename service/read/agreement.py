@@ -70,7 +70,7 @@ class LabelGain(Answer, frozen=True):
 
 
 class Estimate(Answer, frozen=True):
-    """Agreement of two sides: kappa with quadratic weights and bias, with 95 % intervals; null with too few labels."""
+    """Agreement of two sides: kappa with quadratic weights and bias, with 95% intervals; null with too few labels."""
 
     state: Literal["enough", "not_enough_labels", "one_category"]
     labels: int
@@ -98,7 +98,7 @@ class RaterEstimate(Estimate, frozen=True):
 
 
 class CorrectedMean(Answer, frozen=True):
-    """The judge's Tier 3 mean, corrected by people's scores, with its 95 % interval; null with too few labels."""
+    """The judge's Tier 3 mean, corrected by people's scores, with its 95% interval; null with too few labels."""
 
     state: Literal["enough", "not_enough_labels"]
     labels: Annotated[int, Meta(description="Exchanges that people have scored.")]

@@ -202,7 +202,7 @@ def _build_dimensions(rows: Sequence[Mapping[str, Any]]) -> dict[str, EvaluatedD
 
 
 class CaseQuality(Answer, frozen=True):
-    """The mean score of a case's runs that ended in a period, with its 95 % interval."""
+    """The mean score of a case's runs that ended in a period, with its 95% interval."""
 
     project: str
     case_id: str
@@ -230,7 +230,7 @@ class SessionScore(Answer, frozen=True):
     score: Annotated[str, Meta(description="overall or a dimension.", examples=["overall"])]
     sessions: int
     mean: Annotated[float, Meta(description="0 to 10; each session counts 1 / its sampling probability times.")]
-    half: Annotated[float | None, Meta(description="Half the width of the 95 % interval.")]
+    half: Annotated[float | None, Meta(description="Half the width of the 95% interval.")]
     judge_model: str
     simulated: int
 
@@ -261,7 +261,7 @@ class SessionJudgement(Answer, frozen=True):
 
 
 class ModelsCompared(Answer, frozen=True):
-    """Two models on a case: the means, and their difference (b less a) with its 95 % interval, or the reason why it is missing."""
+    """Two models on a case: the means, and their difference (b less a) with its 95% interval, or the reason why it is missing."""
 
     case_id: str
     model_a: str

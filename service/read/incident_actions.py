@@ -276,7 +276,7 @@ def format_slice_rates(row: SliceRow) -> str:
 
 
 def format_explained_share(row: SliceRow) -> str:
-    """Format the fraction of a change that a slice explains, capped at 100 %."""
+    """Format the fraction of a change that a slice explains, capped at 100%."""
     return f"{min(row.explained, 1.0):.0%}"
 
 

@@ -14,7 +14,7 @@ The change of a project is one of these:
 
 Projects are sorted by health, worst first. Among projects with an incident, those whose worst incident began within the last days come
 first, because it may not have been noticed yet; then those with more exchanges and unsafe runs in these days. An agent with two runs
-therefore does not rank above one with 40 % of the traffic, nor last month's change above yesterday's.
+therefore does not rank above one with 40% of the traffic, nor last month's change above yesterday's.
 """
 
 from __future__ import annotations

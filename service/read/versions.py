@@ -212,7 +212,7 @@ class AgentVersions:
         if newest.mean is None or previous.mean is None or self.score_change is None:
             return f"{name} of {sizes}; it takes {MIN_SESSIONS} sessions of each"
         change = self.score_change
-        interval = f"{signed(change.amount, 2)}, 95 %: {signed(change.low, 2)} to {signed(change.high, 2)}"
+        interval = f"{signed(change.amount, 2)}, 95%: {signed(change.low, 2)} to {signed(change.high, 2)}"
         return f"{name} {newest.mean:.2f}, before {previous.mean:.2f} ({interval}; {sizes})"
 
     def _describe_runs(self, previous: Version) -> str:
@@ -222,7 +222,7 @@ class AgentVersions:
         if self.unsafe_change is None:
             return sentence
         low, high = self.unsafe_change
-        return f"{sentence} (95 %: {signed(100 * low)} to {signed(100 * high)} points)"
+        return f"{sentence} (95%: {signed(100 * low)} to {signed(100 * high)} points)"
 
 
 @dataclass(frozen=True)

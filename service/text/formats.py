@@ -108,8 +108,8 @@ def _round_number(value: float, name: str) -> float:
 
 
 def grouped(value: float, digits: int = 0) -> str:
-    """Format a number for people, with a narrow space between thousands."""
-    return f"{value:,.{digits}f}".replace(",", "\u202f")
+    """Format a number for people, with commas between thousands."""
+    return f"{value:,.{digits}f}"
 
 
 def grouped_count(number: int, thing: str) -> str:

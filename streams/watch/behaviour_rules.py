@@ -298,9 +298,9 @@ def _build_version_finding(
     mean, others_mean = (format_level(tier, value) for value in (difference.mean, difference.others_mean))
     counts = [round(float(side.weight[side.days >= day_number(first_day)].sum())) for side in data.versions[series, version]]
     low, high = difference.size_interval.low, difference.size_interval.high
-    size = f"{difference.size:+.1%} (95 % interval {low:+.1%} to {high:+.1%})"
+    size = f"{difference.size:+.1%} (95% interval {low:+.1%} to {high:+.1%})"
     if not series.is_share:
-        size = f"a factor of {math.exp(difference.size):.2f} (95 % interval {math.exp(low):.2f} to {math.exp(high):.2f})"
+        size = f"a factor of {math.exp(difference.size):.2f} (95% interval {math.exp(low):.2f} to {math.exp(high):.2f})"
     is_relevant = abs(difference.size) >= (MIN_SHARE_CHANGE if series.is_share else MIN_SIZE_CHANGE)
     return Finding(
         key=key,
@@ -387,17 +387,17 @@ def _describe_change(series: AgentSeries, name: str, change: Change) -> str:
             f"{round(mean * count)} of {count} {counted}"
             for mean, count in ((change.mean_before, change.scores_before), (change.mean_after, change.scores_after))
         )
-        size = f"by {change.size:+.1%} (95 % interval {low:+.1%} to {high:+.1%})"
+        size = f"by {change.size:+.1%} (95% interval {low:+.1%} to {high:+.1%})"
     else:
         tier = BEHAVIOUR + series.series
         before, after = (
             f"{format_level(tier, mean)} in the typical turn (geometric mean of {count})"
             for mean, count in ((change.mean_before, change.scores_before), (change.mean_after, change.scores_after))
         )
-        size = f"by a factor of {math.exp(change.size):.2f} (95 % interval {math.exp(low):.2f} to {math.exp(high):.2f})"
+        size = f"by a factor of {math.exp(change.size):.2f} (95% interval {math.exp(low):.2f} to {math.exp(high):.2f})"
     return (
         f"{name} {VERBS[change.direction]} from {before} to {after}, {size}. The first day of the change is most likely {change.first_day} "
-        f"(95 % interval {change.earliest_day} to {change.latest_day}). No judge is involved."
+        f"(95% interval {change.earliest_day} to {change.latest_day}). No judge is involved."
     )
 
 

@@ -8,7 +8,7 @@ Cause (`explain_by_anchors`, `combine_explanations`, `apply_mix`):
 
 Companions (`companion_finder`): a tier that is judged rarely has too few sessions to raise an alarm of its own, but a reader of the
 incident wants to know whether it changed as well. It did if the means before and after differ in the incident's direction by more than
-chance (95 %, one-sided). This test raises no alert, because it only runs after an alarm.
+chance (95%, one-sided). This test raises no alert, because it only runs after an alarm.
 
 Counts (`gather_evidence`, `gather_run_evidence`):
 
@@ -95,7 +95,7 @@ CAUSES = {
 """Descriptions of the cause, for incidents without its numbers."""
 _UNKNOWN = "The anchors cannot tell whether the agent or the judge changed"
 _Z_95 = 1.96
-"""Standard errors of a two-sided 95 % interval."""
+"""Standard errors of a two-sided 95% interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _describe_cause(name: str, change: IncidentChange | None, attribution: Attri
     if attribution.reason in missing_evidence:
         return f"{_UNKNOWN}: {missing_evidence[attribution.reason]}."
     changes = (
-        f"The scores of the anchors changed by {attribution.judge:+.3f} (95 % interval {attribution.low:+.3f} to {attribution.high:+.3f}; "
+        f"The scores of the anchors changed by {attribution.judge:+.3f} (95% interval {attribution.low:+.3f} to {attribution.high:+.3f}; "
         f"{attribution.anchors} anchors, {attribution.rounds_before} rounds before and {attribution.rounds_since} since), and {lower_first(name)} by "
         f"{_signed_size(change):+.3f}."
     )
@@ -809,7 +809,7 @@ def _describe_added_history(mix: Mix, change: Part) -> str:
 
 
 def _format_within(mix: Mix) -> str:
-    return f"{mix.within.amount:+.3f} (95 % interval {mix.within.low:+.3f} to {mix.within.high:+.3f})"
+    return f"{mix.within.amount:+.3f} (95% interval {mix.within.low:+.3f} to {mix.within.high:+.3f})"
 
 
 def _name_value(key: SliceKey) -> str:

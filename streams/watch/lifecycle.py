@@ -18,7 +18,7 @@ acknowledged the incident.
 Recovery. The level of a series decides when its change is over, in whole days:
 
 1. A change is over when the series is back for at least two whole days with scores, up to the last one. A day is back if its mean is closer
-   to the level before the change than to the level of the change. The mean of all these days must be so with 95 % confidence.
+   to the level before the change than to the level of the change. The mean of all these days must be so with 95% confidence.
 2. The findings of the rules do not decide. A rule stops finding a change that continues: after two months the change is its normal level,
    and after a change of the judge it has nothing to compare with. It also keeps finding a dip that is over, as long as the dip is in its
    window. Only if the level cannot be measured (a spread; runs that were diagnosed by other rules; the behaviour of one version), a change is over when no rule has
@@ -179,7 +179,7 @@ MAX_UNSEEN_DAYS = 2
 MAX_UNMEASURED_DAYS = 7
 """Days without a finding after which a change is over if its level cannot be measured; the rules look back a week."""
 Z_95_ONE_SIDED = 1.645
-"""Standard errors of a one-sided 95 % bound."""
+"""Standard errors of a one-sided 95% bound."""
 
 
 @dataclass(frozen=True, slots=True)

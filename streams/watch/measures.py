@@ -128,7 +128,7 @@ class Segment:
     """The strata that share too few days with the others to be compared."""
     bridges: tuple[Bridge, ...] = ()
     at_ends: tuple[Standardised, ...] = ()
-    """The series with the shifts of all bridges at either end of their 95 % intervals; empty without a bridge."""
+    """The series with the shifts of all bridges at either end of their 95% intervals; empty without a bridge."""
     unbridged: Standardised | None = None
     """The series without the scores that were moved; None without a bridge."""
 

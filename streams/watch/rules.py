@@ -344,7 +344,7 @@ def _build_version_finding(series: _Series, difference: VersionChange) -> Findin
         description=(
             f"Since {difference.first_day}, on {difference.days} days with sessions of both, the mean of {series.name} is {difference.mean:.3f} "
             f"over {difference.sessions} sessions. With other values of {label} it is {difference.others_mean:.3f} over "
-            f"{difference.others_sessions} sessions on the same days, a difference of {difference.size:+.3f} (95 % interval {low:+.3f} to "
+            f"{difference.others_sessions} sessions on the same days, a difference of {difference.size:+.3f} (95% interval {low:+.3f} to "
             f"{high:+.3f}). What a day does to all versions is not part of it."
         ),
         numbers=Numbers(
@@ -423,9 +423,9 @@ def _describe_change(name: str, change: Change) -> str:
     low, high = sorted(math.copysign(1, change.size) * end for end in (change.size_interval.low, change.size_interval.high))
     earliest, latest = change.earliest_day, change.latest_day
     return (
-        f"The mean of {name} {VERBS[change.direction]} by {abs(change.size):.3f} (95 % interval {low:.3f} to {high:.3f}), from "
+        f"The mean of {name} {VERBS[change.direction]} by {abs(change.size):.3f} (95% interval {low:.3f} to {high:.3f}), from "
         f"{change.mean_before:.3f} over {change.scores_before} scores to {change.mean_after:.3f} over {change.scores_after}. The first "
-        f"day of the change is most likely {change.first_day} (95 % interval {earliest} to {latest}). Scores count by their sampling "
+        f"day of the change is most likely {change.first_day} (95% interval {earliest} to {latest}). Scores count by their sampling "
         "probability, so a change in what is sampled is not taken for one in quality."
     )
 
@@ -434,7 +434,7 @@ def _describe_bridges(bridges: Sequence[Bridge]) -> str:
     """Return by how much the scores of replaced judges were moved, for the end of a description; empty without a bridge."""
     shifts = {(bridge.earlier.judge[0], bridge.later.judge[0], bridge.shift) for bridge in bridges}
     return "".join(
-        f" The scores of the judge {earlier} were moved by {shift.size:+.3f} (95 % interval {shift.low:+.3f} to {shift.high:+.3f}), "
+        f" The scores of the judge {earlier} were moved by {shift.size:+.3f} (95% interval {shift.low:+.3f} to {shift.high:+.3f}), "
         f"because {shift.anchors} anchors that both judged differ so much in the scores of {later}. The change is found with both ends of "
         "the interval."
         for earlier, later, shift in sorted(shifts)

@@ -162,8 +162,8 @@ def _describe_run_change(series: str, agent_suffix: str, change: Change) -> str:
     low, high = sorted(math.copysign(1, change.size) * end for end in (change.size_interval.low, change.size_interval.high))
     return (
         f"{name_series(series)}{agent_suffix} {VERBS[change.direction]} from {_format_runs(series, change.mean_before, change.scores_before)} to "
-        f"{_format_runs(series, change.mean_after, change.scores_after)}, by {_format_value(series, abs(change.size))} (95 % interval "
-        f"{_format_value(series, low)} to {_format_value(series, high)}). The first day of the change is most likely {change.first_day} (95 % "
+        f"{_format_runs(series, change.mean_after, change.scores_after)}, by {_format_value(series, abs(change.size))} (95% interval "
+        f"{_format_value(series, low)} to {_format_value(series, high)}). The first day of the change is most likely {change.first_day} (95% "
         f"interval {change.earliest_day} to {change.latest_day}). Only runs that were diagnosed by the same rules and thresholds are compared."
     )
 
@@ -224,8 +224,8 @@ def _build_session_finding(data: SessionRuleInput, series: str, change: Change, 
         owner=data.sessions.project,
         description=(
             f"{name} {verb} from {change.mean_before:.1f} over {change.scores_before} judged sessions to {change.mean_after:.1f} over "
-            f"{change.scores_after}, by {abs(change.size):.1f} of 10 (95 % interval {low:.1f} to {high:.1f}). The first day of the change is "
-            f"most likely {change.first_day} (95 % interval {change.earliest_day} to {change.latest_day}). No case was written for "
+            f"{change.scores_after}, by {abs(change.size):.1f} of 10 (95% interval {low:.1f} to {high:.1f}). The first day of the change is "
+            f"most likely {change.first_day} (95% interval {change.earliest_day} to {change.latest_day}). No case was written for "
             "these sessions, so this is the judge's view alone. Sessions count by their sampling probability."
         ),
         days=[

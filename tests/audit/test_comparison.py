@@ -114,7 +114,7 @@ def skewed(chance: random.Random) -> list[list[float]]:
 
 
 def test_the_interval_has_its_nominal_coverage() -> None:
-    """The coverage is 95 % over 1500 simulated fleets with sessions of very different size; without clusters it is not."""
+    """The coverage is 95% over 1500 simulated fleets with sessions of very different size; without clusters it is not."""
     chance, rounds = random.Random(7), 1500
     fleets = [skewed(chance) for _ in range(rounds)]
     coverage = sum(not interval_of(fleet).excludes_zero for fleet in fleets) / rounds

@@ -118,12 +118,12 @@ CELLS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("fleet", CELLS, ids=str)
 def test_the_interval_covers_the_true_mean_of_a_judge_that_is_too_kind(fleet: Fleet) -> None:
-    """94 % of 2,000 repetitions in every cell; the judge's own interval covers it in none of them."""
+    """94% of 2,000 repetitions in every cell; the judge's own interval covers it in none of them."""
     assert coverage(fleet, 2000) >= 0.94
 
 
 def test_the_interval_covers_the_true_mean_in_a_small_sample_of_repetitions() -> None:
-    """The full count is a slow test; with 300 repetitions, 91 % is five deviations from a coverage of 97 %."""
+    """The full count is a slow test; with 300 repetitions, 91% is five deviations from a coverage of 97%."""
     assert coverage(CELLS[0], 300) >= 0.91
 
 
@@ -294,5 +294,5 @@ def test_the_order_of_the_interval_needs_fewer_labels_than_the_others(kind: Kind
     measured = {order: measure(kind, order, (40, 90, 130), 200) for order in ORDERS}
     target = measured["interval"].half_width[90]
     assert all(labels_needed(measured[order], target) > 100 for order in ("anomalies", "random"))
-    # 200 repetitions have an error of 1.5 % at 95 %.
+    # 200 repetitions have an error of 1.5% at 95%.
     assert min(measured["interval"].coverage.values()) >= 0.95 - 3 * 0.0155

@@ -45,7 +45,7 @@ def test_a_tooltip_says_what_the_row_of_the_table_says(project: Page) -> None:
     expect(tip).to_be_visible()
     cells = project.locator(f"{TIER} tbody tr").last.locator("th, td").all_text_contents()
     heads = project.locator(f"{TIER} thead th").all_text_contents()
-    assert {"Weighted mean", "Scores", "95 % interval", "Period before"} <= set(heads)
+    assert {"Weighted mean", "Scores", "95% interval", "Period before"} <= set(heads)
     for cell in filter(None, cells):
         expect(tip).to_contain_text(cell)
     project.mouse.move(1, 1)

@@ -117,7 +117,7 @@ def test_quality_is_shown_by_case_over_time(driftline: Command, database: Path) 
     assert len(months) < len(weeks)
     assert sum(one["evaluations"] for one in months) == sum(one["evaluations"] for one in weeks) == RUNS + len(SET)
     _, out, _ = driftline("evaluations", "--by", "case")
-    assert "95 % INTERVAL" in out
+    assert "95% INTERVAL" in out
     code, _, err = driftline("evaluations", "--by", "case", "--model", CLAUDE)
     assert code == 2
     assert re.search("--by .*--model, --session, --since or --until", err)

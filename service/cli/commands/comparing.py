@@ -238,7 +238,7 @@ def comparison_view(document: Row) -> RenderableType:
 
 
 def _measures_table(measures: Sequence[Row], labels: Labels) -> RenderableType:
-    numbers = ["exchanges", "sessions", *labels, "change", "95 % interval"]
+    numbers = ["exchanges", "sessions", *labels, "change", "95% interval"]
     return table(["project", "measure", *numbers, "moved"], map(_measure_cells, measures), right=numbers, cut_last=True)
 
 

@@ -194,7 +194,7 @@ def _list(runs: Sequence[EvaluatedRun]) -> RenderableType:
 
 
 def _by_case(cases: Sequence[CaseQuality]) -> RenderableType:
-    headers = ["CASE", "PROJECT", "JUDGE", "FROM", "RUNS", "FAILED", "MEAN", "95 % INTERVAL"]
+    headers = ["CASE", "PROJECT", "JUDGE", "FROM", "RUNS", "FAILED", "MEAN", "95% INTERVAL"]
     rows = [
         [
             plain(case.case_id),
@@ -212,7 +212,7 @@ def _by_case(cases: Sequence[CaseQuality]) -> RenderableType:
 
 
 def _by_model(pairs: Sequence[ModelsCompared]) -> RenderableType:
-    headers = ["CASE", "MODEL A", "MODEL B", "RUNS", "MEAN A", "MEAN B", "B LESS A", "95 % INTERVAL"]
+    headers = ["CASE", "MODEL A", "MODEL B", "RUNS", "MEAN A", "MEAN B", "B LESS A", "95% INTERVAL"]
     rows = [
         [
             plain(pair.case_id),
@@ -240,7 +240,7 @@ def _beside_people(judges: Sequence[JudgeBesidePeople]) -> RenderableType:
 
 
 def _by_session(scores: Sequence[SessionScore]) -> RenderableType:
-    headers = ["PROJECT", "SCORE", "SESSIONS", "MEAN", "95 % INTERVAL", "JUDGE"]
+    headers = ["PROJECT", "SCORE", "SESSIONS", "MEAN", "95% INTERVAL", "JUDGE"]
     rows = [
         [
             plain(score.project),

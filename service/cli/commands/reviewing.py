@@ -120,7 +120,7 @@ def agreement(
     if mean.corrected is not None:
         out.print(
             f"Mean of behavior quality (Tier 3): {mean.judge:.2f} by the judge, {mean.corrected:.2f} corrected by people"
-            f" (95 % interval {mean.low:.2f} to {mean.high:.2f})."
+            f" (95% interval {mean.low:.2f} to {mean.high:.2f})."
         )
     elif mean.labels:
         out.print(f"The mean of behavior quality (Tier 3) is not corrected: {mean.shortage}")

@@ -43,9 +43,9 @@ announcement.setAttribute("role", "status");
 document.body.append(announcement);
 let announcementTimer = 0;
 
-/** Formats a number as pages do, with a thin space between thousands. */
+/** Formats a number as pages do, with commas between thousands. */
 function formatNumber(number) {
-  return number.toLocaleString("en").replaceAll(",", "\u202f");
+  return number.toLocaleString("en");
 }
 
 /** Shows an announcement for ten seconds. `{name}` stands for a field of the server's answer, or for the length of a list. */

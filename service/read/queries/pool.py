@@ -156,7 +156,7 @@ class SnapshotState:
     step: str
     """The present step, such as "copying the database"."""
     progress: str
-    """The progress of the step if files show it, such as "410 of 1 355 MB"; otherwise empty."""
+    """The progress of the step if files show it, such as "410 of 1,355 MB"; otherwise empty."""
     failed_at: datetime | None
     """The time of the last failed attempt, if none has succeeded since."""
     failure: str

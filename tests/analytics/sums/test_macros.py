@@ -21,7 +21,7 @@ def cursor() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def quantile(cursor: duckdb.DuckDBPyConnection, freedom: float) -> float | None:
-    """The quantile for a 95 % interval."""
+    """The quantile for a 95% interval."""
     ((quantile,),) = cursor.execute("SELECT log.t_quantile(?)", [freedom]).fetchall()
     return quantile  # type: ignore[no-any-return]
 

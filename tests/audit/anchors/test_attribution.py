@@ -193,7 +193,7 @@ def test_verdicts_of_a_judge_that_cannot_be_compared_do_not_count() -> None:
 
 
 def test_the_interval_of_two_judges_has_their_difference() -> None:
-    """In at least nine of ten draws; it is stated as 95 %."""
+    """In at least nine of ten draws; it is stated as 95%."""
     hits = 0
     for seed in range(200):
         shift = measure_judge_shift(taken_over(verdicts(random.Random(seed), rounds=14, shift=0.1)), "old", "new")

@@ -132,7 +132,7 @@ def test_unused_outputs(unused: dict[str, Any], n: int, expected: list[tuple[str
     ],
 )
 def test_polluted_contexts(contexts: list[dict[str, Any]], expected: list[tuple[str, int, int]]) -> None:
-    """Saturation from 85 % or a compaction counts; 95 % is severe; the penalty is capped at 22."""
+    """Saturation from 85% or a compaction counts; 95% is severe; the penalty is capped at 22."""
     assert (
         summarize(context_pollution(evidence_of(*[{"event": "context_event", **context} for context in contexts]), AS_EVENTS))
         == expected

@@ -120,7 +120,7 @@ def test_a_session_without_failures_scores_a_hundred() -> None:
 
 
 def test_trust_is_the_weighted_mean_of_the_dimensions() -> None:
-    """Computed by hand: a loop of 3 costs 20 of 100 at 20 %, a miss 13 at 15 %: 100 - 4 - 1.95 = 94.05."""
+    """Computed by hand: a loop of 3 costs 20 of 100 at 20%, a miss 13 at 15%: 100 - 4 - 1.95 = 94.05."""
     result = result_of(*[CALL] * 3, MISS)
     assert result.scores["loop_control"] == 80
     assert result.scores["memory_integrity"] == 87

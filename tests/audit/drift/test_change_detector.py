@@ -91,7 +91,7 @@ def test_a_change_is_found_in_time(sigmas: float, rate: int, bar: float) -> None
 
 
 def test_quiet_years_are_quiet() -> None:
-    """With one false alarm in eight years at most, more than six alarms in twenty quiet years have a probability below 2 %."""
+    """With one false alarm in eight years at most, more than six alarms in twenty quiet years have a probability below 2%."""
     assert sum(bool(alarms(series(falls(0), 3, 14 + 365, seed=seed), 14 + 365)) for seed in range(20)) <= 6
 
 
@@ -255,7 +255,7 @@ def test_nights_and_weekends_are_no_change() -> None:
 
 @pytest.mark.parametrize("hour", [0, 12, 20])
 def test_the_intervals_cover_the_change_at_any_hour(hour: int) -> None:
-    """At most three of twenty changes are outside their 95 % interval."""
+    """At most three of twenty changes are outside their 95% interval."""
     covered = []
     for seed in range(20):
         rng = random.Random(f"{seed} {hour}")

@@ -242,7 +242,7 @@ def test_constant_scores_do_not_predict_the_size_of_a_deviation() -> None:
 
 
 def test_quiet_years_of_rare_failures_confirm_nothing() -> None:
-    """With one run a day and 1 % failures, the normal approximation confirmed changes in 13 of 100 such years."""
+    """With one run a day and 1% failures, the normal approximation confirmed changes in 13 of 100 such years."""
     for seed in range(12):
         rng = random.Random(seed)
         units = [

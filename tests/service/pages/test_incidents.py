@@ -267,8 +267,8 @@ def test_an_incident_shows_its_change_start_and_certainty(call: Call, tokens: To
     page_text = visible_text(open_page(call, tokens.root, store_incident(store, cause="judge")))
     for fragment in (
         "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions, 2026-08-29 until the change", "Mean after 0.450 50 scores, 5 sessions",
-        "Change -0.400 95 %: -0.450 to -0.350", "First day 2026-09-26 95 %: 2026-09-25 to 2026-09-27", "Sigma 0.030",
-        "Evidence 5 400 to 1", "The judge changed", "Days in a row", "4.2 \u03c3",
+        "Change -0.400 95%: -0.450 to -0.350", "First day 2026-09-26 95%: 2026-09-25 to 2026-09-27", "Sigma 0.030",
+        "Evidence 5,400 to 1", "The judge changed", "Days in a row", "4.2 \u03c3",
         "It strays.", "weight 3", "The policy is not the same before and after.", "aaaa", "bbbb", "SELECT 1 < 2", "tier=null",
     ):  # fmt: skip
         assert fragment in page_text, fragment
@@ -338,7 +338,7 @@ def test_an_incident_about_runs_names_the_agent_and_links_to_the_runs(call: Call
     page_text = visible_text(page)
     for fragment in (
         "9 of 10 runs since 2026-09-26, 2 of 20 before", "of unsafe runs, agent scout", "Unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
-        "alarm at 8 760 to 1", "Runs with the largest effect", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
+        "alarm at 8,760 to 1", "Runs with the largest effect", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
         "Runs with the largest effect", "The agent changed",
     ):  # fmt: skip
         assert fragment in page_text, fragment
@@ -665,7 +665,7 @@ def test_odds_are_short_for_any_evidence(log_evidence: float) -> None:
 def test_odds_are_rounded_to_two_digits() -> None:
     """Evidence of 8.6 is known to a tenth only."""
     assert [format_odds(one) for one in (8.6, 0.0, -9.0, 24.0, 500.0, None)] == [
-        "5\u202f400 to 1",
+        "5,400 to 1",
         "1 to 1",
         "0 to 1",
         "10\u00b9\u2070 to 1",

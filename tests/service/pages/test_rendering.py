@@ -143,7 +143,7 @@ def test_figures_are_readable() -> None:
     assert share(None) == "\u2013"
     assert usd(None) == "\u2013"
     assert str(moment(None)) == "\u2013"
-    assert number(12_345) == "12\u202f345"
+    assert number(12_345) == "12,345"
     assert number(0.5, 2) == "0.50"
     assert share(0.1234) == "12.3%"
     assert usd(0.0012) == "$0.0012"

@@ -141,9 +141,9 @@ def test_figures_are_shown_beside_those_of_the_previous_period(look: Look, store
     now = [score("s", place, exchange_at=NOW - timedelta(hours=place), scored_at=NOW) for place in (1, 2, 3)]
     past = [score("p", place, exchange_at=NOW - timedelta(days=7, hours=place), scored_at=NOW) for place in (1, 2)]
     put(store, "scores", [*now, *past])
-    assert "before 2, +50 %" in look("/projects/ops?window=7d&compare=before")
+    assert "before 2, +50%" in look("/projects/ops?window=7d&compare=before")
     assert "before 2" not in look("/projects/ops?window=7d")
-    assert "before 2, +50 %" in look("/projects/ops/details?window=7d&compare=before")
+    assert "before 2, +50%" in look("/projects/ops/details?window=7d&compare=before")
 
 
 @pytest.mark.parametrize("page", ["anomalies", "runs", "incidents", "evaluations"])

@@ -555,11 +555,11 @@ def test_the_progress_of_a_snapshot_is_in_bytes_and_rows(tmp_path: Path, loop: a
             await query_pool.close()
 
     loop.run(followed())
-    assert all(re.fullmatch(r"[\d\u202f]+ of [\d\u202f]+ MB", one) for one in progress["copying the database"])
+    assert all(re.fullmatch(r"[\d,]+ of [\d,]+ MB", one) for one in progress["copying the database"])
     built = [one for one in progress["building the tables"] if one]
     assert built
     assert all(
-        re.fullmatch(r"\d{1,3}% of the rows are done, now \w+ with \d{1,3}% of them; [\d\u202f]+ MB written", one)
+        re.fullmatch(r"\d{1,3}% of the rows are done, now \w+ with \d{1,3}% of them; [\d,]+ MB written", one)
         for one in built
     )
     shares = [int(one.split("%")[0]) for one in built]

@@ -489,7 +489,7 @@ def test_a_routine_sample_that_becomes_a_last_turn_is_judged_in_full_without_pay
 ) -> None:
     """It was a routine sample until the session closed: Tier 2 has its answer, or will have, and Tier 3 is opened by its new reason.
 
-    In the demo 30 % of the last turns missed Tier 3 because their number was a multiple of three.
+    In the demo 30% of the last turns missed Tier 3 because their number was a multiple of three.
     """
 
     async def work() -> None:

@@ -70,7 +70,7 @@ def worse_since(last_day: date) -> date:
 
 def releases_until(last_day: date) -> tuple[Release, ...]:
     """Return the releases of a demo that ends on that day, in the order of their times."""
-    worse = "Shorter answers; 15 % of the requests stay on version 6"
+    worse = "Shorter answers; 15% of the requests stay on version 6"
     return (
         Release("research", AGENT, "3", moment_before(last_day, 19, 7, 30), "Hanne", "Lists what sources disagree on"),
         Release("ops-oncall", TOOL, "2.4", moment_before(last_day, 16, 7, 10), "Luis", "Certificates over the new service"),

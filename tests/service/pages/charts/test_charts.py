@@ -68,7 +68,7 @@ def test_a_mean_has_its_count_and_its_interval() -> None:
     """As dots, two scores and two hundred look alike; no interval exceeds the scale."""
     points = [Point("a", 4.9, count=2, half=0.3), Point("b", None), Point("c", 3.0, count=1)]
     assert table(line(CHART, points)) == [
-        ["Day", "Value", "Scores", "95 % interval"],
+        ["Day", "Value", "Scores", "95% interval"],
         ["a", "4.90", "2", "4.60 to 5.00"], ["b", NOTHING, NOTHING, NOTHING], ["c", "3.00", "1", NOTHING],
     ]  # fmt: skip
 

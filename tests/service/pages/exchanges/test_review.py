@@ -212,7 +212,7 @@ def test_agreement_is_shown_overall_and_per_rater(call: Call, tokens: Tokens, st
     page = open_page(call, tokens.root, f"{AGREEMENT}?days=0")
     assert re.findall(r'<th scope="row">(.*?)</th>', page) == ["All people", "root", "The judge alone", "Corrected by people"]
     assert re.search(
-        r"<strong>-?\d\.\d\d</strong></td><td class=\"number\" data-label=\"95 %\">-?\d\.\d\d to -?\d\.\d\d</td>", page
+        r"<strong>-?\d\.\d\d</strong></td><td class=\"number\" data-label=\"95%\">-?\d\.\d\d to -?\d\.\d\d</td>", page
     )
     assert '<td class="number" data-label="Bias">+0.50</td>' in page
     assert "scored by two people yet" in page

@@ -73,7 +73,7 @@ def test_the_explanation_of_a_tier_names_failures_of_its_runs(look: Look, store:
             build_count("infinite_tool_loop", 0, 29, 5, 6, label="failure"),
             build_count("rare", 1, 29, 0, 6, label="failure"),
         ],
-        "deployments": [deployment_evidence("7", comment="A canary of 15 %")],
+        "deployments": [deployment_evidence("7", comment="A canary of 15%")],
     }
     put(
         store,
@@ -84,4 +84,4 @@ def test_the_explanation_of_a_tier_names_failures_of_its_runs(look: Look, store:
     assert "5 of 6 runs, before 0 of 29" in why
     assert "agent_version 7" in why
     assert "2026-10-27 09:00 UTC, by dana" in why
-    assert "“A canary of 15 %”" in why
+    assert "“A canary of 15%”" in why

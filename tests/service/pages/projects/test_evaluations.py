@@ -77,7 +77,7 @@ def test_models_are_compared_with_an_interval(call: Call, tokens: Tokens, store:
     assert ">Few runs<" in page
     assert "pair with too few runs" in page
     assert re.search(
-        r"<strong>-\d\.\d\d</strong></td><td class=\"number\" data-label=\"95 % interval\">-\d+\.\d\d to \+\d+\.\d\d</td>", page
+        r"<strong>-\d\.\d\d</strong></td><td class=\"number\" data-label=\"95% interval\">-\d+\.\d\d to \+\d+\.\d\d</td>", page
     )
 
 

@@ -151,7 +151,7 @@ def test_the_address_sets_the_order(look: Look, store: Store, asked: dict[str, s
 
 
 def test_recent_and_then_larger_changes_come_first_among_critical_projects(look: Look, store: Store) -> None:
-    """Two runs of a side project must not rank above 40 % of the traffic, nor last month's change above today's.
+    """Two runs of a side project must not rank above 40% of the traffic, nor last month's change above today's.
 
     `few` fell farthest and touches next to nothing; `old` and `large` changed four weeks before.
     """

@@ -20,7 +20,7 @@ from service.pages.run_view import format_cause
         ),
         (
             "An exchange took up to 175527 new tokens with 4 duplicate tool calls.",
-            "An exchange took up to 175\u202f527 new tokens with 4 duplicate tool calls.",
+            "An exchange took up to 175,527 new tokens with 4 duplicate tool calls.",
         ),
         ("Session used 900 tokens with 1 duplicate tool call.", "Session used 900 tokens with 1 duplicate tool call."),
         ("Tool call repeated 6000 times. Tool: a4711.", "Tool call repeated 6000 times. Tool: a4711."),

@@ -108,7 +108,7 @@ ANOMALY_SPIKE = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule
         (
             {"anomalies": 220, "exchanges": 470, "baselineRate": 0.007, "baselineAnomalies": 10, "baselineExchanges": 1530},
             ANOMALY_SPIKE,
-            "220 of 470 exchanges since 2026-10-28, 10 of 1\u202f530 before",
+            "220 of 470 exchanges since 2026-10-28, 10 of 1,530 before",
         ),
         ({"anomalies": 22, "exchanges": 47, "baselineRate": 0.007, "baselineExchanges": 1530}, ANOMALY_SPIKE, ""),
         ({"sessionsAfter": None}, {}, ""),
@@ -119,7 +119,7 @@ ANOMALY_SPIKE = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule
 def test_the_levels_of_a_title_have_their_sample_size(
     rule_fields: dict[str, Any], fields: dict[str, Any], sample_size: str
 ) -> None:
-    """88 % of 17 runs is weaker evidence than 88 % of 17 000. If the rule recorded no count, none is computed from its rate."""
+    """88% of 17 runs is weaker evidence than 88% of 17 000. If the rule recorded no count, none is computed from its rate."""
     rule = fields.get("rule", "sequential")
     assert IncidentFacts(build_incident({"rules": {rule: RULE | rule_fields}}, **fields)).sample_size == sample_size
 

@@ -141,7 +141,7 @@ def test_a_decided_change_that_gets_worse_opens_an_incident(worse: dict[str, obj
 
 
 def test_slow_growth_is_measured_from_the_decision() -> None:
-    """A size that grows 10 % a day is half as large again after five days; it is compared with the size at the decision."""
+    """A size that grows 10% a day is half as large again after five days; it is compared with the size at the decision."""
     stored, size = [apply_decision(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)], 1.5
     for day in range(1, 6):
         size *= 1.1

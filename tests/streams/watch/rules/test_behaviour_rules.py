@@ -216,7 +216,7 @@ def versions(errors: float, days: int) -> list[Exchange]:
 
 
 def test_a_new_version_is_compared_with_the_others_on_the_same_days(store: Store) -> None:
-    """A tenth of the traffic hardly moves the agent's series: its errors go from 2 to 3 %, which alerts nobody."""
+    """A tenth of the traffic hardly moves the agent's series: its errors go from 2 to 3%, which alerts nobody."""
     fill(store, versions(0.12, 20))
     result = check_project(store)
     (incident,) = [incident for incident in result.incidents if incident.confidence == "confirmed"]

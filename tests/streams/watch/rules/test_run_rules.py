@@ -215,7 +215,7 @@ def test_the_evidence_has_the_runs_and_their_queries(store: Store) -> None:
 
 
 def test_the_reasons_count_the_compared_runs(store: Store) -> None:
-    """A title "from 0 %" beside "before 3 of 36" looks like a contradiction, so both must use the same days, hours and rules."""
+    """A title "from 0%" beside "before 3 of 36" looks like a contradiction, so both must use the same days, hours and rules."""
     older = [
         msgspec.structs.replace(run, rule_version="old")
         for run in runs(lambda back: 1.0 if back > 25 else 0.0, name="old")
