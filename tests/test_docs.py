@@ -106,7 +106,7 @@ NUMBERS = {
     "how-to/collector": {
         "A body may have {} MB,": bounds.BODY_LIMITS[bounds.TRACES] >> 20,
         "{} MB unpacked": bounds.MAX_UNPACKED >> 20,
-        "{} spans;": f"{bounds.MAX_SPANS:,}".replace(",", " "),
+        "{} spans;": f"{bounds.MAX_SPANS:,}",
     },
     "how-to/opentelemetry": {
         "no span has followed for {} seconds": f"{TRACES.settle_seconds:g}",

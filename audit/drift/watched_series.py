@@ -153,7 +153,7 @@ def name_behaviour(measure: str) -> str:
     """Return the displayed name of a measure of behaviour."""
     if measure.startswith(TOOL_ERRORS):
         tool = measure.removeprefix(TOOL_ERRORS)
-        return "Errors of other tools" if tool == OTHER_TOOLS else f"Errors of the tool {tool}"
+        return "Errors in other tools" if tool == OTHER_TOOLS else f"Errors in {tool}"
     return _BEHAVIOUR_NAMES.get(measure, measure)
 
 

@@ -98,7 +98,7 @@ STRUCTURAL_CHECKS = (
     StructuralCheck(
         id="constraint_disclosure",
         fires=_hides_constraint,
-        title="Refused without a reason",
+        title="Refused without saying why",
         description="the agent refused without saying why",
         noun="unexplained refusal",
         plural="unexplained refusals",

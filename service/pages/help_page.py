@@ -57,7 +57,7 @@ _CHANGES = (
     Word("sigma", "Sigma", "The standard deviation: the typical distance of scores from their mean."),
     Word("drift", "Drift", "A tier's mean changed. " + RULE_EXPLANATIONS["sequential"] + " " + RULE_EXPLANATIONS["consecutive_days"]),
     Word("run-drift", "Drift of runs", "An agent's finished runs changed. " + RULE_EXPLANATIONS["runs"]),
-    Word("no-alarm", "A line fell without an alarm", "An alarm needs at least 14 days and ten sessions with scores of the tier before the change and three after it, or "
+    Word("no-alarm", "Why was there no alarm?", "An alarm needs at least 14 days and ten sessions with scores of the tier before the change and three after it, or "
         f"{MIN_RUN_DAYS} days in a row off the baseline. Tiers that few exchanges reach, above all 2.5 and 3, take longer, and a wide band means that the tier always varies. First look for an incident of another tier since the same day: one cause often changes several."),
     Word("spike", "Anomaly spike", f"More exchanges with an anomaly, since one of the last {SPIKE_DAYS} days, than earlier days and chance explain."),
     Word("cause", "Cause", "Whether the agent, the judge or the mix of the traffic changed. Anchors are exchanges that never change and are judged again and again; their change is compared with the tier's. Without anchors, or with too few rounds around the change, the cause is unknown, and the incident says what is missing."),

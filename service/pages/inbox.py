@@ -75,7 +75,7 @@ ORDERS = {
 BUILT_IN_VIEWS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("Open", {}),
     ("Mine", {"assignee": ME}),
-    ("Without an assignee", {"assignee": NOBODY}),
+    ("Unassigned", {"assignee": NOBODY}),
     ("Confirmed", {"confirmed": "true"}),
     ("Newest", {"sort": "newest"}),
     ("All", {"status": ANY}),

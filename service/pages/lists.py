@@ -189,7 +189,7 @@ SESSIONS = ListDefinition(
         Column(key="question", title="First question", is_shown=False),
         Column(key="readiness_level", title="Readiness", cell="verdict", sort="readiness", down=False),
         Column(key="trust_score", title="Trust", cell="number", sort="trust", down=False, is_number=True),
-        Column(key="last_at", title="Last record", cell="moment", sort="at"),
+        Column(key="last_at", title="Last activity", cell="moment", sort="at"),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
         Column(key="turns", title="Turns", cell="number", sort="turns", is_number=True),
         Column(key="events", title="Events", sort="events", is_number=True, is_shown=False),
@@ -245,7 +245,7 @@ COSTS = ListDefinition(
     columns=(
         Column(key="session_id", title="Session", cell="session_name", sort="session", down=False),
         Column(key="run_id", title="Run", cell="run"),
-        Column(key="last_at", title="Last hour", cell="moment", sort="at"),
+        Column(key="last_at", title="Last activity", cell="moment", sort="at"),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
         Column(key="judgements", title="Judgements", cell="number", sort="judgements", is_number=True),
         Column(key="input_tokens", title="Tokens in", cell="number", sort="input", is_number=True),

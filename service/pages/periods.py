@@ -159,8 +159,8 @@ def range_control(
         earlier=_build_address(request, earlier) if earlier else None,
         later=_build_address(request, later) if later else None,
         compare=Choice(
-            "Compare with before",
-            f"Compare with before: {window.before.words}",
+            "Compare with previous period",
+            f"Compare with the previous period: {window.before.words}",
             _build_address(request, toggled),
             window.compare,
         )

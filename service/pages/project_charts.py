@@ -23,6 +23,7 @@ from service.pages.rendering import number, usd
 from service.text.links import Links
 from service.text.window import Window
 from service.text.words import TERMS
+from streams.watch.lifecycle import is_live
 from streams.watch.measures import OVERALL
 
 Row = Mapping[str, Any]
@@ -115,8 +116,11 @@ class TierTrend:
     since: date | None
     """The first day of the live change."""
     drift_days: int
+    """Days of drift; changes that only the judge caused do not count."""
     incidents: Sequence[Incident]
-    """The incidents that the days of drift show."""
+    """The incidents that its days show."""
+    elsewhere: Sequence[Incident]
+    """The other live incidents of the tier, each in an agent or version that the mean of all hardly shows."""
     chart: Markup
 
 
@@ -172,7 +176,13 @@ def _draw_tier_trend(
     points = select_tier(rows, tier)
     values = {window.label(slot): points[slot]["mean"] if slot in points else None for slot in window.slots()}
     shown = find_shown_incidents(tier, incidents, values)
-    drift_labels = merge_labels(shown)
+    shown_ids = {entry.incident.incident_id for entry in shown}
+    elsewhere = [
+        incident
+        for incident in incidents
+        if incident.tier == tier and incident.agent and is_live(incident) and incident.incident_id not in shown_ids
+    ]
+    drift_labels = merge_labels(entry for entry in shown if entry.incident.severity != "notice")
     since, before, sigma = find_level_before(tier, incidents) or (None, None, None)
     band_before = None if before is None else Band(before, max(sigma or 0.0, MIN_SIGMA))
     baselines, covers_change = _choose_baselines(baselines_by_slot, since, window)
@@ -203,7 +213,7 @@ def _draw_tier_trend(
         previous=chart_window.align_previous(None if previous is None else _read_means(select_tier(previous, tier))),
     )
     days = {label[: len("2026-11-26")] for label in drift_labels}
-    return TierTrend(tier, baseline_text, before, since, len(days), [entry.incident for entry in shown], drawing)
+    return TierTrend(tier, baseline_text, before, since, len(days), [entry.incident for entry in shown], elsewhere, drawing)
 
 
 def _choose_baselines(

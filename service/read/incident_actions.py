@@ -211,7 +211,9 @@ class IncidentFacts:
         is_new = self.new_version is not None
         return [
             ComparedSlice(comparison.found, "began with the change" if is_new else "stands out"),
-            ComparedSlice(comparison.rollback_target, "to go back to" if is_new and self.is_worse else "most exchanges before"),
+            ComparedSlice(
+                comparison.rollback_target, "previous version" if is_new and self.is_worse else "most exchanges before"
+            ),
         ]
 
     @property
@@ -384,7 +386,7 @@ def _propose_reading_runs(facts: IncidentFacts) -> Action | None:
     if facts.since:
         links.append(
             Target(
-                f"All runs since {facts.since}, lowest trust first",
+                f"All runs since {facts.since}, worst first",
                 _LINKS.runs(project, sort="trust", agent=examples[0].agent, since=facts.since),
                 command=_write_command("runs", project=project),
             )

@@ -444,7 +444,7 @@ def describe_notices(notices: Sequence[Row]) -> list[str]:
             f"{notice['subject'] or 'no agent'} {notice['before']:.0%} → {notice['after']:.0%}" for notice in shares
         )
         changed = shares[0]["count"]
-        levels = f"{grouped_count(changed, 'agent')} changed as well" if changed else "every agent is as before"
+        levels = f"{grouped_count(changed, 'agent')} changed too, see the incidents" if changed else "every agent is as before"
         sentences.append(f"The mix of agents changed on {_format_since(shares[0])}: {moved}; {levels}.")
     return (
         sentences

@@ -212,8 +212,9 @@ class AgentVersions:
         if newest.mean is None or previous.mean is None or self.score_change is None:
             return f"{name} of {sizes}; it takes {MIN_SESSIONS} sessions of each"
         change = self.score_change
-        interval = f"{signed(change.amount, 2)}, 95%: {signed(change.low, 2)} to {signed(change.high, 2)}"
-        return f"{name} {newest.mean:.2f}, before {previous.mean:.2f} ({interval}; {sizes})"
+        # Three decimals: the change of rounded means can differ from the rounded change.
+        interval = f"{signed(change.amount, 3)}, 95%: {signed(change.low, 2)} to {signed(change.high, 2)}"
+        return f"{name} {newest.mean:.3f}, before {previous.mean:.3f} ({interval}; {sizes})"
 
     def _describe_runs(self, previous: Version) -> str:
         if not self.newest.unsafe[1] and not previous.unsafe[1]:

@@ -35,7 +35,7 @@ class ChangeBody(OperatorBody):
 
     status: GivenStatus | None = Field(
         None,
-        description="acknowledged: you are working on it, and it stays red; resolved: it is over or fixed; dismissed: it is unimportant; "
+        description="acknowledged: you are working on it, and it stays open; resolved: it is over or fixed; dismissed: it is unimportant; "
         "open: reopened. accepted is the earlier name of resolved with newNormal.",
     )
     new_normal: bool = Field(

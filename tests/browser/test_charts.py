@@ -192,7 +192,7 @@ def test_a_chart_at_full_size_has_an_address_and_its_table(project: Page) -> Non
     project.locator(TIER).get_by_role("button", name="Full size").click()
     dialog = project.locator("dialog.full")
     expect(dialog.locator("tbody tr").last).to_be_visible()
-    expect(dialog.locator(".legend")).to_contain_text("95 % interval")
+    expect(dialog.locator(".legend")).to_contain_text("95% interval")
     assert dialog.locator(".plot").evaluate("(plot) => plot.clientHeight") > 2 * project.locator(f"{TIER} .plot").evaluate(
         "(plot) => plot.clientHeight"
     )

@@ -71,7 +71,7 @@ def test_the_proposal_for_a_noisy_agent_can_be_pasted_into_a_policy(
     policy.write_text(yaml.safe_dump({"version": 1, **proposal}), "utf-8")
     load_policy(policy)
     code, out, _ = run(capsys, *arguments, "--policy", str(policy))
-    assert "16 000" in out
+    assert "16,000" in out
     assert "nothing to change" in out
 
 

@@ -260,7 +260,6 @@ PAGES = (
         is_missing=True,
         has_seen_layout=True,
     ),
-    PageCase("project details", lambda _: LINKS.details(DRIFTED), "Details", ("Cost of judging", "Why exchanges were judged")),
     PageCase("agents", lambda _: LINKS.agents(WORKING), "Agent health", ("run_002",)),
     PageCase("anomalies", lambda _: LINKS.anomalies(DRIFTED), "Anomalies", ("It left out what was asked.",)),
     PageCase("exchanges of the fleet", lambda _: LINKS.fleet_exchanges(), "Exchanges", ()),
@@ -341,7 +340,9 @@ PAGES = (
     ),
     PageCase("person", lambda _: LINKS.person("ada"), "ada", ("this is you", "Revoke", "End all sign-ins")),
     PageCase("connection", lambda _: LINKS.connection(QUIET), QUIET, ("Create a new token", "Revoke"), has_seen_layout=True),
-    PageCase("policy", lambda _: LINKS.policy(DRIFTED), "Policy", ("Check", f"In force for {DRIFTED}", "retentionDays")),
+    PageCase(
+        "policy", lambda _: LINKS.policy(DRIFTED), "Policy", ("Check", f"Settings in force for {DRIFTED}", "retentionDays")
+    ),
     PageCase(
         "retention and erasure",
         lambda _: LINKS.deletion(connection=WORKING),
@@ -350,6 +351,6 @@ PAGES = (
     ),
     PageCase("audit log", lambda _: LINKS.audit_log(), "Audit log", ("POST /api/audit/sign-in", "done")),
     PageCase("sign-in", lambda _: LINKS.sign_in, "Sign in", ("Use the token of an operator.", "Token")),
-    PageCase("help", lambda _: LINKS.help(), "Glossary of the pages", ("Thinking quality · Tier 2.5", "wrapQualityScoring")),
+    PageCase("help", lambda _: LINKS.help(), "Glossary", ("Thinking quality · Tier 2.5", "wrapQualityScoring")),
     PageCase("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), is_missing=True),
 )

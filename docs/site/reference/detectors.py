@@ -60,7 +60,7 @@ def _differences() -> str:
 
 
 def _value(value: object) -> str:
-    return "off" if value is None else f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)
+    return "off" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _detector(one: Detector) -> list[str]:

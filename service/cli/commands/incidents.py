@@ -234,7 +234,7 @@ def _add_decision(name: str, decision: str, summary: str, *, hidden: bool = Fals
 _add_decision(
     "acknowledge",
     ACKNOWLEDGED,
-    "Acknowledge an incident. It is assigned to you if it is unassigned. It stays red, and the baseline does not change.",
+    "Acknowledge an incident. It is assigned to you if it is unassigned. It stays open, and the baseline does not change.",
 )
 _add_decision(
     "resolve",

@@ -161,7 +161,7 @@ def tuning_view(agent: str | None, tuning: ProfileTuning) -> RenderableType:
 
 
 def _number(value: float | None) -> str:
-    return "off" if value is None else f"{value:,.0f}".replace(",", " ")
+    return "off" if value is None else f"{value:,.0f}"
 
 
 def _share(count: int, runs: int) -> str:

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from http import HTTPStatus
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
 
 from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
@@ -53,7 +54,7 @@ from service.read.scores import ProjectSummary, newest_score, project_summary
 from service.read.versions import agent_versions, sort_by_verdict
 from service.read.why import find_related, find_suspected_cause
 from service.text.links import API, Links
-from service.text.window import RangeRequest, Window, last_period, quarter_to, window_of
+from service.text.window import RangeRequest, Window, kept_of, last_period, quarter_to, window_of
 from service.text.words import TERMS, WORDS
 from service.web.context import ApiContext, Services
 from streams.upkeep.annotations import MAX_ANNOTATION
@@ -243,10 +244,10 @@ def _list_worst(open_incidents: Sequence[Incident]) -> list[tuple[Incident, str 
 
 
 @router.get("/projects/{project}/details")
-async def details(
-    request: Request, *, viewer: Viewer, project: ShownProject, services: Services, period: Period
-) -> HTMLResponse:
-    """Show the details of a project in the window of its page."""
+async def details(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, period: Period) -> Response:
+    """Return the parts of a project's page that take longer. A browser that opens them by themselves gets the page."""
+    if request.headers.get("sec-fetch-dest") == "document":
+        return RedirectResponse(Links(kept_of(request.query_params)).project(project), HTTPStatus.SEE_OTHER)
     now = services.engine.now()
     window = window_of(period, now)
     quarter = quarter_to(window.end - timedelta(microseconds=1), is_pinned=window.is_pinned)
@@ -273,6 +274,7 @@ async def details(
         "summary": summary,
         "has_data": bool(summary.exchanges.exchanges or summary.scores.scores or current.costs),
         "window": window,
+        "quarter": quarter,
         "figures": _build_period_figures(current, previous if window.compare else None),
         "costs_link": links_of(request).costs(project, **window.params),
         "versions": [entry for entry in sort_by_verdict(comparison.agents) if entry.previous is not None][:_MAX_VERSIONS],
@@ -353,8 +355,8 @@ def _read_period(cursor: duckdb.DuckDBPyConnection, project: str, window: Window
 _FIGURES: Mapping[str, Callable[[_Period], float | None]] = {
     "Exchanges": _Period.exchanges,
     "Judged": lambda period: period.exchanges("scored"),
-    "Left out by sampling": lambda period: period.exchanges("sampling_skip"),
-    "Left out by the cap": lambda period: period.exchanges("skipped_cost_cap"),
+    "Not sampled": lambda period: period.exchanges("sampling_skip"),
+    "Over budget": lambda period: period.exchanges("skipped_cost_cap"),
     "Unscored": lambda period: period.exchanges("unscored"),
     "Anomalies": lambda period: period.anomalies,
     "Cost of judging": lambda period: sum_known_costs(period.costs),

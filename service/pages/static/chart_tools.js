@@ -208,7 +208,7 @@ function prepareAllScales(part) {
 function addIntervalEntry(figure) {
   const legend = figure.querySelector(".legend") ?? createElement("ul", "legend");
   const entry = document.createElement("li");
-  entry.append(createElement("span", "swatch half"), " 95 % interval");
+  entry.append(createElement("span", "swatch half"), " 95% interval");
   legend.append(entry);
   figure.querySelector("details").before(legend);
 }

@@ -141,7 +141,7 @@ function placeMarks(spec, x, left, right) {
   });
 }
 
-/** Returns the 95 % interval of each mean at full size: the index of its point, its lower and its upper end. */
+/** Returns the 95% interval of each mean at full size: the index of its point, its lower and its upper end. */
 function listIntervals(spec) {
   const [min, max] = spec.limits || [null, null];
   const ends = (spec.isFull && spec.half || []).map((half, index) => [index, Math.max(spec.series[0][index] - half, min ?? -Infinity), Math.min(spec.series[0][index] + half, max ?? Infinity), half, spec.series[0][index]]);

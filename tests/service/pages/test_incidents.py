@@ -146,9 +146,9 @@ def test_the_page_compares_the_new_version_with_the_one_to_roll_back_to(call: Ca
     assert "Roll back agent_version from 2.0 to 1.0" in page_text
     assert "2.0 began with the change" in page_text
     assert "0.05 over 25 judged turns" in page_text
-    assert "1.0 to go back to 0.90 over 271 judged turns" in page_text
+    assert "1.0 previous version 0.90 over 271 judged turns" in page_text
     assert "0.88 over 1 judged turn" in page_text
-    assert "agent_version: 1.0 to go back to" in page_text
+    assert "agent_version: 1.0 previous version" in page_text
     assert "driftline deployments add 1.0 --project ops" in page_text
 
 
@@ -622,7 +622,7 @@ def test_the_page_shows_who_was_alerted(call: Call, tokens: Tokens, store: Store
     Outbox(store).put([alert(), alert(alert_id="other", subject_id="i2", last_error="not ours")])
     page_text = visible_text(open_page(call, tokens.root, address))
     assert "slack" in page_text
-    assert "Given up" in page_text
+    assert "Failed" in page_text
     assert "the answer was 404" in page_text
     assert "not ours" not in page_text
 

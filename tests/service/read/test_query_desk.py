@@ -559,8 +559,7 @@ def test_the_progress_of_a_snapshot_is_in_bytes_and_rows(tmp_path: Path, loop: a
     built = [one for one in progress["building the tables"] if one]
     assert built
     assert all(
-        re.fullmatch(r"\d{1,3}% of the rows are done, now \w+ with \d{1,3}% of them; [\d,]+ MB written", one)
-        for one in built
+        re.fullmatch(r"\d{1,3}% of the rows are done, now \w+ with \d{1,3}% of them; [\d,]+ MB written", one) for one in built
     )
     shares = [int(one.split("%")[0]) for one in built]
     assert shares == sorted(shares)

@@ -36,7 +36,7 @@ def test_a_version_that_is_significantly_worse_has_a_sentence_with_the_figures()
     comparison = only(row("7", 20, BAD), row("6", 1, GOOD))
     assert comparison.verdict == "worse"
     assert comparison.sentence.startswith(
-        "Version 7 is worse than 6: Answer quality 0.44, before 0.90 (\u22120.46, 95%: \u2212"
+        "Version 7 is worse than 6: Answer quality 0.443, before 0.903 (\u22120.460, 95%: \u2212"
     )
     assert comparison.sentence.endswith("4 scores of 4 sessions, before 4 scores of 4 sessions).")
 

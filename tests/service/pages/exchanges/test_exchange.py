@@ -382,7 +382,7 @@ def test_every_revision_is_listed(call: Call, tokens: Tokens, store: Store) -> N
     rows = re.search(r'id="revisions".*?<tbody>(.*?)</tbody>', page, re.DOTALL)
     assert rows
     assert rows[1].count("<tr>") == 2
-    assert "Left out by sampling" in rows[1]
+    assert "Not sampled" in rows[1]
 
 
 def test_another_project_is_hidden(call: Call, tokens: Tokens, store: Store) -> None:

@@ -107,7 +107,7 @@ def test_an_alert_shows_its_progress_and_its_obstacle(call: Call, tokens: Tokens
     assert re.findall(r'<tr><td>\s*<span class="pill \w+" title="\w+">(.*?)</span>', page) == [
         "Delivered",
         "Waiting",
-        "Given up",
+        "Failed",
     ]
     assert "the answer was 503" in page
     assert '<a href="/projects/ops/incidents/i1">' in page

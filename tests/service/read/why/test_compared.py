@@ -46,7 +46,7 @@ def test_the_previous_version_is_compared_with_the_new_one() -> None:
     assert "Roll back agent_version from 7 to 6" in [action.title for action in why(incident).actions]
     assert compare_slices(slice_evidence(build_slice("7"), PREVIOUS_VERSION)) == [
         ("7", "began with the change"),
-        ("6", "to go back to"),
+        ("6", "previous version"),
     ]
     comparison = IncidentFacts(incident).slice_comparison
     assert comparison is not None
