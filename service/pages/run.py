@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
+from starlette.datastructures import QueryParams
 
 from analytics.queries import query_rows
 from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from schemas.lazy import duckdb
-from service.pages.lists import READINESS_LEVELS, RUNS, build_list_values
+from service.pages.listing import Listing, parse_list_request, read_list
+from service.pages.lists import EXCHANGES, READINESS_LEVELS, RUNS, build_list_values
 from service.pages.periods import ListPeriod, compared
 from service.pages.project_charts import read_counts
 from service.pages.rendering import number, page
 from service.pages.run_view import (
     EVENT_FILTERS,
+    MAX_EXCHANGES,
     MAX_PAYLOAD_LENGTH,
     EventSelection,
     RunAddress,
+    RunContext,
     RunDetails,
     RunEvents,
     Timeline,
@@ -39,12 +45,14 @@ from service.pages.viewing import ShownProject
 from service.read.run_diagnoses import full_diagnosis
 from service.read.runs import Row, Run, find_run
 from service.read.sessions import finding_events
+from service.text.links import Links
 from service.text.window import Window as TimeWindow
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 from service.web.models import RunId
 
 router = APIRouter(include_in_schema=False)
+_LINKS = Links()
 NO_RUN = "the project has no run with this id"
 EventFilter = Annotated[str | None, Query(pattern=f"^({'|'.join(EVENT_FILTERS)})?$")]
 EventType = Annotated[str | None, Query(max_length=256)]
@@ -102,13 +110,38 @@ async def run(
         payloads = read_payloads(cursor, record.connection, record.session_id, offsets, MAX_PAYLOAD_LENGTH)
         return events, turns, shown, payloads
 
+    def read_related(cursor: duckdb.DuckDBPyConnection) -> tuple[RunContext, Listing]:
+        context = read_context(cursor, record)
+        return context, _read_exchanges(cursor, record, context.exchanges)
+
     # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
-    context, (events, turns, shown, payloads) = await asyncio.gather(
-        services.ask(lambda cursor: read_context(cursor, record)), services.ask(read_timeline)
+    (context, listing), (events, turns, shown, payloads) = await asyncio.gather(
+        services.ask(read_related), services.ask(read_timeline)
     )
     details = RunDetails(run=record, diagnosis=diagnosis, context=context, events=events, finding_turns=turns)
     address = RunAddress(project=project, run_id=run_id, selection=selection, graph=_parse_window(graph, len(events.ids)))
-    return page(request, "run.html", {"project": project, **run_values(details, address, shown, payloads)})
+    values = run_values(details, address, shown, payloads)
+    return page(request, "run.html", {"project": project, "listing": listing, **values})
+
+
+_RUN_EXCHANGES = dataclasses.replace(
+    EXCHANGES,
+    columns=[dataclasses.replace(column, is_shown=column.is_shown and column.key != "agent") for column in EXCHANGES.columns],
+)
+
+
+def _read_exchanges(cursor: duckdb.DuckDBPyConnection, record: Run, scores: Sequence[Row]) -> Listing:
+    """Return the run's last exchanges with their texts, in the order of their turns."""
+    params = QueryParams({"session": record.session_id, "down": "false", "window": "90d"})
+    list_request = parse_list_request(_RUN_EXCHANGES, params, _LINKS.exchanges(record.project))
+    rows: list[dict[str, Any]] = []
+    last_scores = scores[-MAX_EXCHANGES:]
+    if last_scores:
+        period = (last_scores[0]["exchange_at"], last_scores[-1]["exchange_at"] + timedelta(microseconds=1))
+        rows = read_list(cursor, record.project, list_request, period, limit=MAX_EXCHANGES, after=None)
+    # Another connection of the project may have a session with this id.
+    own_rows = [row for row in rows if row["connection"] == record.connection]
+    return Listing(request=list_request, rows=own_rows, following=None, first=None)
 
 
 def _parse_window(text: str | None, count: int) -> Window | None:

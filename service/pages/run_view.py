@@ -387,7 +387,6 @@ def run_values(
         "previous": context.previous,
         "following": context.following,
         "history": _build_history(address.project, context.history, context.marks),
-        "exchanges": context.exchanges[-MAX_EXCHANGES:],
         "has_more_exchanges": len(context.exchanges) > MAX_EXCHANGES,
         "evaluations": context.evaluations,
         "session_question": context.session_question,
