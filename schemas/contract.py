@@ -407,7 +407,15 @@ _OWN: dict[str, dict[str, Rule]] = {
     "Review": {
         "project": Named(optional=True),
         "kind": OneOf(
-            ("human_score", "incident_decision", "incident_assignment", "incident_comment", "annotation", "dead_letter")
+            (
+                "human_score",
+                "incident_decision",
+                "incident_assignment",
+                "incident_comment",
+                "incident_snooze",
+                "annotation",
+                "dead_letter",
+            )
         ),
         "status": OneOf(("open", "acknowledged", "resolved", "new_normal", "dismissed", "accepted", "retried", "deleted")),
         "score": Between(1, 5),

@@ -974,6 +974,16 @@ class Incident(Record, frozen=True, kw_only=True):
     """Person whose it is; null for nobody. Until assigned_at is set, that is who acknowledged it."""
     assigned_at: datetime | None = None
     """Time at which its assignee last changed, UTC; null in records of versions without assignees."""
+    snoozed_at: datetime | None = None
+    """Time at which a person last snoozed it, UTC; null since the last decision."""
+    snoozed_by: str | None = None
+    """Person who snoozed it."""
+    snoozed_until: datetime | None = None
+    """Time at which the snooze ends, UTC; null: only when the change gets worse."""
+    woken_at: datetime | None = None
+    """Time at which the snooze ended early, UTC."""
+    woken_because: str | None = None
+    """Why the snooze ended early, in one sentence."""
 
 
 class IncidentOutline(Record, frozen=True, kw_only=True):
@@ -1192,14 +1202,14 @@ class Reservation(Record, frozen=True, kw_only=True):
 
 
 class Review(Record, frozen=True, kw_only=True):
-    """Contribution of a person: a human score, a decision on an incident, its assignment, a comment on it, an annotation of charts, or a dead letter put back."""
+    """Contribution of a person: a human score, a decision on an incident, its assignment, its snooze, a comment on it, an annotation of charts, or a dead letter put back."""
 
     review_id: str
     """Id of the review."""
     project: str
     """Project the record is filed under."""
     kind: str
-    """human_score, incident_decision, incident_assignment, incident_comment, annotation or dead_letter."""
+    """human_score, incident_decision, incident_assignment, incident_comment, incident_snooze, annotation or dead_letter."""
     subject_id: str
     """Score, incident, annotation or dead letter it is about."""
     reviewer: str
@@ -1220,6 +1230,8 @@ class Review(Record, frozen=True, kw_only=True):
     """Time that an annotation marks, or the start of its range, UTC."""
     marked_until: datetime | None = None
     """End of the range that an annotation marks, UTC; null for a moment."""
+    until: datetime | None = None
+    """Time until which an incident is snoozed, UTC; null: until it gets worse. One that is not later than occurred_at ends the snooze."""
 
 
 class RunNumber(Record, frozen=True, kw_only=True):

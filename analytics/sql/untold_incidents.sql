@@ -1,9 +1,11 @@
--- purpose: recently checked live incidents without an alert at their current severity and confidence; notices need none
+-- purpose: recently checked live incidents without an alert at their current severity and confidence; notices and
+--     snoozed ones need none
 -- grain: one row per incident in its latest revision
--- parameters: $since (inclusive, by the newest check)
+-- parameters: $since (inclusive, by the newest check), $now
 SELECT i.*
 FROM incidents AS i
 WHERE i.status IN ('open', 'acknowledged') AND i.severity <> 'notice' AND coalesce(i.checked_at, i.detected_at) >= $since::TIMESTAMP
+    AND NOT log.is_snoozed(i.snoozed_at, i.snoozed_until, i.woken_at, $now::TIMESTAMP)
     AND NOT EXISTS (
         FROM log.alerts AS a
         WHERE a.kind = 'incident' AND a.subject_id = i.incident_id AND a.severity = i.severity

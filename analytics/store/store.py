@@ -662,7 +662,7 @@ class Outbox:
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "due_alerts", Alert, {"as_of": now}))
 
-    def find_unalerted(self, since: datetime) -> list[Incident]:
-        """Return live incidents checked since a time that have no alert at their current severity and confidence."""
+    def find_unalerted(self, since: datetime, now: datetime) -> list[Incident]:
+        """Return live incidents checked since a time that are not snoozed and have no alert at their current severity and confidence."""
         with contextlib.closing(self._store.cursor()) as cursor:
-            return list(query_records(cursor, "untold_incidents", Incident, {"since": since}))
+            return list(query_records(cursor, "untold_incidents", Incident, {"since": since, "now": now}))

@@ -327,6 +327,9 @@ def translation_statements() -> Iterator[str]:
             "(CASE WHEN assigned_at IS NULL THEN acknowledged_by ELSE assignee END)"
         ),
         "incident_size(type, tier, metadata)": _INCIDENT_SIZE,
+        "is_snoozed(snoozed_at, snoozed_until, woken_at, now)": (
+            "(snoozed_at IS NOT NULL AND woken_at IS NULL AND snoozed_at <= now AND (snoozed_until IS NULL OR snoozed_until > now))"
+        ),
         "incident_worst(status, confidence, severity, type, size)": _INCIDENT_WORST,
     }
     for name, text in macros.items():

@@ -1277,10 +1277,10 @@ def record_7966a0078a1737ec_0(record: Any) -> bytes:
     )
 
 
-def record_0f0821eeb79be6d7_0(record: Any) -> bytes:
+def record_b849b854e8c23b06_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\x0f\x08!\xee\xb7\x9b\xe6\xd7",
+            b"\xc3\x01\xb8I\xb8T\xe8\xc2;\x06",
             NUMBERS[len(_data := record.incident_id.encode())] + _data,
             (
                 NUMBERS[_value]
@@ -1314,6 +1314,11 @@ def record_0f0821eeb79be6d7_0(record: Any) -> bytes:
             (b"\0" if (_given := record.decided_at) is None else b"\2" + written_time(_given)),
             (b"\0" if (_given := record.assignee) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
             (b"\0" if (_given := record.assigned_at) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record.snoozed_at) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record.snoozed_by) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record.snoozed_until) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record.woken_at) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record.woken_because) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
         )
     )
 
@@ -1642,10 +1647,10 @@ def record_3d2b6d0d61b09056_0(record: Any) -> bytes:
     )
 
 
-def record_1e8aefc0329b1a40_0(record: Any) -> bytes:
+def record_d9a57a3013c1b8f0_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\x1e\x8a\xef\xc02\x9b\x1a@",
+            b"\xc3\x01\xd9\xa5z0\x13\xc1\xb8\xf0",
             NUMBERS[len(_data := record.review_id.encode())] + _data,
             WORDS[record.project],
             WORDS[record.kind],
@@ -1664,6 +1669,7 @@ def record_1e8aefc0329b1a40_0(record: Any) -> bytes:
             (b"\0" if (_given := record.assignee) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
             (b"\0" if (_given := record.marked_from) is None else b"\2" + written_time(_given)),
             (b"\0" if (_given := record.marked_until) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record.until) is None else b"\2" + written_time(_given)),
             in_order(record.occurred_at, record.ingested_at),
         )
     )
@@ -2235,13 +2241,13 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\xe9\xec\xda\x96\x13\x9a\x17\x87": record_e9ecda96139a1787_0,  # HourlyBehaviour
     b"\xc3\x01J\x97\x08X\xdb\x16I\x1c": record_4a970858db16491c_0,  # HourlyScores
     b"\xc3\x01yf\xa0\x07\x8a\x177\xec": record_7966a0078a1737ec_0,  # ImportProgress
-    b"\xc3\x01\x0f\x08!\xee\xb7\x9b\xe6\xd7": record_0f0821eeb79be6d7_0,  # Incident
+    b"\xc3\x01\xb8I\xb8T\xe8\xc2;\x06": record_b849b854e8c23b06_0,  # Incident
     b"\xc3\x01n\xfcJ\xef\xd0Jj\xd2": record_6efc4aefd04a6ad2_0,  # IncidentOutline
     b"\xc3\x01\xddZG3\xa9C\xc2E": record_dd5a4733a943c245_0,  # Judgement
     b"\xc3\x01\xf9Cf\x02\xe9R\xb2\xa9": record_f9436602e952b2a9_0,  # JudgingRequest
     b"\xc3\x01Na\x98W\xb1D{C": record_4e619857b1447b43_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": record_3d2b6d0d61b09056_0,  # Reservation
-    b"\xc3\x01\x1e\x8a\xef\xc02\x9b\x1a@": record_1e8aefc0329b1a40_0,  # Review
+    b"\xc3\x01\xd9\xa5z0\x13\xc1\xb8\xf0": record_d9a57a3013c1b8f0_0,  # Review
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": record_e9f94bff3c2dd72f_0,  # RunNumber
     b"\xc3\x01\x1d\xbdW\x90\x814\xbe\xec": record_1dbd57908134beec_0,  # Score
     b"\xc3\x01[]\xcfJ\xdcz\x9d1": record_5b5dcf4adc7a9d31_0,  # ScoringTask
@@ -5232,6 +5238,56 @@ def fields_620a46fde64a5f00_0(record: Any) -> bytes:
     )
 
 
+def fields_b849b854e8c23b06_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xb8I\xb8T\xe8\xc2;\x06",
+            NUMBERS[len(_data := record["incident_id"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["revision"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            WORDS[record["project"]],
+            NUMBERS[len(_data := record["type"].encode())] + _data,
+            (b"\0" if (_given := record["tier"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record["direction"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            WORDS[record["status"]],
+            WORDS[record["severity"]],
+            NUMBERS[len(_data := record["title"].encode())] + _data,
+            NUMBERS[len(_data := record["description"].encode())] + _data,
+            NUMBERS[len(_data := record["metadata"].encode())] + _data,
+            (b"\0" if (_given := record["baseline_id"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            written_time(record["detected_at"]),
+            (b"\0" if (_given := record["resolved_at"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["resolved_by"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            NUMBERS[len(_data := record["rule"].encode())] + _data,
+            (b"\0" if (_given := record["cause"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record["checked_at"]) is None else b"\2" + written_time(_given)),
+            NUMBERS[len(_data := record["confidence"].encode())] + _data,
+            (b"\0" if (_given := record["confirmed_at"]) is None else b"\2" + written_time(_given)),
+            WORDS_OR_NULL[record["agent"]],
+            (b"\0" if (_given := record["acknowledged_at"]) is None else b"\2" + written_time(_given)),
+            (
+                b"\0"
+                if (_given := record["acknowledged_by"]) is None
+                else b"\2" + NUMBERS[len(_data := _given.encode())] + _data
+            ),
+            (b"\0" if (_given := record["resolution"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record["first_day"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["last_day"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["decided_at"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["assignee"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record["assigned_at"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["snoozed_at"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["snoozed_by"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record["snoozed_until"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["woken_at"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["woken_because"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+        )
+    )
+
+
 def fields_6efc4aefd04a6ad2_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -6116,6 +6172,34 @@ def fields_583ec553b74c74d5_0(record: Any) -> bytes:
             (b"\0" if (_given := record["comment"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
             written_time(record["occurred_at"]),
             written_time(record["ingested_at"]),
+            in_order(record["occurred_at"], record["ingested_at"]),
+        )
+    )
+
+
+def fields_d9a57a3013c1b8f0_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\xd9\xa5z0\x13\xc1\xb8\xf0",
+            NUMBERS[len(_data := record["review_id"].encode())] + _data,
+            WORDS[record["project"]],
+            WORDS[record["kind"]],
+            NUMBERS[len(_data := record["subject_id"].encode())] + _data,
+            NUMBERS[len(_data := record["reviewer"].encode())] + _data,
+            (
+                b"\0"
+                if (_given := record["score"]) is None
+                else b"\2"
+                + (NUMBERS[_value] if type(_value := _given) is int and -2147483648 <= _value < 2147483648 else unfit(_value))
+            ),
+            WORDS_OR_NULL[record["status"]],
+            (b"\0" if (_given := record["comment"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            written_time(record["occurred_at"]),
+            written_time(record["ingested_at"]),
+            (b"\0" if (_given := record["assignee"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (b"\0" if (_given := record["marked_from"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["marked_until"]) is None else b"\2" + written_time(_given)),
+            (b"\0" if (_given := record["until"]) is None else b"\2" + written_time(_given)),
             in_order(record["occurred_at"], record["ingested_at"]),
         )
     )
@@ -7487,6 +7571,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\x1f\x05\xbbr\xc3\xc0y_": fields_1f05bb72c3c0795f_0,  # Incident
     b"\xc3\x01B0)r\xa3l\x86\xf5": fields_42302972a36c86f5_0,  # Incident
     b"\xc3\x01b\nF\xfd\xe6J_\x00": fields_620a46fde64a5f00_0,  # Incident
+    b"\xc3\x01\xb8I\xb8T\xe8\xc2;\x06": fields_b849b854e8c23b06_0,  # Incident
     b"\xc3\x01n\xfcJ\xef\xd0Jj\xd2": fields_6efc4aefd04a6ad2_0,  # IncidentOutline
     b"\xc3\x01\xf3\xfe\xcb\xc85\xae\x8d*": fields_f3fecbc835ae8d2a_0,  # IncidentOutline
     b"\xc3\x01\x07\x18\x98\xa3q\xd1Zc": fields_071898a371d15a63_0,  # Judgement
@@ -7503,6 +7588,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\x00\x16nYA\x04\x7fl": fields_00166e5941047f6c_0,  # Review
     b"\xc3\x01\x1e\x8a\xef\xc02\x9b\x1a@": fields_1e8aefc0329b1a40_0,  # Review
     b"\xc3\x01X>\xc5S\xb7Lt\xd5": fields_583ec553b74c74d5_0,  # Review
+    b"\xc3\x01\xd9\xa5z0\x13\xc1\xb8\xf0": fields_d9a57a3013c1b8f0_0,  # Review
     b"\xc3\x01\xe9\xf9K\xff<-\xd7/": fields_e9f94bff3c2dd72f_0,  # RunNumber
     b"\xc3\x01\x1d\xbdW\x90\x814\xbe\xec": fields_1dbd57908134beec_0,  # Score
     b"\xc3\x01<\xb54\x82\xe3\x96\x1eM": fields_3cb53482e3961e4d_0,  # Score

@@ -132,8 +132,8 @@ class Delivery:
             )
 
     async def _raise_incident_alerts(self) -> None:
-        since = self._alerts.now() - MAX_INCIDENT_AGE
-        incidents = await asyncio.to_thread(self._alerts.outbox.find_unalerted, since)
+        now = self._alerts.now()
+        incidents = await asyncio.to_thread(self._alerts.outbox.find_unalerted, now - MAX_INCIDENT_AGE, now)
         wanted = [incident for incident in incidents if self._alerts.wants(incident)]
         if not wanted:
             return

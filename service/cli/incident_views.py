@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from msgspec.structs import asdict
 from rich.console import Group, RenderableType
@@ -19,7 +20,7 @@ from service.read.project import describe_blind_spot, describe_notices
 from service.read.why import Why
 from service.text.formats import MISSING, counted, plain
 from streams.watch.checking import CheckResult
-from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED
+from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED, describe_snooze
 
 _ID_LENGTH = 8
 """Characters of an id that are shown. Commands accept an id of this length."""
@@ -95,12 +96,12 @@ def check_limits(checked: Sequence[CheckResult]) -> list[str]:
     return [line for line, names in lines.items() if names] + notices + blind
 
 
-def incident_view(incident: Incident, history: Sequence[IncidentEvent]) -> RenderableType:
+def incident_view(incident: Incident, history: Sequence[IncidentEvent], now: datetime) -> RenderableType:
     """Show one incident with its evidence and its history of people's actions."""
-    return Group(*_incident_parts(incident, history))
+    return Group(*_incident_parts(incident, history, now))
 
 
-def _incident_parts(incident: Incident, history: Sequence[IncidentEvent]) -> Iterator[RenderableType]:
+def _incident_parts(incident: Incident, history: Sequence[IncidentEvent], now: datetime) -> Iterator[RenderableType]:
     answer = incident_answer(incident)
     evidence = evidence_of(incident)
     yield Text(plain(answer.title), style=SEVERITY_STYLES.get(answer.severity, "") or "bold")
@@ -110,6 +111,9 @@ def _incident_parts(incident: Incident, history: Sequence[IncidentEvent]) -> Ite
     )
     yield from _explain(answer.why)
     yield Text(f"\n{plain(answer.description, 2000)}")
+    snooze = describe_snooze(incident, now)
+    if snooze:
+        yield Text(plain(snooze, 300))
     if answer.assignee:
         yield Text(f"assigned to {plain(answer.assignee, 64)}")
     for event in history:
@@ -169,6 +173,12 @@ def _command_note(action: str) -> str:
 def _describe_event(event: IncidentEvent) -> str:
     if event.kind == "assignment":
         return f"assigned to {plain(event.assignee or 'nobody', 64)}"
+    if event.kind == "snooze":
+        return (
+            "snooze ended"
+            if event.until and event.until <= event.at
+            else f"snoozed until {iso_time(event.until) or 'it gets worse'}"
+        )
     return event.status or "comment"
 
 

@@ -6,15 +6,18 @@ import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from http import HTTPStatus
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from audit.redaction import Redactor
 from schemas.errors import InputError
-from service.pages.incidents import COMMON_REASONS, find_first_day
+from schemas.records import Incident
+from service.pages.incidents import COMMON_REASONS, SNOOZES, find_first_day
 from service.pages.periods import range_control
 from service.pages.rendering import page
 from service.pages.viewing import Fields, Form, Viewer
@@ -27,13 +30,16 @@ from service.read.incidents import (
     SEVERITIES,
     TYPES,
     AddressParams,
+    ListedIncident,
     choices,
     filter_of,
     inbox,
+    name_alike,
     people_of,
     query_of,
     read_address,
     read_query,
+    read_snooze_end,
 )
 from service.setup.access import MAX_VIEW_NAME, Holder
 from service.text.answers import Place, encode_place, page_of
@@ -46,7 +52,7 @@ from service.web.errors import ApiError
 from service.web.incident_changes import Outcome, change_selected, name_selected, remove_view, store_view, views_of
 from service.web.models import Cursor
 from streams.upkeep.annotations import MAX_COMMENT
-from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, NEW_NORMAL, OPEN, RESOLVED, STATUSES
+from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, NEW_NORMAL, OPEN, RESOLVED, STATUSES, describe_snooze
 from streams.watch.watching import Change, Person
 
 router = APIRouter(include_in_schema=False)
@@ -78,6 +84,7 @@ BUILT_IN_VIEWS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("Unassigned", {"assignee": NOBODY}),
     ("Confirmed", {"confirmed": "true"}),
     ("Newest", {"sort": "newest"}),
+    ("Snoozed", {"snoozed": "true"}),
     ("All", {"status": ANY}),
 )
 """Names and filters of the views that every viewer has."""
@@ -90,6 +97,18 @@ class Heading(NamedTuple):
     address: str
     order: str | None
     """The value of `aria-sort`, ascending or descending; None if the list is sorted by another column."""
+
+
+class Family(NamedTuple):
+    """Incidents of one change in several projects or agents, or a single incident."""
+
+    change: str
+    name: str
+    size: int
+    """The number of matching incidents of the change, which may be more than those listed."""
+    projects: int
+    incidents: Sequence[tuple[Incident, str | None, str]]
+    """The incidents, each with its first day and the state of its snooze in words."""
 
 
 @router.get(INBOX_PAGE)
@@ -121,21 +140,33 @@ async def _build_values(
     window = listed_window(range_of({name: values[0] for name, values in view.items()}), now)
     since, until = bounds(window)
     filters = dataclasses.replace(filter_of(view, viewer.project, viewer.name), since=since, until=until)
+    grouped = "group" not in view and filters.change is None
+    read_page = partial(
+        inbox, filters=filters, after=cursor, limit=INCIDENTS_PER_PAGE + 1, now=now, outlined=True, grouped=grouped
+    )
     matches, suggestions = await asyncio.gather(
-        services.ask(lambda connection: inbox(connection, filters, cursor, INCIDENTS_PER_PAGE + 1, outlined=True)),
+        services.ask(read_page),
         services.ask(lambda connection: choices(connection, viewer.project)),
     )
-    shown, following = page_of(matches.listed, INCIDENTS_PER_PAGE, lambda entry: entry.place)
+    families = [
+        list(group)
+        for _, group in groupby(matches.listed, lambda entry: entry.change if grouped else entry.incident.incident_id)
+    ]
+    shown, following = page_of(families, INCIDENTS_PER_PAGE, lambda family: family[0].place)
     saved_views = views_of(services, viewer)
     people = people_of(services.access, viewer.project)
     return {
-        "incidents": [(entry.incident, find_first_day(entry.incident)) for entry in shown],
+        "families": [_build_family(family, now) for family in shown],
+        "incident_count": sum(map(len, shown)),
+        "grouping": None if filters.change else Links().inbox(**{**view, "group": ["off"] if grouped else []}),
+        "grouped": grouped,
+        "without_change": {name: values for name, values in view.items() if name != "change"},
         "total": matches.total,
         "following": following,
         "is_first": cursor is None,
         "filters": view,
         "field_values": {name: ",".join(view.get(name, ())) for name in FIELDS},
-        "is_filtered": any(name != "sort" for name in view),
+        "is_filtered": any(name not in {"sort", "group"} for name in view),
         "range": range_control(request, window, now, has_all=True, has_comparison=False),
         "all_time": {name: values for name, values in view.items() if name not in {"window", "until"}},
         "order": ORDERS[filters.sort],
@@ -156,9 +187,22 @@ async def _build_values(
         "may_review": "review" in viewer.scopes,
         "address": Links().inbox(**view, cursor=None if cursor is None else encode_place(cursor)),
         "common_reasons": COMMON_REASONS[True],
+        "snoozes": SNOOZES,
         "result": None,
         "own_project": viewer.project,
     }
+
+
+def _build_family(family: Sequence[ListedIncident], now: datetime) -> Family:
+    """Return the values about incidents of one change."""
+    incidents = [entry.incident for entry in family]
+    return Family(
+        family[0].change,
+        name_alike(incidents[0].title),
+        family[0].alike if len(family) > 1 else 1,
+        len({incident.project for incident in incidents}),
+        [(incident, find_first_day(incident), describe_snooze(incident, now)) for incident in incidents],
+    )
 
 
 def _list_suggestions(counts: Mapping[str, int]) -> list[str]:
@@ -186,7 +230,7 @@ def _is_view(view: AddressParams, fields: Mapping[str, str | Sequence[str]]) -> 
     return dict(view) == lists
 
 
-ASSIGN, COMMENT = "assign", "comment"
+ASSIGN, COMMENT, SNOOZE = "assign", "comment", "snooze"
 OUTCOMES: Mapping[str, str] = {
     ACKNOWLEDGED: "acknowledged",
     RESOLVED: "resolved",
@@ -195,6 +239,7 @@ OUTCOMES: Mapping[str, str] = {
     OPEN: "open again",
     ASSIGN: "assigned",
     COMMENT: "commented on",
+    SNOOZE: "snoozed",
 }
 """The actions of the form, and their outcomes in words."""
 
@@ -268,7 +313,7 @@ async def _apply_change(request: Request, services: Services, viewer: Holder, fo
         project, _, incident_id = value.partition("/")
         incidents.append((project, incident_id))
     name_selected(request, incidents)
-    change = _build_change(action, reason, form, viewer, services.engine.redactor)
+    change = _build_change(action, reason, form, viewer, services)
     outcomes = await change_selected(services, viewer, incidents, change, Person(viewer.name))
     failed = frozenset(f"{outcome.project}/{outcome.incident_id}" for outcome in outcomes if outcome.error is not None)
     return Result(None, action, outcomes, reason if failed else "", failed)
@@ -281,15 +326,18 @@ def _find_problem(selected: Sequence[str], reason: str, action: str, form: Field
         "Select at least one incident.": not selected,
         f"Select at most {MAX_SELECTED} incidents.": len(selected) > MAX_SELECTED,
         "Choose an action.": action not in OUTCOMES,
-        "Give the reason in a few words.": action != ASSIGN and not reason,
+        "Give the reason in a few words.": action not in {ASSIGN, SNOOZE} and not reason,
         f"The reason has {len(reason)} characters; at most {MAX_COMMENT} are allowed.": len(reason) > MAX_COMMENT,
         "Choose a person.": action == ASSIGN and not assignee,
+        "Choose the end of the snooze.": action == SNOOZE and form.get("until", [""])[0] not in SNOOZES,
     }
     return next((problem for problem, applies in problems.items() if applies), None)
 
 
-def _build_change(action: str, reason: str, form: Fields, viewer: Holder, redactor: Redactor) -> Change:
-    comment = redactor.redact(reason)[0] if reason else None
+def _build_change(action: str, reason: str, form: Fields, viewer: Holder, services: ApiContext) -> Change:
+    comment = services.engine.redactor.redact(reason)[0] if reason else None
+    if action == SNOOZE:
+        return Change(snoozes=True, until=read_snooze_end(form["until"][0], services.engine.now()), comment=comment)
     if action == ASSIGN:
         assignee = form["assignee"][0]
         return Change(assigns=True, assignee={ME: viewer.name, NOBODY: None}.get(assignee, assignee), comment=comment)

@@ -52,7 +52,16 @@ from service.web.errors import ApiError
 from service.web.incident_changes import GivenStatus
 from service.web.models import Cursor, Id
 from streams.upkeep.annotations import MAX_COMMENT
-from streams.watch.lifecycle import STATUSES, assignee_of, confidence_of, current_status, is_live
+from streams.watch.incidents import MIN_GROWTH_FACTOR
+from streams.watch.lifecycle import (
+    STATUSES,
+    assignee_of,
+    confidence_of,
+    current_status,
+    describe_snooze,
+    is_live,
+    is_snoozed,
+)
 
 router = APIRouter(include_in_schema=False)
 INCIDENTS_PER_PAGE = 50
@@ -60,12 +69,15 @@ MAX_OPEN_EXCHANGES = 10
 """Exchanges shown before the rest is unfolded."""
 MAX_REASON_LENGTH = 300
 TYPES = ("drift", "anomaly_spike")
+SNOOZES = {"1d": "for a day", "3d": "for 3 days", "7d": "for a week", "30d": "for 30 days", "worse": "until it gets worse"}
+"""Snoozes to choose from, as the API reads them, in words."""
 COMMON_REASONS = {
     True: (
         "We are looking into it.",
         "The agent was changed; this is the effect.",
         "The change is intended.",
         "It is fixed.",
+        "False alarm.",
         "The judge changed, not the agent.",
         "Test traffic.",
     ),
@@ -193,6 +205,10 @@ async def incident(
         "may_query": "query" in viewer.scopes and viewer.project is None,
         "runs": runs,
         "common_reasons": COMMON_REASONS[is_live(record)],
+        "snooze": describe_snooze(record, now),
+        "is_snoozed": is_snoozed(record, now),
+        "snoozes": SNOOZES,
+        "growth": MIN_GROWTH_FACTOR,
         "is_live": is_live(record),
         "series": evidence.moved,
         "findings": _list_findings(record, evidence),

@@ -30,10 +30,10 @@ from service.read.scores import ProjectBaseline, project_baseline
 from service.read.why import Why, why
 from service.setup.access import AccessStore
 from service.text.answers import Answer, Moment, NextCursor, Place
-from service.text.window import ALL, LENGTHS, kept_of
+from service.text.window import ALL, LENGTHS, kept_of, moment_of
 from streams.watch.checking import CheckResult
 from streams.watch.findings import Finding
-from streams.watch.lifecycle import LIVE, STATUSES, assignee_of, confidence_of, current_status
+from streams.watch.lifecycle import LIVE, MAX_SNOOZE, STATUSES, assignee_of, confidence_of, current_status
 
 IncidentType = Literal["drift", "anomaly_spike"]
 IncidentStatus = Literal["open", "acknowledged", "resolved", "dismissed"]
@@ -78,6 +78,11 @@ class IncidentAnswer(Answer, frozen=True):
         Meta(description="Assignee; null if unassigned. Acknowledging an unassigned incident assigns it."),
     ]
     assigned_at: Moment | None
+    snoozed_at: Annotated[Moment | None, Meta(description="Time at which it was last snoozed; null since the last decision.")]
+    snoozed_by: str | None
+    snoozed_until: Annotated[Moment | None, Meta(description="End of the snooze; null: only when it gets worse.")]
+    woken_at: Annotated[Moment | None, Meta(description="Time at which the snooze ended early.")]
+    woken_because: Annotated[str | None, Meta(description="Why the snooze ended early, in one sentence.")]
     agent: str | None
     first_day: Annotated[date | None, Meta(description="First day of the change.")]
     last_day: Annotated[date | None, Meta(description="Last day of the change, once it is over.")]
@@ -107,11 +112,14 @@ class IncidentDecision(Answer, frozen=True):
 class IncidentEvent(Answer, frozen=True):
     """A person's action on an incident: its author and time."""
 
-    kind: Literal["decision", "assignment", "comment"]
+    kind: Literal["decision", "assignment", "snooze", "comment"]
     by: str
     at: Moment
     status: Annotated[Decision | None, Meta(description="The new status, for a decision.")]
     assignee: Annotated[str | None, Meta(description="The new assignee of an assignment; null: unassigned.")]
+    until: Annotated[
+        Moment | None, Meta(description="The end of a snooze; null: until it gets worse; not after `at`: the snooze was ended.")
+    ]
     comment: str | None
 
 
@@ -120,7 +128,7 @@ class OneIncident(Answer, frozen=True):
 
     incident: IncidentAnswer
     decisions: list[IncidentDecision]
-    history: Annotated[list[IncidentEvent], Meta(description="Decisions, assignments and comments.")]
+    history: Annotated[list[IncidentEvent], Meta(description="Decisions, assignments, snoozes and comments.")]
 
 
 class RuleFinding(Answer, frozen=True):
@@ -297,7 +305,13 @@ class InboxFilter:
     """Only incidents detected at or after this time."""
     until: datetime | None = None
     """Only incidents detected before this time."""
+    snoozed: bool | None = None
+    change: str | None = None
+    """Only incidents of the same change, by the key of a listed one."""
     sort: Sort = "worst"
+
+
+_OWN_PARTS = re.compile(r" \([^)]*\)| since \d{1,2} [A-Z][a-z]+(?: \d{4})?")
 
 
 class ListedIncident(NamedTuple):
@@ -305,6 +319,10 @@ class ListedIncident(NamedTuple):
 
     incident: Incident
     place: Place
+    change: str
+    """The key of the change that it has in common with incidents of other projects and agents."""
+    alike: int
+    """The number of matching incidents of that change."""
 
 
 class Inbox(NamedTuple):
@@ -330,9 +348,18 @@ class Choices(NamedTuple):
 
 
 def inbox(
-    cursor: duckdb.DuckDBPyConnection, filters: InboxFilter, after: Place | None, limit: int, *, outlined: bool = False
+    cursor: duckdb.DuckDBPyConnection,
+    filters: InboxFilter,
+    after: Place | None,
+    limit: int,
+    *,
+    now: datetime | None = None,
+    outlined: bool = False,
+    grouped: bool = False,
 ) -> Inbox:
-    """Return up to `limit` matching incidents after a position. The total is 0 if none is left after it.
+    """Return up to `limit` matching incidents after a position. The total is 0 if none is left after it. A filter by snooze needs `now`.
+
+    With `grouped`, `limit` counts changes: the first 100 incidents of each follow each other and have the position of the first.
 
     With `outlined`, the evidence contains only the changed series and the rules' observations, which is enough for lists and charts.
     """
@@ -355,9 +382,23 @@ def inbox(
         "after_id": after_id,
         "limit": limit,
         "outlined": outlined,
+        "snoozed": filters.snoozed,
+        "now": now,
+        "change": filters.change,
+        "grouped": grouped,
     }
     rows = query_rows(cursor, "inbox", values)
-    return Inbox([ListedIncident(_build_record(row), _build_place(row)) for row in rows], rows[0]["total"] if rows else 0)
+    return Inbox(
+        [ListedIncident(_build_record(row), _build_place(row), row["change"], row["alike"]) for row in rows],
+        rows[0]["total"] if rows else 0,
+    )
+
+
+def name_alike(title: str) -> str:
+    """Return what the titles of alike changes have in common: the first one's without its owner, numbers, day and other series."""
+    first, _, _ = title.partition("; also ")
+    shared = _OWN_PARTS.sub("", first.partition(": ")[2] or first)
+    return shared[:1].upper() + shared[1:]
 
 
 def choices(cursor: duckdb.DuckDBPyConnection, project: str | None) -> Choices:
@@ -368,9 +409,9 @@ def choices(cursor: duckdb.DuckDBPyConnection, project: str | None) -> Choices:
     return Choices(counts["project"], counts["agent"], counts["assignee"])
 
 
-def open_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None) -> OpenIncidents:
-    """Return the number of open or acknowledged incidents of one project or all. The inbox lists the same ones by default."""
-    rows = query_rows(cursor, "open_incidents", {"project": project})
+def open_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None, now: datetime) -> OpenIncidents:
+    """Return the number of open or acknowledged incidents of one project or all that are not snoozed. The inbox lists the same by default."""
+    rows = query_rows(cursor, "open_incidents", {"project": project, "now": now})
     return OpenIncidents(sum(row["incidents"] for row in rows), sum(row["confirmed"] for row in rows))
 
 
@@ -396,6 +437,8 @@ _CHOICES: Mapping[str, Collection[str]] = {
     "status": (*STATUSES, ANY),
     "type": TYPES,
     "confirmed": ("true", "false"),
+    "snoozed": ("true", "false", ANY),
+    "group": ("off",),
     "severity": SEVERITIES,
     "sort": SORTS,
     "window": (*LENGTHS, ALL),
@@ -408,6 +451,7 @@ _MAX_LENGTHS: Mapping[str, int] = {
     "assignee": MAX_ID,
     "text": MAX_TEXT,
     "until": _MAX_TIME_LENGTH,
+    "change": 32,
 }
 """Text fields with their maximum lengths in characters."""
 FIELDS = (*_CHOICES, *_MAX_LENGTHS)
@@ -454,7 +498,7 @@ def query_of(params: Mapping[str, list[str]]) -> str:
 
 
 def filter_of(params: Mapping[str, list[str]], own_project: str | None, caller: str) -> InboxFilter:
-    """Return the filter of an address. Without a state it matches undecided incidents.
+    """Return the filter of an address. Without a state it matches undecided incidents that are not snoozed.
 
     `own_project` is the only project that the caller may see; None for all.
     """
@@ -469,6 +513,8 @@ def filter_of(params: Mapping[str, list[str]], own_project: str | None, caller: 
         agent=single.get("agent"),
         assignee=caller if single.get("assignee") == ME else single.get("assignee"),
         text=single.get("text"),
+        snoozed={"true": True, "false": False, ANY: None}[single.get("snoozed", ANY if ANY in statuses else "false")],
+        change=single.get("change"),
         sort=single.get("sort", "worst"),
     )
 
@@ -480,9 +526,25 @@ def _check_value(name: str, value: str) -> str:
         raise InputError(f"{name}: has {len(value)} characters; at most {_MAX_LENGTHS[name]} are allowed", hint="Shorten it.")
     if name == "until" and not kept_of({name: value}):
         raise InputError("until: is not a time", hint="Give a day such as 2026-11-26, or a time such as 2026-11-26T14:00Z.")
+    if name == "change" and not re.fullmatch("[0-9a-f]{32}", value):
+        raise InputError("change: is not the key of a change", hint="Copy the address from the inbox.")
     if name == "project" and not re.fullmatch(NAME, value):
         raise InputError("project: is not a valid project name", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
     return value
+
+
+WORSE, NOW = "worse", "now"
+"""Ends of a snooze other than a time: when the incident gets worse, and the present, which ends a snooze."""
+
+
+def read_snooze_end(text: str, now: datetime) -> datetime | None:
+    """Return the end of a snooze: a time, `3d` or `8h` from now, or `now`; None for `worse`. Raises InputError for any other."""
+    if text in {WORSE, NOW}:
+        return None if text == WORSE else now
+    end = moment_of(text, "snooze", now, lambda age, now: now + age)
+    if not now < end <= now + MAX_SNOOZE:
+        raise InputError("snooze: must end in the future, and at most a year from now", hint="Such as 3d, or a time.")
+    return end
 
 
 MAX_NAMED_PEOPLE = 10

@@ -184,7 +184,7 @@ class CommandOperations:
         return await self._watch.check(projects, as_of)
 
     async def apply_change(self, key: tuple[str, str], requested: Change, person: Person, now: datetime) -> ChangeResult:
-        """Decide on an incident, assign it or comment on it, as `streams.watch.watching.apply_change` does."""
+        """Decide on an incident, assign it, snooze it or comment on it, as `streams.watch.watching.apply_change` does."""
         await self._intake.flush()
         return await apply_change(self._watch, key, requested, person, now)
 

@@ -104,8 +104,11 @@ class ApiContext:
         return await anyio.to_thread.run_sync(run, limiter=self._readers)
 
     async def open_incidents(self, project: str | None) -> OpenIncidents:
-        """Return the number of open or acknowledged incidents of a project (None: all), counted again only if incidents have changed."""
-        return await self._read_figure("open", "incidents", project, lambda cursor: open_incidents(cursor, project))
+        """Return the number of open or acknowledged incidents of a project (None: all), counted again if incidents have changed, and once a minute."""
+        minute = self.engine.now().replace(second=0, microsecond=0)  # a snooze may have ended since
+        return await self._read_figure(
+            "open", "incidents", project, lambda cursor: open_incidents(cursor, project, minute), minute
+        )
 
     async def worst_incidents(self, project: str | None) -> Mapping[str, Mapping[str, Any]]:
         """Return the worst incident of each project (None: all), read again only if incidents have changed."""
@@ -124,10 +127,15 @@ class ApiContext:
         return await self._read_figure("caps", "judgements", project, lambda cursor: reached_caps(cursor, policy, project, now))
 
     async def _read_figure(
-        self, name: str, topic: str, project: str | None, read: Callable[[duckdb.DuckDBPyConnection], Result]
+        self,
+        name: str,
+        topic: str,
+        project: str | None,
+        read: Callable[[duckdb.DuckDBPyConnection], Result],
+        period: Hashable = None,
     ) -> Result:
-        """Return a figure, read again only after new records of its topic, and on a new UTC day."""
-        version = self.engine.store.end_of(topic), self.engine.now().date()
+        """Return a figure, read again only after new records of its topic, in another `period`, and on a new UTC day."""
+        version = self.engine.store.end_of(topic), period, self.engine.now().date()
         cached = self._figures.get((name, project))
         if cached is None or cached[0] != version:
             cached = self._figures[name, project] = version, await self.ask(read)

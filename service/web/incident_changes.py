@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import Request
@@ -14,7 +15,7 @@ from audit.redaction import Redactor
 from schemas.errors import DriftlineError
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.read.incidents import ME, NOBODY, assignee_problem, people_of, query_of, read_query
+from service.read.incidents import ME, NOBODY, assignee_problem, people_of, query_of, read_query, read_snooze_end
 from service.setup.access import Holder, View
 from service.web.authentication import require_project
 from service.web.bounds import MAX_SELECTED
@@ -31,7 +32,7 @@ GivenStatus = Literal["open", "acknowledged", "resolved", "dismissed", "accepted
 
 
 class ChangeBody(OperatorBody):
-    """A change of an incident: any combination of a decision, an assignee and a comment."""
+    """A change of an incident: any combination of a decision, an assignee, a snooze and a comment."""
 
     status: GivenStatus | None = Field(
         None,
@@ -48,20 +49,32 @@ class ChangeBody(OperatorBody):
         description="New assignee: an operator who may see the project, or me; null or nobody unassigns it. If left out, it is "
         "unchanged, except that acknowledging an unassigned incident assigns it.",
     )
+    snooze: Annotated[str, StringConstraints(max_length=40)] | None = Field(
+        None,
+        description="Snoozes a live incident: until a time, for 3d (days) or 8h (hours), at most a year, or until it gets worse, whichever is "
+        "first; worse: only until it gets worse; now: ends the snooze.",
+        examples=["3d", "worse"],
+    )
     resolved_by: Id | None = Field(None, alias="resolvedBy", description="Person who does this; by default the operator.")
     comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = Field(
-        None, description="The reason of the change. Without a status and an assignee, the body is only a comment."
+        None, description="The reason of the change. A body without a status, an assignee and a snooze is only a comment."
     )
 
-    def change(self, caller: Holder, redactor: Redactor) -> tuple[Change, Person]:
+    def change(self, caller: Holder, redactor: Redactor, now: datetime) -> tuple[Change, Person]:
         """Return the change and its author. Raises ApiError (400) if the body is empty or contradicts itself."""
         assigns = "assignee" in self.model_fields_set
         comment = self.comment.strip() if self.comment else ""
-        if self.status is None and not assigns and not comment:
-            raise ApiError(400, "invalid", "status: give a status, an assignee or a comment")
+        if self.status is None and not assigns and not comment and self.snooze is None:
+            raise ApiError(400, "invalid", "status: give a status, an assignee, a snooze or a comment")
         if self.new_normal and self.status not in {RESOLVED, ACCEPTED}:
             raise ApiError(400, "invalid", "newNormal: needs the status resolved")
+        try:
+            until = None if self.snooze is None else read_snooze_end(self.snooze, now)
+        except DriftlineError as error:
+            raise ApiError(400, "invalid", f"{error}. {error.hint}") from None
         change = Change(
+            snoozes=self.snooze is not None,
+            until=until,
             decision=None if self.status is None else decision_of(self.status, new_normal=self.new_normal),
             assigns=assigns,
             assignee=_resolve_assignee(self.assignee, caller),

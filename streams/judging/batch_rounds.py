@@ -105,7 +105,7 @@ def _lets_wait(policy: Policy) -> bool:
 def read_urgent_projects(store: Store) -> frozenset[str]:
     """Return the projects with an open incident: their exchanges do not wait."""
     with contextlib.closing(store.cursor()) as cursor:
-        return frozenset(row["project"] for row in query_rows(cursor, "open_incidents", {"project": None}))
+        return frozenset(row["project"] for row in query_rows(cursor, "open_incidents", {"project": None, "now": None}))
 
 
 class _Case(NamedTuple):

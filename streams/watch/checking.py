@@ -56,6 +56,7 @@ from streams.watch.incidents import (
     IncidentUpdate,
     apply_assignment,
     apply_decision,
+    apply_snooze,
     build_record,
     derive_references,
     find_open_changes,
@@ -419,9 +420,13 @@ def _end_vanished(incidents: Mapping[str, Incident], findings: Sequence[Finding]
 
 
 def _read_pending_reviews(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the decisions and assignments that their incidents do not show, oldest first."""
+    """Return the decisions, assignments and snoozes that their incidents do not show, oldest first."""
     values = {"projects": list(projects), "incident": None}
-    reviews = [*query_rows(cursor, "incident_decisions", values), *query_rows(cursor, "incident_assignments", values)]
+    reviews = [
+        row
+        for name in ("incident_decisions", "incident_assignments", "incident_snoozes")
+        for row in query_rows(cursor, name, values)
+    ]
     return sorted((review for review in reviews if review["pending"]), key=lambda review: review["occurred_at"])
 
 
@@ -440,6 +445,8 @@ def _apply_missed_reviews(
 
 
 def _apply_review(incident: Incident, review: Mapping[str, Any]) -> Incident:
+    if "until" in review:
+        return apply_snooze(incident, review["until"], review["reviewer"], review["occurred_at"])
     if review["status"] is None:
         return apply_assignment(incident, review["assignee"], review["occurred_at"])
     return apply_decision(incident, decision_of(review["status"]), review["reviewer"], review["occurred_at"])

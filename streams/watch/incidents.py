@@ -24,6 +24,11 @@ Incidents and their revisions:
    with its newest days, so that the next check knows them. A new incident opens if the change got worse (critical instead of warning, or
    half as large again), or ended and came back.
 
+A snoozed incident wakes when its change gets worse (`describe_worsening`): when it becomes more severe or confirmed, or when a series has
+certainly changed more than it was estimated to have at the snooze. "Certainly" is the nearer end of the rule's interval for the size. The
+estimate alone would not do: it moves with every check. Nor would the nearer end against its own earlier value, which grows with the number
+of sessions even if the change stays as it is. A rule without an interval must find 1.5 times the size.
+
 The reference of each series (`derive_references`, `find_open_changes`) follows from its known incidents:
 
 1. "This is the new normal" moves the reference of all series of the incident to their first day. The latest such decision counts.
@@ -80,8 +85,11 @@ from streams.watch.lifecycle import (
     SUSPECTED,
     VANISHED,
     is_live,
+    is_snoozed,
     set_assignee,
     set_decision,
+    set_snooze,
+    wake,
 )
 from streams.watch.measures import midnight
 
@@ -495,6 +503,7 @@ def build_record(update: IncidentUpdate, project: str, as_of: datetime, evidence
     key = update.lead_series.key
     is_confirmed = update.is_confirmed and explanation.cause != HISTORY
     is_newly_confirmed = is_confirmed and previous.confidence != CONFIRMED
+    evidence = msgspec.structs.replace(evidence, decided_sizes=update.evidence.decided_sizes)
     record = msgspec.structs.replace(
         previous,
         revision=previous.revision + 1,
@@ -510,6 +519,9 @@ def build_record(update: IncidentUpdate, project: str, as_of: datetime, evidence
         confirmed_at=previous.confirmed_at or (as_of if is_newly_confirmed else None),
         first_day=midnight(update.first_day),
     )
+    worsening = describe_worsening(previous, record, update) if is_snoozed(previous, as_of) else None
+    if worsening is not None:
+        record = wake(record, worsening, as_of)
     if not update.renews_text:
         return record
     return msgspec.structs.replace(
@@ -518,6 +530,28 @@ def build_record(update: IncidentUpdate, project: str, as_of: datetime, evidence
         title=_build_title(update, project, explanation, evidence),
         description=_build_description(update, evidence, explanation),
     )
+
+
+def describe_worsening(snoozed: Incident, record: Incident, update: IncidentUpdate) -> str | None:
+    """Return why a revision of a snoozed incident is worse than at the snooze; None if it is not."""
+    if is_more_severe(record.severity, snoozed.severity):
+        return f"It is {record.severity} now, no longer {snoozed.severity}."
+    if record.confidence == CONFIRMED != snoozed.confidence:
+        return "It is confirmed now, no longer only suspected."
+    for changed in update.alarms:
+        for rule, observation in changed.rules.items():
+            earlier = _decided_size(update.evidence, changed.series, rule)
+            if earlier is not None and _certain_size(observation) > earlier:
+                return f"{changed.name} has changed further: certainly by more than at the snooze."
+    return None
+
+
+def _certain_size(observation: Observation) -> float:
+    """Return the size that a change has with certainty; without an interval, what is left after dividing by the growth factor."""
+    if observation.change_interval is None:
+        return (observation.size or 0.0) / MIN_GROWTH_FACTOR
+    low, high = observation.change_interval
+    return 0.0 if low <= 0 <= high else min(abs(low), abs(high))
 
 
 def _build_first_revision(
@@ -637,6 +671,16 @@ def apply_decision(incident: Incident, decision: str, author: str, time: datetim
 def apply_assignment(incident: Incident, assignee: str | None, time: datetime) -> Incident:
     """Return the next revision of an incident after it was assigned; None leaves it unassigned."""
     return msgspec.structs.replace(set_assignee(incident, assignee, time), revision=incident.revision + 1)
+
+
+def apply_snooze(incident: Incident, until: datetime | None, author: str, time: datetime) -> Incident:
+    """Return the next revision of an incident after it was snoozed or woken, with the sizes of the change at that time."""
+    evidence = evidence_of(incident)
+    return msgspec.structs.replace(
+        set_snooze(incident, until, author, time),
+        revision=incident.revision + 1,
+        metadata=evidence_json(msgspec.structs.replace(evidence, decided_sizes=_collect_sizes(evidence))),
+    )
 
 
 def _collect_sizes(evidence: Evidence) -> dict[str, float | None]:

@@ -15,6 +15,9 @@ An incident may have an assignee in every state. Acknowledging an incident assig
 got it by acknowledging it. Assigning an incident does not acknowledge it. In older records without an assignee, it is the person who
 acknowledged the incident.
 
+A live incident can be snoozed until a time, or only until it gets worse. It then stays red, but lists of open incidents and alerts leave it
+out. A snooze ends at its time, when the change gets worse (`streams.watch.incidents`), with the next decision, or when a person ends it.
+
 Recovery. The level of a series decides when its change is over, in whole days:
 
 1. A change is over when the series is back for at least two whole days with scores, up to the last one. A day is back if its mean is closer
@@ -60,6 +63,8 @@ RECOVERED, VANISHED, FIXED = "recovered", "vanished", "fixed"
 """The reasons why an incident is resolved, other than that it is the new normal."""
 SUSPECTED, CONFIRMED = "suspected", "confirmed"
 DAY = timedelta(days=1)
+MAX_SNOOZE = timedelta(days=366)
+"""The longest snooze with an end."""
 SYSTEM = "driftline"
 """The name recorded for the resolver of an incident that resolved itself."""
 
@@ -67,6 +72,27 @@ SYSTEM = "driftline"
 def is_live(incident: Incident) -> bool:
     """Return whether an incident is open or acknowledged."""
     return incident.status in LIVE
+
+
+def is_snoozed(incident: Incident, now: datetime) -> bool:
+    """Return whether a live incident is snoozed."""
+    if incident.snoozed_at is None or incident.woken_at is not None or not is_live(incident):
+        return False
+    return incident.snoozed_at <= now and (incident.snoozed_until is None or now < incident.snoozed_until)
+
+
+def describe_snooze(incident: Incident, now: datetime) -> str:
+    """Describe the snooze of a live incident, or why it has ended; empty for an incident that was not snoozed."""
+    if incident.snoozed_at is None or not is_live(incident):
+        return ""
+    end = "until it gets worse"
+    if incident.snoozed_until is not None:
+        end = f"until {incident.snoozed_until.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    if is_snoozed(incident, now):
+        return f"Snoozed by {incident.snoozed_by} {end}{'' if incident.snoozed_until is None else ', or until it gets worse'}."
+    if incident.woken_because is not None:
+        return f"Back from a snooze by {incident.snoozed_by}: {incident.woken_because}"
+    return f"Back from a snooze by {incident.snoozed_by}: it was {end}."
 
 
 def recovered_since(incident: Incident) -> date | None:
@@ -121,6 +147,11 @@ def set_decision(incident: Incident, decision: str, who: str, at: datetime) -> I
         last_day=None,
         acknowledged_at=None,
         acknowledged_by=None,
+        snoozed_at=None,
+        snoozed_by=None,
+        snoozed_until=None,
+        woken_at=None,
+        woken_because=None,
     )
     owner = assignee_of(incident)
     if decision == OPEN:
@@ -156,6 +187,20 @@ def assignee_of(incident: Incident) -> str | None:
 def set_assignee(incident: Incident, assignee: str | None, at: datetime) -> Incident:
     """Return the incident after it was assigned to a person, or to nobody, with the same evidence and revision."""
     return msgspec.structs.replace(incident, assignee=assignee, assigned_at=at)
+
+
+def set_snooze(incident: Incident, until: datetime | None, who: str, at: datetime) -> Incident:
+    """Return the incident after it was snoozed, with the same evidence and revision. A time that is not after `at` ends the snooze."""
+    if until is not None and until <= at:
+        return wake(incident, f"{who} ended the snooze.", at)
+    return msgspec.structs.replace(
+        incident, snoozed_at=at, snoozed_by=who, snoozed_until=until, woken_at=None, woken_because=None
+    )
+
+
+def wake(incident: Incident, reason: str, at: datetime) -> Incident:
+    """Return the incident after its snooze ended early, with the same evidence and revision."""
+    return msgspec.structs.replace(incident, woken_at=at, woken_because=reason)
 
 
 def resolve_automatically(incident: Incident, resolution: str, at: datetime, last_day: datetime | None) -> Incident:

@@ -2,12 +2,13 @@
 
 1. Checks and changes never run concurrently, so that no two records get the same revision.
 2. Over Kafka, a record reaches the tables some time after it was published. Until then the watch remembers it.
-3. A decision or an assignment is published as a review first, and then as a revision of its incident. If only the review came through,
+3. A decision, an assignment or a snooze is published as a review first, and then as a revision of its incident. If only the review came through,
    the next check makes the revision. A comment is only a review.
 4. The records of a topic are published together, incidents last. So an interrupted check has published everything, or only a baseline,
    or nothing.
 5. After publishing, the check itself is stored with its as-of: the absence of incidents is good news only if there was a check.
-6. A change is applied in this order: the decision, which carries the comment; then the assignee; then the comment, if there was neither.
+6. A change is applied in this order: the decision, the assignee, the snooze, the comment. The first of them that changes anything carries
+   the comment.
    A change that is already in effect is no error: only its comment is published.
 """
 
@@ -34,8 +35,8 @@ from streams.upkeep.anchors import cause_of
 from streams.watch.checking import Checker, CheckResult, KnownRecords
 from streams.watch.evidence import SIDE_BY_SIDE, Explanation, explain_by_anchors, measure_change
 from streams.watch.findings import Finding
-from streams.watch.incidents import apply_assignment, apply_decision
-from streams.watch.lifecycle import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_in_effect, is_live
+from streams.watch.incidents import apply_assignment, apply_decision, apply_snooze
+from streams.watch.lifecycle import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_in_effect, is_live, is_snoozed
 from streams.watch.measures import measure_scores
 
 
@@ -106,7 +107,7 @@ class PublishedRecords:
         return False
 
 
-DECISION, ASSIGNMENT, COMMENT = "incident_decision", "incident_assignment", "incident_comment"
+DECISION, ASSIGNMENT, COMMENT, SNOOZE = "incident_decision", "incident_assignment", "incident_comment", "incident_snooze"
 """The kinds of reviews of an incident."""
 PROJECT_BATCH_SIZE = 50
 """Projects that are checked together, so that one scan reads their scores."""
@@ -214,6 +215,29 @@ class Watch:
             await self._publish([], [revision])
         return revision
 
+    async def snooze(
+        self,
+        incident: Incident,
+        until: datetime | None,
+        who: str,
+        comment: str | None = None,
+        *,
+        entered_by: str | None = None,
+        now: datetime | None = None,
+    ) -> Incident:
+        """Snooze a live incident until a time (None: until it gets worse), and return its latest revision. A past time ends the snooze."""
+        async with self._lock:
+            current = await self.incident(incident.project, incident.incident_id) or incident
+            now = now or self._publisher.now()
+            ends = until is not None and until <= now
+            if not is_live(current) or (ends and not is_snoozed(current, now)):
+                return current
+            review = _build_review(SNOOZE, current, _format_reviewer(who, entered_by), comment, now, until=until)
+            await self._publisher.publish("reviews", [review])
+            revision = apply_snooze(current, until, who, now)
+            await self._publish([], [revision])
+        return revision
+
     async def comment(
         self, incident: Incident, who: str, comment: str, *, entered_by: str | None = None, now: datetime | None = None
     ) -> None:
@@ -287,9 +311,12 @@ def _build_review(
     *,
     status: str | None = None,
     assignee: str | None = None,
+    until: datetime | None = None,
 ) -> Review:
     # The ids of decisions do not contain the kind, as in versions that had no other reviews.
     identity = [status or ""] if kind == DECISION else [kind, assignee or "", comment or ""]
+    if until is not None:
+        identity.append(until.isoformat())
     return Review(
         review_id=stable_id("review", incident.incident_id, *identity, who, now.isoformat()),
         project=incident.project,
@@ -301,15 +328,17 @@ def _build_review(
         occurred_at=now,
         ingested_at=now,
         assignee=assignee,
+        until=until,
     )
 
 
 IncidentKey = tuple[str, str]
 """The project and the id of an incident."""
-Problem = Literal["not_found", "conflict"]
+Problem = Literal["not_found", "conflict", "over"]
 PROBLEMS: dict[str, str] = {
     "not_found": "the project has no incident with this id",
     "conflict": "another live incident covers the same tier and direction",
+    "over": "it is resolved or dismissed, and only a live incident can be snoozed",
 }
 """The reasons why an incident was not changed."""
 
@@ -324,6 +353,10 @@ class Change:
     """True if the assignee changes."""
     assignee: str | None = None
     """The new assignee; None for nobody."""
+    snoozes: bool = False
+    """True if the incident is snoozed."""
+    until: datetime | None = None
+    """The end of the snooze; None for none but a worse change. A past time ends it."""
     comment: str | None = None
 
 
@@ -365,6 +398,13 @@ async def apply_change(
         assigned = await watch.assign(incident, wanted.assignee, person.name, comment, entered_by=person.entered_by, now=now)
         has_comment = has_comment or assigned.revision != incident.revision
         incident = assigned
+    if wanted.snoozes:
+        comment = None if has_comment else wanted.comment
+        snoozed = await watch.snooze(incident, wanted.until, person.name, comment, entered_by=person.entered_by, now=now)
+        if not is_live(snoozed):
+            return ChangeResult(snoozed, "over")
+        has_comment = has_comment or snoozed.revision != incident.revision
+        incident = snoozed
     if wanted.comment and not has_comment:
         await watch.comment(incident, person.name, wanted.comment, entered_by=person.entered_by, now=now)
     return ChangeResult(incident)

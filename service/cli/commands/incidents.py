@@ -18,7 +18,7 @@ import typer
 from analytics.queries import query_records
 from analytics.sums.daily import refresh_daily
 from audit.drift.consecutive_days import DAYS
-from audit.drift.watched_series import CRITICAL, NOTICE
+from audit.drift.watched_series import CRITICAL, NOTICE, lower_first
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Incident
@@ -48,11 +48,13 @@ from service.cli.list_views import ListView, open_for_display, printed
 from service.cli.progress import counting, working
 from service.cli.terminal import err, out
 from service.read.incidents import (
+    LIVE_STATES,
     ME,
     NOBODY,
     SEVERITIES,
     SORTS,
     TYPES,
+    WORSE,
     InboxFilter,
     IncidentAnswer,
     assignee_problem,
@@ -63,6 +65,7 @@ from service.read.incidents import (
     incident_records,
     one_incident,
     people_of,
+    read_snooze_end,
 )
 from service.read.known_projects import require_known
 from service.read.project import Project as ProjectAnswer
@@ -85,6 +88,7 @@ from streams.watch.lifecycle import (
     assignee_of,
     confidence_of,
     current_status,
+    describe_snooze,
 )
 from streams.watch.rounds import read_recent_projects
 from streams.watch.watching import PROBLEMS, PROJECT_BATCH_SIZE, Change, ChangeResult, Person, Watch, apply_change
@@ -153,6 +157,9 @@ class Filters:
         str | None,
         typer.Option("--assignee", metavar="NAME", help="Only incidents assigned to this person, to me, or to nobody."),
     ] = None
+    snoozed: Annotated[
+        bool | None, typer.Option("--snoozed/--awake", help="Only snoozed incidents, or only those that are not.")
+    ] = None
     text: Annotated[
         str | None, typer.Option("--text", metavar="TEXT", help="Only incidents with this text in the title or description.")
     ] = None
@@ -174,7 +181,9 @@ def incident_list(project: Project = None, *, filters: Filters) -> ListView[Inci
     inbox_filter = _build_filter(project, filters)
 
     def read(workspace: Workspace, start: datetime | None) -> list[IncidentAnswer]:
-        listed = inbox(workspace.store.cursor(), replace(inbox_filter, since=start), None, filters.limit + 1).listed
+        listed = inbox(
+            workspace.store.cursor(), replace(inbox_filter, since=start), None, filters.limit + 1, now=workspace.now()
+        ).listed
         return [incident_answer(item.incident, with_sql=False) for item in listed]
 
     return ListView(
@@ -211,10 +220,11 @@ def show_incident(incident: IncidentId, database: Database = None, as_json: AsJs
     with open_for_display(database) as workspace:
         record = _find_incident(workspace, incident)
         history = history_of(workspace.store.cursor(), record.incident_id)
+        now = workspace.now()
     if as_json:
         print_json(document(one_incident(record, history)))
     else:
-        out.print(incident_view(record, history))
+        out.print(incident_view(record, history, now))
 
 
 def _add_decision(name: str, decision: str, summary: str, *, hidden: bool = False) -> None:
@@ -272,6 +282,39 @@ def assign(
         _require_operator(workspace, record.project, person, author)
         changed = _apply_change(workspace, record, Change(assigns=True, assignee=person, comment=reason_text), author)
     _print_change(changed, f"is assigned to {plain(assignee_of(changed) or NOBODY, 64)}", as_json=as_json)
+
+
+@incidents_app.command("snooze")
+def snooze(
+    incident: IncidentId,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="TIME", help="End of the snooze, such as 2026-12-01 or 3d; by default only when it gets worse."
+        ),
+    ] = None,
+    end: Annotated[bool, typer.Option("--end", help="End the snooze now.")] = False,
+    by: Author = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", "--comment", metavar="TEXT", help="Reason, which is shown with the incident.")
+    ] = None,
+    database: Database = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Snooze a live incident until a time or until it gets worse. It stays red, but leaves the inbox, and no alert is sent."""
+    if end and until:
+        raise InputError("--end: cannot be combined with --until", hint="Give one of them.")
+    with _open_for_writing(database, as_of) as workspace:
+        now = workspace.now()
+        record = _find_incident(workspace, incident)
+        change = Change(
+            snoozes=True,
+            until=now if end else read_snooze_end(until or WORSE, now),
+            comment=None if reason is None else _require_reason(reason),
+        )
+        changed = _apply_change(workspace, record, change, by or getpass.getuser())
+    _print_change(changed, lower_first(describe_snooze(changed, now)).rstrip(".") or "is not snoozed", as_json=as_json)
 
 
 @incidents_app.command("comment")
@@ -401,13 +444,14 @@ def _build_filter(project: str | None, filters: Filters) -> InboxFilter:
             raise InputError(f"{option}: unknown value {plain(value, 40)}", hint=f"Use one of {', '.join(choices)}.")
     return InboxFilter(
         project=project,
-        statuses=statuses,
+        statuses=statuses or (LIVE_STATES if filters.snoozed is not None else ()),
         kind=filters.kind,
         confirmed=filters.confirmed,
         severity=filters.severity,
         agent=filters.agent,
         assignee=getpass.getuser() if filters.assignee == ME else filters.assignee,
         text=filters.text,
+        snoozed=filters.snoozed,
         since=since_of(filters.since),
         until=until_of(filters.until),
         sort=next(name for name in SORTS if name == filters.sort),
@@ -439,7 +483,7 @@ def _apply_change(workspace: Workspace, incident: Incident, requested: Change, a
     """
     key = (incident.project, incident.incident_id)
     comment_text = None if requested.comment is None else workspace.redactor.redact(requested.comment)[0]
-    redacted = Change(decision=requested.decision, assigns=requested.assigns, assignee=requested.assignee, comment=comment_text)
+    redacted = replace(requested, comment=comment_text)
     result: ChangeResult
     if workspace.server is None:
         result = asyncio.run(apply_change(Watch(workspace.publisher), key, redacted, Person(author)))

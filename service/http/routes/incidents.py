@@ -117,6 +117,9 @@ async def list_incidents_of_all_projects(
             "the change, newest first."
         ),
     ] = "newest",
+    snoozed: Annotated[
+        bool | None, Query(description="true: only snoozed ones; false: only ones that are not snoozed.")
+    ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Inbox:
@@ -132,9 +135,11 @@ async def list_incidents_of_all_projects(
         agent=agent,
         assignee=caller.name if assignee == ME else assignee,
         text=text,
+        snoozed=snoozed,
         sort=sort,
     )
-    matches = await services.ask(lambda connection: inbox(connection, inbox_filter, cursor, limit + 1))
+    now = services.engine.now()
+    matches = await services.ask(lambda connection: inbox(connection, inbox_filter, cursor, limit + 1, now=now))
     page, next_cursor = page_of(matches.listed, limit, lambda match: match.place)
     answers = [incident_answer(match.incident, with_sql=False) for match in page]
     return Inbox(answers, len(answers), matches.total, next_cursor)
@@ -142,11 +147,11 @@ async def list_incidents_of_all_projects(
 
 @router.post(INBOX_BULK, responses=documented(400, 408, 413, 415))
 async def change_incidents(caller: Reviewer, request: Request, services: Services, body: BulkBody) -> ChangeOutcomes:
-    """Decide on many incidents, assign them, or comment on them, with one reason for all.
+    """Decide on many incidents, assign them, snooze them, or comment on them, with one reason for all.
 
     Each incident is changed separately. The answer has the outcome for each, with the reason if it was not changed.
     """
-    change, person = body.change(caller, services.engine.redactor)
+    change, person = body.change(caller, services.engine.redactor, services.engine.now())
     selected = [(incident.project, incident.id) for incident in body.incidents]
     name_selected(request, selected)
     with durable_or_refused():
@@ -207,7 +212,7 @@ def delete_view(
     return Response(status_code=204)
 
 
-_HTTP_STATUS = {"not_found": 404, "conflict": 409}
+_HTTP_STATUS = {"not_found": 404, "conflict": 409, "over": 409}
 """The HTTP status for each code of a failed change; 400 for other codes."""
 PROJECT = f"{API}/{{project}}"
 IncidentId = Annotated[Id, Path(description="Id of the incident.")]
@@ -258,12 +263,12 @@ async def incident(_: Reader, project: VisibleProject, services: Services, incid
 async def decide(
     caller: Reviewer, project: VisibleProject, services: Services, incident_id: IncidentId, body: ChangeBody
 ) -> OneIncident:
-    """Acknowledge, resolve, dismiss or reopen an incident, assign it, or comment on it.
+    """Acknowledge, resolve, dismiss or reopen an incident, assign it, snooze it, or comment on it.
 
     400 for newNormal with a state other than resolved, and for an assignee who may not see the project. 409 if another live
-    incident is about the same change.
+    incident is about the same change, and for the snooze of an incident that is over.
     """
-    change, person = body.change(caller, services.engine.redactor)
+    change, person = body.change(caller, services.engine.redactor, services.engine.now())
     with durable_or_refused():
         [outcome] = await change_selected(services, caller, [(project, incident_id)], change, person)
     if outcome.error is not None or outcome.incident is None:

@@ -95,10 +95,10 @@ function showPalette() {
 
 /** Moves the focus to the next or previous row of the list that can be selected. */
 function moveInList(step) {
-  const rows = [...document.querySelectorAll("[data-bulk] tbody tr")];
+  const rows = [...document.querySelectorAll("[data-bulk] tbody tr")].filter((row) => row.offsetParent);
   const current = rows.findIndex((row) => row.contains(document.activeElement));
   const row = rows[current < 0 ? 0 : Math.min(Math.max(current + step, 0), rows.length - 1)];
-  row?.querySelector("td a")?.focus();
+  row?.querySelector("td a, td .fold-family")?.focus();
 }
 
 function toggleRow() {

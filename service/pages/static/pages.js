@@ -137,7 +137,7 @@ if (signIn && location.hash.length > 1) {
 }
 
 document.addEventListener("click", (event) => {
-  const button = event.target.closest("button[data-post], button[data-copy]");
+  const button = event.target.closest("button[data-post], button[data-copy], button[data-copy-address]");
   if (!button) return;
   if (button.dataset.post) {
     attempt(button, findProblemElement(button), async () => {
@@ -146,7 +146,7 @@ document.addEventListener("click", (event) => {
       await finish(button, response);
     });
   } else {
-    copy(document.querySelector(button.dataset.copy)).then((copied) => {
+    (button.dataset.copy ? copy(document.querySelector(button.dataset.copy)) : copyAddress()).then((copied) => {
       button.dataset.label ||= button.textContent;
       button.setAttribute("aria-live", "polite");
       button.textContent = copied ? "Copied" : "Press Ctrl+C";
@@ -164,6 +164,17 @@ async function copy(element) {
     getSelection().selectAllChildren(element);
     return document.execCommand("copy");
   }
+}
+
+/** Copies the address of the page. */
+async function copyAddress() {
+  const text = document.createElement("span");
+  text.className = "visually-hidden";
+  text.textContent = location.href;
+  document.body.append(text);
+  const copied = await copy(text);
+  text.remove();
+  return copied;
 }
 
 /** Scrolls rows of links that are wider than the screen to their current link. */

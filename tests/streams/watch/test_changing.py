@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 from support.builders import incident
-from support.watch_histories import END, fallen, history, put
+from support.watch_histories import END, check, fallen, finding, history, opened, put
 
 from analytics.queries import query_records, query_rows
-from analytics.store.store import Store
+from analytics.store.store import Outbox, Store
+from audit.drift.incident_evidence import Numbers, evidence_of
+from audit.drift.watched_series import CRITICAL
 from audit.policy import Policy
 from schemas.records import Incident
-from service.read.incidents import history_of
+from service.read.incidents import history_of, open_incidents
 from streams.log.sink import StorePublisher
-from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, OPEN, RESOLVED, assignee_of, set_decision
+from streams.watch.incidents import apply_snooze
+from streams.watch.lifecycle import (
+    ACKNOWLEDGED,
+    DISMISSED,
+    OPEN,
+    RESOLVED,
+    assignee_of,
+    describe_snooze,
+    is_snoozed,
+    set_decision,
+)
 from streams.watch.watching import Change, ChangeResult, Person, Watch, apply_change
 
 HOUR = timedelta(hours=1)
@@ -187,6 +200,52 @@ def test_a_check_completes_an_assignment_that_was_interrupted(store: Store) -> N
     assert current_incident(store).assigned_at == END + HOUR
     asyncio.run(watch_over(store).check(["ops"], END + 3 * HOUR))
     assert current_incident(store).revision == 2
+
+
+def test_a_snooze_ends_at_its_time_or_with_a_decision_and_only_live_incidents_have_one(store: Store) -> None:
+    """A snoozed incident comes back with the reason, and an interrupted snooze is completed like a decision."""
+    until = END + 48 * HOUR
+    changed(store, ANN, snoozes=True, until=until, comment="after the release")
+    store.cursor().execute("DELETE FROM log.incidents WHERE revision = 1")
+    asyncio.run(watch_over(store).check(["ops"], END + HOUR))
+    snoozed = current_incident(store)
+    assert (snoozed.status, snoozed.snoozed_by, snoozed.snoozed_until) == (OPEN, "ann", until)
+    assert is_snoozed(snoozed, until - HOUR)
+    assert not is_snoozed(snoozed, until)
+    assert describe_snooze(snoozed, until).startswith("Back from a snooze by ann")
+    assert review_history(store) == [("snooze", "ann", None, None, "after the release")]
+    counts = {now: open_incidents(store.cursor(), None, now).total for now in (until - HOUR, until)}
+    assert counts == {until - HOUR: 0, until: 1}
+    assert Outbox(store).find_unalerted(END - timedelta(days=90), until - HOUR) == []
+    assert len(Outbox(store).find_unalerted(END - timedelta(days=90), until)) == 1
+    changed(store, BOB, 2, snoozes=True, until=END + 2 * HOUR)
+    assert describe_snooze(current_incident(store), END + 3 * HOUR) == "Back from a snooze by ann: bob ended the snooze."
+    changed(store, BOB, 3, snoozes=True)
+    changed(store, BOB, 4, decision=RESOLVED)
+    assert current_incident(store).snoozed_at is None
+    asyncio.run(watch_over(store).check(["ops"], END + 5 * HOUR))
+    assert current_incident(store).status == RESOLVED
+    assert changed(store, BOB, 6, snoozes=True).problem == "over"
+
+
+@pytest.mark.parametrize(
+    ("later", "reason"),
+    [
+        ({"size": 0.4, "numbers": Numbers(change_interval=(-0.405, -0.395))}, None),
+        ({"size": 0.5, "numbers": Numbers(change_interval=(-0.65, -0.35))}, None),
+        ({"size": 0.5, "numbers": Numbers(change_interval=(-0.55, -0.45))}, "certainly by more"),
+        ({"size": 0.4, "severity": CRITICAL}, "critical now, no longer warning"),
+    ],
+)
+def test_a_snoozed_incident_wakes_only_when_its_change_gets_worse(later: dict[str, Any], reason: str | None) -> None:
+    """More sessions make the same change more certain, and a larger estimate may be chance: neither is worse."""
+    numbers = Numbers(change_interval=(-0.6, -0.2))
+    fell = finding(started_days_ago=6, rule="sequential", size=0.4, numbers=numbers)
+    snoozed = apply_snooze(opened(fell), None, "ann", END)
+    (revision,) = check([replace(fell, until=fell.until + timedelta(days=1), **later)], [snoozed], END + timedelta(days=1))
+    assert is_snoozed(revision, END + timedelta(days=1)) is (reason is None)
+    assert (reason or "") in (revision.woken_because or "")
+    assert evidence_of(revision).decided_sizes == evidence_of(snoozed).decided_sizes
 
 
 def test_a_check_completes_an_interrupted_decision_and_assignment_in_order(store: Store) -> None:

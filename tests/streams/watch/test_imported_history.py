@@ -225,13 +225,15 @@ def test_past_history_alerts_nobody_and_an_ongoing_change_alerts_once(store: Sto
     importing.bring(history(fallen(4), MONTH, project="web"), "web")
     importing.check("web")
     asyncio.run(importing.watch.check(["web"]))
-    assert [incident.project for incident in Outbox(store).find_unalerted(importing.now - MAX_INCIDENT_AGE)] == ["web"]
+    assert [incident.project for incident in Outbox(store).find_unalerted(importing.now - MAX_INCIDENT_AGE, importing.now)] == [
+        "web"
+    ]
     importing.now = NOW
     importing.bring(history(fallen(4), MONTH))
     (check,) = importing.check()
     asyncio.run(importing.watch.check(["ops"]))
     assert check.incidents
-    assert list(Outbox(store).find_unalerted(importing.now - MAX_INCIDENT_AGE)) == []
+    assert list(Outbox(store).find_unalerted(importing.now - MAX_INCIDENT_AGE, importing.now)) == []
 
 
 def test_history_before_a_live_project_changes_none_of_its_incidents(store: Store) -> None:
