@@ -148,6 +148,17 @@ def line(
     return _build_figure(chart, points, drawn, columns, legend, marked=is_marked, previous=previous)
 
 
+def lines(chart: Chart, points: Sequence[Point], series: Mapping[str, Sequence[float | None]]) -> Markup:
+    """Draw a line for each of `series` by name, at most MAX_SERIES. The values of `points` are ignored."""
+    exact = {name: [drawable(value) for value in values] for name, values in series.items()}
+    if not any(value is not None for values in exact.values() for value in values):
+        return _draw_empty(chart)
+    columns: list[Column] = [(name, [chart.format(value) for value in values]) for name, values in exact.items()]
+    drawn = {"kind": "line", "series": [[round_value(value) for value in values] for values in exact.values()]}
+    legend = [(f"part-{number}", name) for number, name in enumerate(exact)]
+    return _build_figure(chart, points, drawn, columns, legend, marked=[False] * len(points), previous=None)
+
+
 def bars(
     chart: Chart, points: Sequence[Point], *, marked: Collection[str] = (), previous: Sequence[float | None] | None = None
 ) -> Markup:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 from markupsafe import Markup
 
 from analytics.queries import query_rows
-from analytics.sums.daily import query_days
+from analytics.sums.daily import query_days, read_hours
 from audit.drift.consecutive_days import MIN_SIGMA
 from audit.evaluation.dimensions import HIGHEST, LOWEST
-from schemas.lazy import duckdb
+from schemas.lazy import duckdb, pl
 from schemas.records import Baseline, Incident, TierStatistics
-from service.pages.charts import Band, Chart, Mark, Point, bars, line, stacked_bars
+from service.pages.charts import MAX_SERIES, Band, Chart, Mark, Point, bars, line, lines, stacked_bars, visible
 from service.pages.incident_figures import find_level_before, find_shown_incidents, merge_labels
 from service.pages.rendering import number, usd
+from service.read.versions import VERSION_NAMES
 from service.text.links import Links
 from service.text.window import Window
 from service.text.words import TERMS
+from streams.upkeep.annotations import VERSIONS
 from streams.watch.lifecycle import is_live
 from streams.watch.measures import OVERALL
 
@@ -37,6 +40,7 @@ LEVEL_BEFORE = "Before the change"
 _UNSAMPLED_TIER = "tier1"
 """The tier that scores every exchange. In other tiers an exchange is weighted by the inverse of its sampling probability."""
 _UNKNOWN_MODEL = "unknown model"
+_NO_NAME = "(no name)"
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,121 @@ def draw_tier_trends(
         for tier in TIERS
         if any(tier in row["tiers"] for row in rows)
     ]
+
+
+Split = Literal["agent", "version", "model"]
+"""What the charts of a project are split by."""
+SPLITS: tuple[Split, ...] = get_args(Split)
+_MAX_PARTS = MAX_SERIES - 1
+"""Parts with a line of their own; the others are drawn together."""
+_SPLIT_COLUMNS = (
+    *("hour", "agent", "labels", "exchanges", "anomalies"),
+    *(f"{tier}_{column}" for tier in TIERS for column in ("weight", "total")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartTrends:
+    """The charts of a project with a line or a stack for each agent, version or model, in the same colors."""
+
+    charts: Mapping[str, Markup]
+    """By tier; those without scores are missing."""
+    exchanges: Markup
+    anomalies: Markup
+    shown: int
+    """Parts with a line of their own, those with most exchanges."""
+    folded: int
+    """Parts that are drawn together."""
+
+
+def read_split(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, split: Split) -> pl.DataFrame | None:
+    """Return the sums of each part and point of a window, with their `slot` (naive UTC) and `part`; None without scores.
+
+    They are the hourly sums, where a session counts whole in the hour of its last turn of a day, and with the labels of that turn.
+    """
+    hours = read_hours(cursor, [project], window.start.date(), window.end, _SPLIT_COLUMNS)
+    if hours is None:
+        return None
+    start = window.start.replace(tzinfo=None)
+    hours = hours.filter((pl.col("hour") >= start) & (pl.col("hour") < window.end.replace(tzinfo=None)))
+    kinds = hours.select("agent", "labels").unique().rows()
+    names = pl.DataFrame(
+        [(*kind, name) for kind, name in _name_parts(kinds, split).items()], ["agent", "labels", "part"], orient="row"
+    )
+    sums = pl.col("exchanges", "anomalies", *_SPLIT_COLUMNS[5:]).sum()
+    return (
+        hours.join(
+            names.cast({"agent": pl.String, "labels": pl.String, "part": pl.String}), on=["agent", "labels"], nulls_equal=True
+        )
+        .with_columns(slot=pl.col("hour").dt.truncate("1h" if window.is_hourly else "1d"))
+        .group_by("part", "slot")
+        .agg(sums)
+    )
+
+
+def _name_parts(kinds: Iterable[tuple[str | None, str]], split: Split) -> dict[tuple[str | None, str], str]:
+    """Return the name of the part of each agent with labels.
+
+    A version is named by the labels that changed for its agent, such as "prompt 3", and with its agent if there are several.
+    """
+    labels = {kind: dict(json.loads(kind[1])) if kind[1] else {} for kind in kinds}
+    values: dict[tuple[str | None, str], set[str]] = defaultdict(set)
+    for (agent, _), pairs in labels.items():
+        for label in VERSIONS:
+            values[agent, label].add(pairs.get(label, ""))
+    agents = {agent for agent, _ in labels}
+    names = {}
+    for kind, pairs in labels.items():
+        agent = kind[0] or _NO_NAME
+        if split == "agent":
+            names[kind] = agent
+        elif split == "model":
+            names[kind] = pairs.get("model", _UNKNOWN_MODEL)
+        else:
+            changed = [label for label in VERSIONS if len(values[kind[0], label]) > 1] or VERSIONS
+            present = [f"{VERSION_NAMES[label].lower()} {pairs[label]}" for label in changed if label in pairs]
+            version = ", ".join(present) or "no version"
+            names[kind] = f"{agent}, {version}" if len(agents) > 1 else version
+    return names
+
+
+def draw_parts(chart_window: ChartWindow, sums: pl.DataFrame, split: Split) -> PartTrends:
+    """Draw each tier, exchanges and anomalies by part. Those with fewest exchanges are drawn together."""
+    volumes = sums.group_by("part").agg(pl.col("exchanges").sum()).sort(["exchanges", "part"], descending=[True, False])
+    parts: list[str] = volumes["part"].to_list()
+    # A single part that is left over has a line of its own.
+    kept = parts if len(parts) <= MAX_SERIES else parts[:_MAX_PARTS]
+    folded = len(parts) - len(kept)
+    other = f"Other ({folded})"
+    named = sums.with_columns(part=pl.when(pl.col("part").is_in(kept)).then(pl.col("part")).otherwise(pl.lit(other)))
+    rows = {(row["part"], row["slot"]): row for row in named.group_by("part", "slot").agg(pl.all().sum()).iter_rows(named=True)}
+    names = [*kept, other] if folded else kept
+    slots = [slot.replace(tzinfo=None) for slot in chart_window.window.slots()]
+    points = chart_window.points({})
+
+    def collect(value: Callable[[Row], float | None], default: float | None) -> dict[str, list[float | None]]:
+        return {
+            visible(name): [value(rows[name, slot]) if (name, slot) in rows else default for slot in slots] for name in names
+        }
+
+    def draw_tier(tier: str) -> Markup:
+        chart = chart_window.chart(
+            f"{TERMS[tier]} by {split}: mean", key=f"trend-{tier}", limits=TIERS[tier], reaches=_AXIS_RANGES[tier]
+        )
+        means = collect(lambda row: row[f"{tier}_total"] / row[f"{tier}_weight"] if row[f"{tier}_weight"] else None, None)
+        return lines(chart, points, means)
+
+    def draw_counts(name: str, column: str) -> Markup:
+        chart = chart_window.chart(f"{name} by {split}", key=name.lower(), digits=0)
+        return stacked_bars(chart, points, collect(lambda row: row[column], 0))
+
+    return PartTrends(
+        {tier: draw_tier(tier) for tier in TIERS if sums[f"{tier}_weight"].sum()},
+        draw_counts("Exchanges", "exchanges"),
+        draw_counts("Anomalies", "anomalies"),
+        len(kept),
+        folded,
+    )
 
 
 def select_tier(rows: Sequence[Row], tier: str) -> dict[datetime, Row]:
@@ -396,15 +515,15 @@ def read_costs(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) 
     return query_days(cursor, "window_costs", {"project": project, "by": unit, "from": window.start, "to": window.end})
 
 
-def build_chart_window(project: str, window: Window, marks: Sequence[Mark]) -> ChartWindow:
+def build_chart_window(project: str, window: Window, marks: Sequence[Mark], split: Split | None = None) -> ChartWindow:
     """Return what the charts of a project share.
 
-    Points link to the project's page for their period, and counts to the list of the counted exchanges.
+    Points link to the project's page for their period, split in the same way, and counts to the list of the counted exchanges.
     """
     return ChartWindow(
         window,
         marks,
-        lambda other: Links(other.params).project(project),
+        lambda other: Links(other.params).project(project, split=split),
         lambda other, anomalous: Links(other.params).exchanges(project, anomalies="yes" if anomalous else None),
     )
 

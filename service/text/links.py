@@ -104,9 +104,9 @@ class Links:
         """The fleet; `asked` has the filters, the order and the view."""
         return _add_params(self.fleet, params)
 
-    def project(self, project: str) -> str:
+    def project(self, project: str, **params: str | None) -> str:
         """A project."""
-        return self._within(_project_address(project))
+        return self._within(_project_address(project), params)
 
     def tabs(self, project: str) -> Sequence[tuple[str, str]]:
         """The pages of a project that each of them shows as tabs, by name."""

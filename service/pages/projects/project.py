@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
-from schemas.lazy import duckdb
+from schemas.lazy import duckdb, pl
 from schemas.records import Baseline, Incident
 from service.pages.charts import Mark, find_judge_changes, marks_within, share_bar
 from service.pages.incident_figures import find_shown_incidents, merge_labels
@@ -22,20 +22,24 @@ from service.pages.incidents import find_first_day
 from service.pages.periods import Period, compared, compared_means, range_control
 from service.pages.project_charts import (
     SPIKE,
+    SPLITS,
     TIERS,
     ChartWindow,
+    Split,
     build_chart_window,
     compute_anomaly_shares,
     compute_mean,
     draw_anomalies,
     draw_costs,
     draw_exchanges,
+    draw_parts,
     draw_session_scores,
     draw_tier_trends,
     find_newest_event,
     read_costs,
     read_points,
     read_sampling,
+    read_split,
     select_tier,
     sum_costs_by_model,
     sum_known_costs,
@@ -92,17 +96,27 @@ class _WindowData:
     marks: Sequence[Mark]
     annotations: Sequence[Annotation]
     """The newest ones, one more than are listed."""
+    sums: pl.DataFrame | None
+    """The sums of each agent, version or model; None if charts are not split, or without scores."""
     active_days: Sequence[datetime]
     """Days with exchanges in the quarter before a silence, to tell whether it is usual; empty without a silence."""
 
 
 @router.get("/projects/{project}")
-async def project(request: Request, viewer: Viewer, project: ShownProject, services: Services, period: Period) -> HTMLResponse:
+async def project(
+    request: Request,
+    *,
+    viewer: Viewer,
+    project: ShownProject,
+    services: Services,
+    period: Period,
+    split: Annotated[Split | None, Query(description="Charts with a line for each agent, version or model.")] = None,
+) -> HTMLResponse:
     """Show a project."""
     now = services.engine.now()
     summary, data, (open_incidents, latest) = await asyncio.gather(
         services.ask(lambda reading: read_project(reading, services.engine.policy, now, project)),
-        services.ask(lambda reading: _read_window(reading, project, period, now)),
+        services.ask(lambda reading: _read_window(reading, project, period, now, split)),
         services.ask(lambda reading: _read_incidents(reading, project)),
     )
     policy = services.engine.policy.for_project(project)
@@ -130,7 +144,9 @@ async def project(request: Request, viewer: Viewer, project: ShownProject, servi
         "suspected_count": summary.suspected_incidents,
         "notice_count": summary.notice_incidents,
         "live_count": live,
-        "unknown_params": period.unknown,
+        "unknown_params": [name for name in period.unknown if name != "split"],
+        "split": split,
+        "splits": [(name, _build_split_address(request, name), name == split) for name in (None, *SPLITS)],
         "listed": _list_worst(open_incidents),
         "has_decided": any(not is_live(incident) for incident in latest),
         "wraps": policy.expects_wrap_up,
@@ -144,26 +160,38 @@ async def project(request: Request, viewer: Viewer, project: ShownProject, servi
         "can_annotate": "review" in viewer.scopes,
         "annotations_api": f"{API}/{project}/annotations",
         "max_annotation": MAX_ANNOTATION,
-        **_build_day_values(build_chart_window(project, data.window, marks), data, incidents),
+        **_build_day_values(build_chart_window(project, data.window, marks, split), data, incidents, split),
     }
     return page(request, "project.html", values)
 
 
-def _build_day_values(chart_window: ChartWindow, data: _WindowData, incidents: Sequence[Incident]) -> dict[str, Any]:
+def _build_split_address(request: Request, split: Split | None) -> str:
+    """Return the address of the page with its charts split in another way."""
+    address = request.url.remove_query_params("split") if split is None else request.url.include_query_params(split=split)
+    return f"{address.path}?{address.query}#days" if address.query else f"{address.path}#days"
+
+
+def _build_day_values(
+    chart_window: ChartWindow, data: _WindowData, incidents: Sequence[Incident], split: Split | None
+) -> dict[str, Any]:
     """Return the template's values about the window."""
     shares = compute_anomaly_shares(data.window, data.points)
     trends = draw_tier_trends(chart_window, data.points, data.baselines, incidents, data.previous)
     spike_incidents = find_shown_incidents(SPIKE, incidents, shares)
     spike_labels = merge_labels(spike_incidents)
+    parts = None if split is None or data.sums is None else draw_parts(chart_window, data.sums, split)
+    if parts is not None:
+        trends = [replace(trend, chart=parts.charts[trend.name]) for trend in trends if trend.name in parts.charts]
     return {
+        "parts_shown": parts,
         "baselines": data.baselines,
         "trends": trends,
         "tiers_without_scores": [TERMS[tier] for tier in TIERS if tier not in {trend.name for trend in trends}],
         "has_drift": any(trend.drift_days for trend in trends),
-        "anomaly_chart": draw_anomalies(chart_window, data.points, spike_labels, data.previous),
+        "anomaly_chart": parts.anomalies if parts else draw_anomalies(chart_window, data.points, spike_labels, data.previous),
         "spike_days": len({label[: len("2026-11-26")] for label in spike_labels}),
         "spike_incidents": [entry.incident for entry in spike_incidents],
-        "exchange_chart": draw_exchanges(chart_window, data.points, data.previous),
+        "exchange_chart": parts.exchanges if parts else draw_exchanges(chart_window, data.points, data.previous),
         "figures": _build_day_figures(data),
         "means": {tier: _describe_mean(data, tier) for tier in TIERS},
         "anomalies": sum(row["anomaly_count"] for row in data.points),
@@ -194,7 +222,9 @@ def _describe_mean(data: _WindowData, tier: str) -> str | None:
     return f"mean {number(current, 2)}, {compared_means(current, previous)}"
 
 
-def _read_window(cursor: duckdb.DuckDBPyConnection, project: str, period: RangeRequest, now: datetime) -> _WindowData:
+def _read_window(
+    cursor: duckdb.DuckDBPyConnection, project: str, period: RangeRequest, now: datetime, split: Split | None
+) -> _WindowData:
     window = window_of(period, now)
     points = read_points(cursor, project, window)
     values = {"project": project, "from": window.start, "to": window.end}
@@ -216,6 +246,7 @@ def _read_window(cursor: duckdb.DuckDBPyConnection, project: str, period: RangeR
         newest_event=event_day,
         marks=marks_within(cursor, project, window.start, window.end, window.step),
         annotations=read_annotations(cursor, project, window.start, window.end, limit=_MAX_ANNOTATIONS + 1),
+        sums=None if split is None else read_split(cursor, project, window, split),
         active_days=active_days,
     )
 

@@ -2,7 +2,7 @@
 // Draws one chart with uPlot: lines or bars at positions 0, 1, 2 …, with bands and marks.
 
 const MAX_DOTTED_POINTS = 45; // with more points, only points without a neighbour have a dot
-const MARK_COLOURS = { deployment: "accent", policy: "part-2", judge: "part-4", annotation: "part-1" };
+const MARK_COLOURS = { deployment: "accent", policy: "part-2", judge: "part-4", annotation: "text" };
 const MAX_MARK_WIDTH = 110; // pixels of a mark's name on a small chart
 const MIN_MARK_TEXT = 4; // characters of a cut name
 const FORMS = {

@@ -652,3 +652,38 @@ def test_costs_of_agents_stand_beside_those_of_judging(call: Call, root: str, st
     assert (answer["costUsd"], answer["judgingUsd"]) == (1.5, None)
     assert (known["model"], known["costUsd"], known["exchanges"], known["unknownTokens"]) == ("claude-haiku-4-5", 1.5, 2, 1)
     assert (unknown["model"], unknown["costUsd"], unknown["unknownPrices"]) == ("house-model", None, 1)
+
+
+def test_charts_have_a_line_for_each_agent_with_most_exchanges(call: Call, root: str, store: Store) -> None:
+    """One bad agent hides in the mean of all; the rest is folded, and no exchange is lost. Names of agents are only text."""
+    agents = ["<b>busy", *(f"a{number}" for number in range(8))]
+    put(store, "scores", [
+        score(f"{agent} {day} {number}", 1, agent=agent, tier1_score=0.5 if agent == "a0" else 1.0, exchange_at=NOW - timedelta(days=day, hours=1))
+        for place, agent in enumerate(agents) for day in range(3) for number in range(9 - place)
+    ])  # fmt: skip
+    answer = looks(call, root, "/projects/ops?split=agent")
+    charts, whole = drawn_charts(answer.text), drawn_charts(looks(call, root).text)
+    assert len(charts["trend-tier1"]["series"]) == 7
+    assert [values[-1] for values in charts["trend-tier1"]["series"][:3]] == [1.0, 0.5, 1.0]
+    assert [sum(values) for values in zip(*charts["exchanges"]["series"], strict=True)] == whole["exchanges"]["series"][0]
+    assert "<b>busy" not in answer.text
+    assert "&lt;b&gt;busy" in answer.text
+    assert "Other (3)" in answer.text
+    assert "3 more are drawn together" in text(answer)
+    assert "Unknown parameter" not in text(answer)
+    assert looks(call, root, "/projects/ops?split=tool").status_code == 400
+
+
+def test_charts_split_by_version_name_what_changed(call: Call, root: str, store: Store) -> None:
+    """Two versions side by side are two lines; a label that never changes would only lengthen their names."""
+    labels = [
+        (Label(name="agent_version", value="7"), Label(name="prompt_version", value=prompt)) for prompt in ("spring", "autumn")
+    ]
+    put(store, "scores", [
+        score(f"{place} {day}", 1, agent="desk", labels=pair, tier1_score=1.0 - place / 2, exchange_at=NOW - timedelta(days=day, hours=1))
+        for place, pair in enumerate(labels) for day in range(place, 4)
+    ])  # fmt: skip
+    answer = looks(call, root, "/projects/ops?split=version")
+    legend = re.findall(r'<span class="swatch part-\d"></span> ([^<]*)<', answer.text)
+    assert legend[:2] == ["prompt spring", "prompt autumn"]
+    assert [values[-1] for values in drawn_charts(answer.text)["trend-tier1"]["series"]] == [1.0, None]
