@@ -316,7 +316,7 @@ LISTS: Mapping[str, ListDefinition] = {
 
 def _over_all_projects(definition: ListDefinition) -> ListDefinition:
     """Return the list of all projects, which names the project of each row."""
-    project = Column(key="project", title="Project", is_shown=False)
+    project = Column(key="project", title="Project", cell="project", is_shown=False)
     columns = [
         dataclasses.replace(column, title="Agent and project") if column.key == "agent" else column
         for column in definition.columns

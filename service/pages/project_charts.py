@@ -18,7 +18,7 @@ from audit.drift.consecutive_days import MIN_SIGMA
 from audit.evaluation.dimensions import HIGHEST, LOWEST
 from schemas.lazy import duckdb, pl
 from schemas.records import Baseline, Incident, TierStatistics
-from service.pages.charts import MAX_SERIES, Band, Chart, Mark, Point, bars, line, lines, stacked_bars, visible
+from service.pages.charts import MAX_SERIES, Band, Chart, Mark, Point, bars, line, lines, marks_within, stacked_bars, visible
 from service.pages.incident_figures import find_level_before, find_shown_incidents, merge_labels
 from service.pages.rendering import number, usd
 from service.read.versions import VERSION_NAMES
@@ -500,6 +500,24 @@ def read_points(cursor: duckdb.DuckDBPyConnection, project: str, window: Window)
     query = "points_by_hour" if window.is_hourly else "points_by_day"
     rows = query_days(cursor, query, {"project": project, "from": window.start, "to": window.end})
     return [{**row, "tiers": {tier["tier"]: tier for tier in row["tiers"]}} for row in rows]
+
+
+def draw_agent_quality(cursor: duckdb.DuckDBPyConnection, project: str, agent: str, window: Window) -> Markup | None:
+    """Return the chart of an agent's answer quality by day in a window of days; None without scores."""
+    rows = query_days(cursor, "agent_days", {"project": project, "agent": agent, "from": window.start, "to": window.end})
+    if not rows:
+        return None
+    points = {row["period"].replace(tzinfo=UTC): row for row in rows}
+    chart_window = build_chart_window(project, window, marks_within(cursor, project, window.start, window.end, window.step))
+    chart = chart_window.chart(
+        f"{TERMS['tier2']}: mean",
+        key=f"quality-{project}",
+        words="",
+        column="Weighted mean",
+        limits=TIERS["tier2"],
+        reaches=_AXIS_RANGES["tier2"],
+    )
+    return line(chart, chart_window.points(_read_means(points), points))
 
 
 def find_newest_event(cursor: duckdb.DuckDBPyConnection, project: str, since: datetime, now: datetime) -> date | None:

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 from starlette.datastructures import QueryParams
 
 from analytics.queries import query_rows
+from audit.drift.watched_series import TIERS
 from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
 from service.pages.listing import Listing, parse_list_request, read_page
 from service.pages.lists import FLEET_LISTS, choose_period
 from service.pages.periods import ListPeriod, range_control
-from service.pages.projects.agent_health import compare_behaviour
+from service.pages.project_charts import draw_agent_quality
+from service.pages.projects.agent_health import compare_behaviour, pair_versions, read_trust_chart
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.incidents import ANY, filter_of, inbox
 from service.read.versions import AgentVersions, agent_versions
 from service.text.links import AGENT_PAGE, FLEET_SESSIONS
-from service.text.window import quarter_to
+from service.text.window import USUAL, quarter_to
 from service.web.context import Services
 from service.web.errors import ApiError
 
 router = APIRouter(include_in_schema=False)
+_COLUMNS = {"agent": False, "project": True}
+_SESSIONS = dataclasses.replace(
+    FLEET_LISTS["sessions"],
+    columns=[
+        dataclasses.replace(column, is_shown=_COLUMNS.get(column.key, column.is_shown))
+        for column in FLEET_LISTS["sessions"].columns
+    ],
+)
+"""Sessions of an agent, whose name needs no column."""
 _MAX_PROJECTS = 100
 """Projects in the table."""
 _MAX_DETAILED = 5
 """Projects whose versions and behaviour are read: those of most exchanges."""
-_MAX_BEHAVIOUR = 40
+_MAX_BEHAVIOUR = 100
+"""Measures by version that are read of each project."""
 _MAX_SESSIONS = 10
 _MAX_INCIDENTS = 10
 
@@ -46,26 +60,35 @@ async def agent(
     since, until = since or EARLIEST, until or LATEST
     last = min(until, now)
     quarter = quarter_to(last - timedelta(microseconds=1))
-    sessions_request = parse_list_request(FLEET_LISTS["sessions"], QueryParams({"agent": name}), FLEET_SESSIONS)
+    # Quality is drawn by day.
+    chart_window = window if window and not window.is_hourly else dataclasses.replace(quarter, length=USUAL)
+    sessions_request = parse_list_request(_SESSIONS, QueryParams({"agent": name}), FLEET_SESSIONS)
     filters = filter_of({"agent": [name], "status": [ANY]}, viewer.project, viewer.name)
 
-    def read_projects(cursor: duckdb.DuckDBPyConnection) -> tuple[list[dict[str, Any]], list[Any], list[Any]]:
+    def read_projects(cursor: duckdb.DuckDBPyConnection) -> tuple[list[dict[str, Any]], list[Any], list[Any], list[Any]]:
         params = {"agent": name, "project": viewer.project, "since": since, "until": until}
         projects = query_rows(cursor, "agent_projects", params)
         versions: list[tuple[str, AgentVersions]] = []
         behaviour: list[dict[str, Any]] = []
-        for row in projects[:_MAX_DETAILED]:
+        charts: list[tuple[str, list[tuple[str, Markup]]]] = []
+        for number, row in enumerate(projects[:_MAX_DETAILED]):
             project = row["project"]
+            drawn = (
+                ("Trust by run", read_trust_chart(cursor, project, name, (since, until), number=number)),
+                (f"{TIERS['tier2']} by day", draw_agent_quality(cursor, project, name, chart_window)),
+            )
+            charts.append((project, [(title, chart) for title, chart in drawn if chart]))
             compared = agent_versions(cursor, project, quarter.start, quarter.end, name).agents
             versions += [(project, entry) for entry in compared]
             measures = compare_behaviour(cursor, project, window or quarter, name).get(name, [])
-            behaviour += [{**measure, "project": project} for measure in measures]
-        return projects, versions, behaviour
+            if measures:
+                behaviour.append({**pair_versions(measures[:_MAX_BEHAVIOUR]), "project": project})
+        return projects, versions, behaviour, charts
 
     def read_sessions(cursor: duckdb.DuckDBPyConnection) -> Listing:
         return read_page(cursor, viewer.project, sessions_request, (since, until), page_size=_MAX_SESSIONS)
 
-    (projects, versions, behaviour), sessions, incidents = await asyncio.gather(
+    (projects, versions, behaviour, charts), sessions, incidents = await asyncio.gather(
         services.ask(read_projects),
         services.ask(read_sessions),
         services.ask(lambda cursor: inbox(cursor, filters, None, _MAX_INCIDENTS, outlined=True)),
@@ -81,8 +104,8 @@ async def agent(
         "has_more_details": len(projects) > _MAX_DETAILED,
         "max_detailed": _MAX_DETAILED,
         "versions": versions,
-        "behaviour": behaviour[:_MAX_BEHAVIOUR],
-        "more_behaviour": max(len(behaviour) - _MAX_BEHAVIOUR, 0),
+        "behaviour": behaviour,
+        "charts": [entry for entry in charts if entry[1]],
         "listing": sessions,
         "incidents": [entry.incident for entry in incidents.listed],
         "total_incidents": incidents.total,

@@ -18,12 +18,14 @@ from analytics.queries import query_rows
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from schemas.lazy import duckdb
 from service.pages.charts import Chart, Mark, line, marks_between, spark
+from service.pages.listing import Bounds
 from service.pages.periods import ListPeriod, range_control
-from service.pages.rendering import page
+from service.pages.rendering import NOTHING, page
 from service.pages.run_view import run_point
 from service.pages.viewing import ShownProject, Viewer
-from service.read.behaviour import format_behaviour, list_days, read_behaviour
+from service.read.behaviour import Behaviour, format_behaviour, list_days, read_behaviour
 from service.read.versions import agent_versions, sort_by_verdict
+from service.text.formats import signed
 from service.text.window import Window, bounds, last_period, listed_window, quarter_to
 from service.web.context import Services
 
@@ -156,6 +158,45 @@ def compare_behaviour(
                 }
             )
     return dict(sorted(by_agent.items(), key=lambda item: (-turns[item[0]], item[0])))
+
+
+def pair_versions(measures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the measures of an agent with the two newest versions side by side: their names, and a row for each measure."""
+    first_days: dict[str, Any] = {}
+    for measure in measures:
+        entry = measure["entry"]
+        first_days[entry.version] = min(entry.days[0].day, first_days.get(entry.version, entry.days[0].day))
+    newest = sorted(first_days, key=lambda version: (first_days[version], version))[-2:]
+    by_series: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
+    for measure in measures:
+        by_series[measure["entry"].series][measure["entry"].version] = measure
+    rows = []
+    for by_version in by_series.values():
+        now = by_version.get(newest[-1])
+        before = by_version.get(newest[0]) if len(newest) > 1 else None
+        newer = now or before
+        if newer is not None:
+            change = _format_change(before["entry"], now["entry"]) if before and now else NOTHING
+            rows.append({"name": newer["entry"].name, "now": now, "before": before, "change": change, "spark": newer["spark"]})
+    return {"now": newest[-1], "before": newest[0] if len(newest) > 1 else None, "rows": rows}
+
+
+def _format_change(before: Behaviour, now: Behaviour) -> str:
+    """Format the change of a share in points, or of a size in percent."""
+    if now.is_share:
+        return f"{signed(100 * (now.level - before.level), 1)} points"
+    return f"{signed(100 * (now.level - before.level) / before.level)}%" if before.level else NOTHING
+
+
+def read_trust_chart(
+    cursor: duckdb.DuckDBPyConnection, project: str, agent: str, between: Bounds, *, number: int
+) -> Markup | None:
+    """Return the chart of an agent's trust in a project, run by run; None without a run with trust. The page has one of each number."""
+    rows = [row for row in _read_runs(cursor, project, between, RUN_COUNTS[0]) if row["agent"] == agent]
+    if all(row["trust_score"] is None for row in rows):
+        return None
+    marks = marks_between(cursor, project, [row["ended_at"] for row in rows])
+    return _build_agent(project, agent, rows, number, marks=marks).chart
 
 
 def limit_behaviour(behaviour: Mapping[str, list[dict[str, Any]]], limit: int) -> dict[str, Any]:
