@@ -122,6 +122,7 @@ def evaluation_page(
     case: str | None = None,
     model: str | None = None,
     session: str | None = None,
+    agent: str | None = None,
     before: tuple[datetime, str] | None = None,
     between: tuple[datetime | None, datetime | None] = (None, None),
     limit: int,
@@ -131,7 +132,15 @@ def evaluation_page(
     `between` bounds the time of judging; None is no bound.
     """
     at, identity = before or (None, None)
-    chosen = {"project": project, "case": case, "model": model, "session": session, "from": between[0], "to": between[1]}
+    chosen = {
+        "project": project,
+        "case": case,
+        "model": model,
+        "session": session,
+        "agent": agent,
+        "from": between[0],
+        "to": between[1],
+    }
     rows = query_rows(cursor, "project_evaluations", {**chosen, "after_at": at, "after_id": identity, "limit": limit})
     return [evaluated_run(row) for row in rows]
 

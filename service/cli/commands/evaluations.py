@@ -17,8 +17,10 @@ from audit.evaluation.report import Evaluated, row_of
 from schemas.errors import InputError, SettingsError
 from schemas.lazy import duckdb
 from schemas.records import Evaluation
+from service.cli.commands.listing import agent_of
 from service.cli.commands.options import (
     SHOWN,
+    Agent,
     AsJson,
     Database,
     Full,
@@ -81,6 +83,7 @@ def evaluations(
     evaluation_id: Annotated[str | None, typer.Argument(metavar="ID", help="Evaluation to show in full.")] = None,
     project: Project = None,
     case: Annotated[str | None, typer.Option("--case", metavar="ID", help="Only this case.")] = None,
+    agent: Agent = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only runs of agents with this model.")] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
     by: Annotated[
@@ -102,9 +105,9 @@ def evaluations(
     """List evaluations, newest first. With an id, show that evaluation. With --by, summarize by case, model or people."""
     as_json = full or wants_json(output, as_json=as_json)
     start, end = since_of(since), until_of(until)
-    if by is not None and any(option is not None for option in (model, session, since, until)):
+    if by is not None and any(option is not None for option in (agent, model, session, since, until)):
         raise SettingsError(
-            "--by cannot be used with --model, --session, --since or --until", hint="It sums up all runs of a project."
+            "--by cannot be used with --agent, --model, --session, --since or --until", hint="It sums up all runs of a project."
         )
     if by is By.SESSION and case is not None:
         raise SettingsError(
@@ -116,7 +119,7 @@ def evaluations(
             _show_one(cursor, evaluation_id, as_json=as_json)
             return
         if by is None:
-            read = partial(evaluation_page, cursor, project, case=case, model=model, session=session)
+            read = partial(evaluation_page, cursor, project, case=case, model=model, session=session, agent=agent_of(agent))
             rows: Sequence[Any] = read(between=(start, end), limit=limit + 1)
             if start is not None and not rows:
                 offer_older(start, next((run.evaluated_at.date() for run in read(between=(None, start), limit=1)), None))

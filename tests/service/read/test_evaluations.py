@@ -22,6 +22,7 @@ PAGE = {
     "case": None,
     "model": None,
     "session": None,
+    "agent": None,
     "from": None,
     "to": None,
     "after_at": None,
