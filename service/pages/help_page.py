@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request
@@ -24,6 +25,12 @@ class Word(NamedTuple):
     """Its place on the page: `#key`."""
     name: str
     means: str
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The first two sentences, and the rest."""
+        sentences = re.split(r"(?<=[.?!]) +", self.means)
+        return " ".join(sentences[:2]), " ".join(sentences[2:])
 
 
 class Chapter(NamedTuple):
@@ -55,27 +62,35 @@ _CHANGES = (
     Word("new-normal", "New normal", "A decision on an incident: the change is intended, and comparisons start at its first day. If you resolve it in another way or dismiss it, comparisons leave out the days of the change."),
     Word("baseline", "Baseline", f"Mean and spread of the last two weeks' scores as sampled, computed every day. {WORDS['charts']['band']} A dotted line is the mean of all days before the change."),
     Word("sigma", "Sigma", "The standard deviation: the typical distance of scores from their mean."),
-    Word("drift", "Drift", "A tier's mean changed. " + RULE_EXPLANATIONS["sequential"] + " " + RULE_EXPLANATIONS["consecutive_days"]),
-    Word("run-drift", "Drift of runs", "An agent's finished runs changed. " + RULE_EXPLANATIONS["runs"]),
+    Word("drift", "Drift: gradual change", "The mean of a tier is no longer what it was before one day. Evidence is added up hour by hour, so a small change is found if it lasts. " + RULE_EXPLANATIONS["sequential"]),
+    Word("days-off", f"Drift: {MIN_RUN_DAYS} days off", f"The means of {MIN_RUN_DAYS} days in a row lie outside the usual band, all on the same side. It finds large changes soon. " + RULE_EXPLANATIONS["consecutive_days"]),
+    Word("run-drift", "Drift of runs", "An agent's finished runs got better or worse: their trust, their share of unsafe runs, or a kind of failure. Each agent is compared with its own past. " + RULE_EXPLANATIONS["runs"]),
     Word("no-alarm", "Why was there no alarm?", "An alarm needs at least 14 days and ten sessions with scores of the tier before the change and three after it, or "
         f"{MIN_RUN_DAYS} days in a row off the baseline. Tiers that few exchanges reach, above all 2.5 and 3, take longer, and a wide band means that the tier always varies. First look for an incident of another tier since the same day: one cause often changes several."),
     Word("spike", "Anomaly spike", f"More exchanges with an anomaly, since one of the last {SPIKE_DAYS} days, than earlier days and chance explain."),
-    Word("cause", "Cause", "Whether the agent, the judge or the mix of the traffic changed. Anchors are exchanges that never change and are judged again and again; their change is compared with the tier's. Without anchors, or with too few rounds around the change, the cause is unknown, and the incident says what is missing."),
+    Word("cause", "Cause", "Whether the agent, the judge or the mix of the traffic changed. Anchors are exchanges that never change and are judged again and again; their change is compared with the tier's. Without anchors, or with too few rounds around the change, the cause is unknown unless a version explains the change, and the incident says what is missing."),
 )  # fmt: skip
 _RUNS = (
-    Word("run", "Run", "A finished session with its events: tool calls, retries, errors, memory."),
+    Word("run", "Run", "A finished session, with its events if it has any: tool calls, retries, errors, memory. Without events a run has no verdict."),
     Word("version", "Version", "The label agent_version, prompt_version or tool_version of the exchanges, or else the deployment before them. Agent health compares each agent's newest version with the one before it: answer quality (answer structure without a judge) and the share of unsafe runs, each with a 95% interval. A difference whose interval includes 0 may be chance."),
-    Word("trust", "Trust", "From 0 to 100: the weighted mean of the dimensions, each 100 minus the penalty of its detector's findings. Penalties are limited, so no run has less than "
-        f"{LOWEST_TRUST}, and five duplicate refunds still leave 90. Decide by readiness, and use trust to rank runs of the same readiness. A gate on trust of {LOWEST_TRUST} or less fails no run. A run without events has no trust score."),
-    Word("readiness", "Readiness", "The verdict on a run. Unsafe for production: a critical failure, or a trust below 60, "
-        f"which no run has (the lowest is {LOWEST_TRUST}). Review recommended: a failure of high severity, or a trust below 80. Otherwise ready for runtime."),
+    Word("trust", "Trust", f"From {LOWEST_TRUST} to 100, to rank runs of the same readiness; decide by readiness. A run without events has no trust score. "
+        f"It is the weighted mean of the dimensions, each 100 minus the penalty of its detector's findings. Penalties are limited, so no run has less than {LOWEST_TRUST}, five duplicate refunds still leave 90, and a gate on trust of {LOWEST_TRUST} or less fails no run."),
+    Word("readiness", "Readiness", "The verdict on a run. Unsafe for production: a critical failure. Review recommended: a failure of high severity, or a trust below 80. Otherwise ready for runtime."),
     Word("primary-failure", "Primary failure", "The most severe finding of the detectors in a run, such as an endless loop of tool calls."),
     Word("wrap-up", "Wrap-up", "Whether the last exchanges of a session show the five steps of a proper end: a version, a changelog, lessons learned, a start for the next session, a commit. It suits agents that work on code, so it is shown where the methodology asks for it (wrapUp: true), or where the policy has wrapQualityScoring: true."),
     Word("anchor", "Anchor", "An exchange whose texts never change and that is judged again and again. If its score changes, the judge changed."),
     Word("agreement", "Agreement", "How far people's scores and the judge's agree, as a kappa: 1 is full agreement, 0 no better than chance."),
-    Word("simulated", "Simulated judge", "A judge that rates by simple rules and costs nothing. It shows how Driftline works and says nothing about agents."),
+    Word("simulated", "Simulated judge", "A judge that rates by simple rules; nothing is paid, and amounts are what a real judge would have cost. It shows how Driftline works and says nothing about agents."),
+)  # fmt: skip
+_ROUTINE = (
+    Word("look", "1. Look at the fleet", "Projects come worst first. Red ones have an open critical incident; the line beside the name says what changed, and since when."),
+    Word("open", "2. Open the incident", "Its title says what got worse, by how much, since when and with which version. Below are the first thing to do, the evidence, and the turns that prove it."),
+    Word("read", "3. Read the turns", "Open two or three of the listed turns and read question and answer. Select a turn to see its scores and the judge's reasons."),
+    Word("decide", "4. Decide", "Acknowledge while you work on it, resolve it once it is fixed, accept an intended change as the new normal, or dismiss a false alarm. A dismissed change stays away."),
+    Word("score", "5. Score a few exchanges", "Review asks for the scores that tell most about the judge. A few each day keep the judge's mean corrected and show when it no longer agrees with people."),
 )  # fmt: skip
 CHAPTERS = (
+    Chapter("routine", "Daily routine", _ROUTINE),
     Chapter("scores", "Scores", _SCORES),
     Chapter("changes", "Health, incidents and changes", _CHANGES),
     Chapter("runs", "Runs, people and the judge", _RUNS),

@@ -27,7 +27,7 @@ MAX_SKIPPED_IN_LINK = 100
 """Number of newest skipped ids in an address. Earlier ones come up again."""
 MAX_SKIPPED = 2 * MAX_SKIPPED_IN_LINK
 """Maximum number of ids in a request: skipped ones, and just scored ones whose records may still be pending."""
-MARKS = {1: "Worst", 2: "Bad", 3: "So-so", 4: "Good", 5: "Best"}
+MARKS = {1: "Worst", 2: "Bad", 3: "Fair", 4: "Good", 5: "Best"}
 """Labels of the points."""
 MAX_REASON = 500
 """Shown characters of a judge's comment. The page of the exchange has all of it."""

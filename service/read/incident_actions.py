@@ -370,10 +370,10 @@ def _propose_reading_sessions(facts: IncidentFacts) -> Action | None:
     if not ordinary:
         because = f"They {effect}."
     elif len(ordinary) == 1:
-        because = f"The first ones {effect}; the last one shows the behaviour before."
+        because = f"The first ones {effect}; the last one shows the behavior before."
     else:
-        because = f"The first {len(examples)} {effect}; the last {len(ordinary)} show the behaviour before."
-    return Action("read_sessions", f"Read {_count_these(len(links), 'session')}", because, links)
+        because = f"The first {len(examples)} {effect}; the last {len(ordinary)} show the behavior before."
+    return Action("read_sessions", f"Read {_count_these(len(links), 'turn')}", because, links)
 
 
 def _propose_reading_runs(facts: IncidentFacts) -> Action | None:

@@ -518,7 +518,7 @@ def _describe_new_judge(spot: Row) -> str:
     )
     return (
         f"{spot['subject']} is the judge since {since}. Judged tiers are not compared with the days before, because no three days have "
-        f"scores of both judges, and too few anchors were judged by both. {comparisons} Tier 1, runs and behaviour are still compared."
+        f"scores of both judges, and too few anchors were judged by both. {comparisons} Tier 1, runs and behavior are still compared."
     )
 
 

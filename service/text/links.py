@@ -121,6 +121,7 @@ class Links:
             ("Wrap-up", self.wrap_quality(project)),
             ("Review", self.review(project)),
             ("Evaluations", self.evaluations(project)),
+            ("Costs", self.costs(project)),
         )
 
     def fleet_exchanges(self, **params: str | None) -> str:

@@ -77,6 +77,8 @@ class ApiContext:
     """Locks of sessions by connection and session id: a session's batches of events are processed one after another."""
     restart: Callable[[], None] | None = field(init=False, default=None)
     """Restarts the server in its process, with the policy from the file; None if that is not possible."""
+    alert_channels: Sequence[str] | None = field(init=False, default=None)
+    """Names of the channels that alerts go to; None if not known."""
 
     _figures: dict[tuple[str, str | None], tuple[Hashable, Any]] = field(init=False, default_factory=dict)
     """Cached figures of the pages by name and project, each with the version that it was read at."""

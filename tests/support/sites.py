@@ -327,7 +327,7 @@ PAGES = (
         ("No run has been evaluated yet",),
         has_seen_layout=True,
     ),
-    PageCase("telemetry", lambda _: LINKS.telemetry, "Telemetry", ("since-25", "503")),
+    PageCase("telemetry", lambda _: LINKS.telemetry, "Live sessions and alerts", ("since-25", "503")),
     PageCase("SQL", lambda _: LINKS.sql, "SQL", ("Worked examples", "Views and tables")),
     PageCase("connect", lambda _: LINKS.connect(), "Connect an agent", ("OpenAI Agents SDK", "OTEL_EXPORTER_OTLP_ENDPOINT")),
     PageCase("administration", lambda _: LINKS.admin, "Administration", ("Give someone access", "Dead letters", "Database")),
@@ -351,6 +351,6 @@ PAGES = (
     ),
     PageCase("audit log", lambda _: LINKS.audit_log(), "Audit log", ("POST /api/audit/sign-in", "done")),
     PageCase("sign-in", lambda _: LINKS.sign_in, "Sign in", ("Use the token of an operator.", "Token")),
-    PageCase("help", lambda _: LINKS.help(), "Glossary", ("Thinking quality · Tier 2.5", "wrapQualityScoring")),
+    PageCase("help", lambda _: LINKS.help(), "Help", ("Daily routine", "Thinking quality · Tier 2.5")),
     PageCase("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), is_missing=True),
 )

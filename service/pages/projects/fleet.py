@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -28,7 +27,6 @@ from service.pages.listing import (
 )
 from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer
-from service.read.evaluations import session_scores
 from service.read.project import (
     ENOUGH,
     LEVEL_DAYS,
@@ -50,7 +48,6 @@ from service.text.links import Links
 from service.text.window import RECENT
 from service.text.words import TERMS
 from service.web.context import Services, projects_of, with_their_changes, worst_of
-from streams.watch.measures import OVERALL
 
 router = APIRouter(include_in_schema=False)
 _MAX_PROJECTS_WITHOUT_GLANCE = 24
@@ -64,11 +61,7 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
     """Show a page of the projects that the operator may see, with totals over all of them."""
     list_request = parse_list_request(FLEET, request.query_params, request.url.path)
     now = services.engine.now()
-    since = now - timedelta(days=RECENT_DAYS)
-    projects, scores = await asyncio.gather(
-        projects_of(services, viewer.project),
-        services.ask(lambda cursor: session_scores(cursor, viewer.project, (since, now))),
-    )
+    projects = await projects_of(services, viewer.project)
     ranks = rank_projects(projects, await worst_of(services, projects, viewer.project))
     fleet_page = select_page(projects, list_request, ranks)
     has_judge = services.engine.has_judge
@@ -78,7 +71,6 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
     newest = max((project.newest for project in projects if project.newest is not None), default=None)
     values = {
         "cards": cards,
-        "session_means": {row.project: row for row in scores if row.score == OVERALL},
         "listing": fleet_page.listing,
         "list_request": list_request,
         "start": fleet_page.start,

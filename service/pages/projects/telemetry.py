@@ -16,7 +16,7 @@ from service.setup.access import Holder
 from service.text.answers import Place, after, page_of
 from service.text.links import Links
 from service.web.authentication import require_project
-from service.web.context import ApiContext, Services
+from service.web.context import ApiContext, Services, projects_of
 from service.web.models import ConnectionName, Cursor
 
 router = APIRouter(include_in_schema=False)
@@ -62,7 +62,12 @@ async def telemetry(
         "paged": cursor is not None,
         "following": following and Links().watched(**filters, cursor=following),
         "filters": filters,
+        "alert_channels": services.alert_channels,
     }
+    if not shown:
+        projects = await projects_of(services, viewer.project)
+        values["newest"] = max((entry.newest for entry in projects if entry.newest is not None), default=None)
+        values["silent"] = len(projects)
     # Alerts concern all projects, so an operator of a single project sees none.
     deliveries = None
     following_alerts = None

@@ -124,6 +124,14 @@ document.addEventListener("submit", (event) => {
   }
 });
 
+// A box with data-find hides the elements of its selector that do not have its text.
+document.addEventListener("input", (event) => {
+  const { find } = event.target.dataset ?? {};
+  if (!find) return;
+  const text = event.target.value.trim().toLowerCase();
+  for (const element of document.querySelectorAll(find)) element.hidden = !element.textContent.toLowerCase().includes(text);
+});
+
 // A link with a code in its fragment signs in once. The code leaves the history before it is used.
 const signIn = document.querySelector("[data-sign-in]");
 if (signIn && location.hash.length > 1) {

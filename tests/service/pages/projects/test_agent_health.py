@@ -174,7 +174,7 @@ def test_the_page_compares_an_agents_last_two_versions(looks: Looks, store: Stor
         filled(store, ("exchanges", versioned), ("scores", score(f"s{number}", number, **score_fields)))
     put(store, "diagnoses", [run(number, 50 if number > 4 else 90) for number in range(1, 9)])
     said_of = " ".join(re.sub(r"<[^>]+>", " ", looks().split('id="versions"')[1].split('id="agents"')[0]).split())
-    assert "Worse scout agent_version 7 since 2026-" in said_of
+    assert "Worse scout since 2026-" in said_of
     assert "Version 7 is worse than 6" in said_of
     assert "before 0.9" in said_of
     assert "4 of 4 runs unsafe, before 0 of 4 (95%: +" in said_of

@@ -143,16 +143,16 @@ def test_three_sessions_are_named_each_another_one_and_usual_ones_beside_them() 
     [
         (
             ["u", "v"],
-            "Read these 5 sessions",
+            "Read these 5 turns",
             "first 3 moved answer quality most since 2026-10-28; the last 2 ",
         ),
         (
             ["u", "u"],
-            "Read these 4 sessions",
+            "Read these 4 turns",
             "first ones moved answer quality most since 2026-10-28; the last one ",
         ),
-        (["s0"], "Read these 3 sessions", "moved answer quality most since 2026-10-28"),
-        ([], "Read these 3 sessions", "moved answer quality most since 2026-10-28"),
+        (["s0"], "Read these 3 turns", "moved answer quality most since 2026-10-28"),
+        ([], "Read these 3 turns", "moved answer quality most since 2026-10-28"),
     ],
 )
 def test_the_heading_counts_the_sessions_that_are_listed(usual: list[str], title: str, because: str) -> None:
