@@ -19,10 +19,11 @@ from analytics.sums.daily import read_hours
 from audit.prompt_quoting import hidden_parts
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.pages.rendering import NOTHING, number, share, usd
+from service.pages.rendering import NOTHING, moment, number, share, usd
 from service.pages.untrusted import shown
 from service.read.annotations import Annotation, read_annotations
 from service.read.versions import VERSION_NAMES, DeployedVersion, deployed_versions
+from service.text.zone import is_utc
 from streams.watch.lifecycle import DISMISSED
 
 Form = Callable[[float | None], str]
@@ -32,6 +33,7 @@ FORMS: Mapping[Form | None, str] = {None: "number", usd: "usd", share: "share"}
 MAX_SERIES = 7
 """Maximum number of drawn parts of a bar, which is the number of colours. The last part stands for all remaining ones."""
 _OTHER = "Other"
+_HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +342,13 @@ def _build_legend(entries: Sequence[tuple[str, str]]) -> Markup:
     return Markup('<ul class="legend">{}</ul>').format(items) if entries else Markup("")
 
 
-def _build_label(point: Point) -> str:
-    return f'<a href="{escape(point.link)}">{shown(point.label)}</a>' if point.link else shown(point.label)
+def _build_label(chart: Chart, point: Point) -> str:
+    text = shown(point.label)
+    if chart.step == _HOUR and point.at is not None:
+        text = moment(point.at)
+    elif chart.step is not None and not is_utc():
+        text += " UTC"
+    return f'<a href="{escape(point.link)}">{text}</a>' if point.link else text
 
 
 def _build_cells(points: Sequence[Point], texts: Sequence[str], *, is_first: bool) -> list[str]:
@@ -360,7 +367,7 @@ def _build_table(chart: Chart, points: Sequence[Point], columns: Sequence[Column
     head = "".join(f'<th scope="col" class="number">{shown(name)}</th>' for name, _ in columns)
     cells = [_build_cells(points, texts, is_first=number == 0) for number, (_, texts) in enumerate(columns)]
     rows = zip(points, zip(*cells, strict=True), strict=True)
-    body = "".join(f'<tr><th scope="row">{_build_label(point)}</th>{"".join(row)}</tr>' for point, row in rows)
+    body = "".join(f'<tr><th scope="row">{_build_label(chart, point)}</th>{"".join(row)}</tr>' for point, row in rows)
     return Markup(
         '<details class="table" id="{}-table" open><summary>As a table<span class="visually-hidden">: {}</span></summary>'
         '<div class="scroll" tabindex="0" role="group" aria-label="{}"><table><thead><tr><th scope="col">{}</th>{}</tr></thead>'

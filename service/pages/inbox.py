@@ -44,7 +44,7 @@ from service.read.incidents import (
 from service.setup.access import MAX_VIEW_NAME, Holder
 from service.text.answers import Place, encode_place, page_of
 from service.text.links import INBOX_PAGE, INBOX_VIEWS_PAGE, Links
-from service.text.window import bounds, listed_window, range_of
+from service.text.window import NAMES, bounds, listed_window, range_of
 from service.web.authentication import require_project
 from service.web.bounds import MAX_SELECTED
 from service.web.context import ApiContext, Services, durable_or_refused
@@ -168,7 +168,7 @@ async def _build_values(
         "field_values": {name: ",".join(view.get(name, ())) for name in FIELDS},
         "is_filtered": any(name not in {"sort", "group"} for name in view),
         "range": range_control(request, window, now, has_all=True, has_comparison=False),
-        "all_time": {name: values for name, values in view.items() if name not in {"window", "until"}},
+        "all_time": {name: values for name, values in view.items() if name not in NAMES},
         "order": ORDERS[filters.sort],
         "is_worst_first": filters.sort == "worst",
         "headings": _build_headings(view, filters.sort),

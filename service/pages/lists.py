@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from analytics.queries import query_rows
 from audit.detectors.detectors import FAILURE_TYPES
 from audit.drift.watched_series import TIERS
-from schemas.bounds import EARLIEST, LATEST
+from schemas.bounds import EARLIEST
 from schemas.lazy import duckdb
 from service.pages.listing import (
     BY_TIME,
@@ -409,7 +409,7 @@ async def _send_file(
     list_request = parse_list_request(lists[name], request.query_params)
     now = services.engine.now()
 
-    _window, between = choose_period(days, now)
+    between = bounds(listed_window(days, now))
     limit = min(READ_BATCH_SIZE, MAX_EXPORT_ROWS)
     first = await services.ask(lambda cursor: read_list(cursor, project, list_request, between, limit=limit, after=None))
     headers = {
@@ -419,15 +419,6 @@ async def _send_file(
     }
     body = stream_file(services, list_request, project=project, bounds=between, kind=kind, first=first)
     return StreamingResponse(body, media_type=WRITERS[kind].media_type, headers=headers)
-
-
-def choose_period(days: RangeRequest, now: datetime) -> tuple[Window | None, Bounds]:
-    """Return the window that a list shows (None for all time or for a range of days) and its bounds."""
-    if days.since is not None:
-        start, end = days.days
-        return None, (start, end or LATEST)
-    window = listed_window(days, now)
-    return window, bounds(window)
 
 
 def find_last_period(
@@ -453,7 +444,8 @@ async def build_list_values(
     list_request = parse_list_request(definition, request.query_params, request.url.path)
     now = services.engine.now()
 
-    window, between = choose_period(days, now)
+    window = listed_window(days, now)
+    between = bounds(window)
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window | None, Listing, dict[str, Any]]:
         listing = read_page(cursor, project, list_request, between, page_size=page_size)
@@ -472,10 +464,9 @@ async def build_list_values(
         "listing": listing,
         "window": window,
         "range": range_control(
-            request, window, now, days=days, has_all=definition.has_all, has_comparison=definition.has_comparison, last=last
+            request, window, now, has_all=definition.has_all, has_comparison=definition.has_comparison, last=last
         ),
         "suggestions": suggestions,
-        "days": ("" if days.since is None else str(days.since), "" if days.until is None else str(days.until)[:10]),
         "max_export_rows": MAX_EXPORT_ROWS,
         "simulated": sum(bool(row.get("simulated")) for row in listing.rows),
         **more,

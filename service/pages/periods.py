@@ -5,15 +5,14 @@ The links of the control keep the other parameters of the page's address.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Query, Request
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from service.pages.rendering import NOTHING, number
 from service.text.formats import signed
@@ -26,10 +25,10 @@ from service.text.window import (
     Length,
     RangeRequest,
     Window,
-    read_day,
     read_until,
     window_of,
 )
+from service.text.zone import find_zone, is_utc, local, reader_zone
 from service.web.errors import ApiError
 
 _Until = Annotated[
@@ -39,39 +38,58 @@ _Compare = Annotated[Literal["before"] | None, Query(description="before: compar
 
 
 _Since = Annotated[
-    date | None,
-    BeforeValidator(read_day),
-    Query(description="The first day of a list, up to the day of `until`, without `window`."),
+    date | datetime | None,
+    BeforeValidator(read_until),
+    Query(description="The first day, or the start, of a custom range, without `window`."),
+]
+
+
+_UTC = "UTC"
+
+
+def _check_zone(name: str) -> str:
+    if find_zone(name) is None:
+        raise ValueError("must be a time zone such as Europe/Berlin")
+    return name
+
+
+_Zone = Annotated[
+    str, AfterValidator(_check_zone), Query(max_length=64, description="The zone of a custom range's days; UTC by default.")
 ]
 
 
 def _read_range(
     request: Request,
+    *,
     window: Annotated[Length | None, Query(description="The length; 14d by default.")] = None,
     until: _Until = None,
     compare: _Compare = None,
     since: _Since = None,
+    zone: _Zone = _UTC,
 ) -> RangeRequest:
     unknown = tuple(sorted(set(request.query_params) - set(NAMES)))
-    if since is not None and window is None:
-        days = RangeRequest(until=until, since=since, unknown=unknown)
-        start, end = days.days
-        if end is not None and end <= start:
-            raise ApiError(400, "invalid", "since: must not be after until")
-        return days
-    return RangeRequest(window or USUAL, until, compare == BEFORE, unknown=unknown)
+    if since is None or window is not None:
+        return RangeRequest(window or USUAL, until, compare == BEFORE, unknown=unknown)
+    custom = RangeRequest(until=until, compare=compare == BEFORE, unknown=unknown, since=since, zone=zone)
+    try:
+        window_of(custom, request.app.state.context.engine.now())
+    except ValueError as error:
+        raise ApiError(400, "invalid", str(error)) from None
+    return custom
 
 
 def _read_list_range(
     request: Request,
+    *,
     window: Annotated[Literal[Length, "all"] | None, Query(description="The length, or all; 14d by default.")] = None,
     until: _Until = None,
     compare: _Compare = None,
     since: _Since = None,
+    zone: _Zone = _UTC,
 ) -> RangeRequest:
     if window == ALL:
         return RangeRequest(is_all=True)
-    return _read_range(request, window, until, compare, since)
+    return _read_range(request, window=window, until=until, compare=compare, since=since, zone=zone)
 
 
 Period = Annotated[RangeRequest, Depends(_read_range)]
@@ -81,7 +99,7 @@ ListPeriod = Annotated[RangeRequest, Depends(_read_list_range)]
 
 
 _UNITS = {"h": "hours", "d": "days"}
-_PERIOD_PARAMS = frozenset({*NAMES, "since", "cursor"})
+_PERIOD_PARAMS = frozenset({*NAMES, "cursor"})
 """Parameters that a new period removes. The cursor of one period is not valid in another."""
 
 
@@ -111,6 +129,14 @@ class RangeControl:
     """Whether other periods may have data."""
     offer: Choice | None
     """The last period of the same length with data, if the shown one has none."""
+    is_custom: bool
+    """Whether the period is a custom range, which `reset` removes."""
+    reset: str
+    """Address of the page with its default period."""
+    fields: Mapping[str, str]
+    """The shown period in the fields of the custom range, in the reader's zone: since, since_time, until, until_time."""
+    zone: str
+    """The zone of these fields; empty for UTC."""
 
 
 def range_control(
@@ -118,16 +144,16 @@ def range_control(
     window: Window | None,
     now: datetime,
     *,
-    days: RangeRequest | None = None,
     has_all: bool = False,
     has_comparison: bool = True,
     last: Window | None = None,
 ) -> RangeControl:
-    """Return the period control of a page. `window` is the shown period; None for all time, or for the range of days in `days`.
+    """Return the period control of a page. `window` is the shown period; None for all time.
 
     `has_all` adds all time to the choices, as in lists. `last` is the last period with data, if the shown one has none.
     """
-    shown = window or window_of(RangeRequest(), now)
+    shown = (window or window_of(RangeRequest(), now)).in_steps()
+    days = _name_days(now)
     choices = [
         Choice(
             *_name_length(length),
@@ -136,46 +162,84 @@ def range_control(
         )
         for length in LENGTHS
     ]
-    day_before = {"window": "24h", "until": f"{(now - timedelta(days=1)).date()}"}
-    is_day_before = window is not None and window.params == day_before
-    lengths = [dataclasses.replace(choice, is_chosen=choice.is_chosen and not is_day_before) for choice in choices]
-    choices = [*lengths, Choice("Yesterday", "Yesterday, UTC", _build_address(request, day_before), is_day_before)]
-    has_days = days is not None and days.since is not None
+    choices += [
+        Choice(name, f"{name}, {reader_zone()}", _build_address(request, params), _is_shown(window, params))
+        for name, params in days.items()
+    ]
     if has_all:
-        choices.insert(0, Choice("All", "All time", _build_address(request, {"window": ALL}), window is None and not has_days))
-    if window is None:
-        words = ""
-        if days is not None and days.since is not None:
-            until = days.days[1]
-            words = f"{days.since} to {'today' if until is None else (until - timedelta(days=1)).date()}"
-        return RangeControl(choices=choices, earlier=None, later=None, compare=None, words=words, is_part=False, offer=None)
-    toggled = {name: value for name, value in window.params.items() if name != "compare"}
-    if not window.compare:
-        toggled["compare"] = BEFORE
-    earlier = window.earlier()
-    later = window.later(now)
-    return RangeControl(
-        choices=choices,
-        earlier=_build_address(request, earlier) if earlier else None,
-        later=_build_address(request, later) if later else None,
-        compare=Choice(
+        choices.insert(0, Choice("All", "All time", _build_address(request, {"window": ALL}), window is None))
+    earlier, later, compare = None, None, None
+    if window is not None:
+        earlier, later = window.earlier(), window.later(now)
+        toggled = {name: value for name, value in window.params.items() if name != "compare"}
+        if not window.compare:
+            toggled["compare"] = BEFORE
+        compare = Choice(
             "Compare with previous period",
             f"Compare with the previous period: {window.before.words}",
             _build_address(request, toggled),
             window.compare,
         )
-        if has_comparison
-        else None,
-        words=window.words,
-        is_part=last is not None or later is not None,
+    is_custom = window is not None and window.length is None
+    return RangeControl(
+        choices=choices,
+        earlier=_build_address(request, earlier) if earlier else None,
+        later=_build_address(request, later) if later else None,
+        compare=compare if has_comparison else None,
+        words=window.words if window else "",
+        is_part=is_custom or last is not None or later is not None,
         offer=None
         if last is None
         else Choice(last.words, _name_length(last.length)[1], _build_address(request, last.params), False),
+        is_custom=is_custom and not any(choice.is_chosen for choice in choices),
+        reset=_build_address(request, {}),
+        fields=_build_fields(window) if window else dict.fromkeys(_FIELDS, ""),
+        zone=days_zone(),
     )
 
 
-def _name_length(length: str) -> tuple[str, str]:
-    """Return the short and the full name of a length such as 24h."""
+_FIELDS = ("since", "since_time", "until", "until_time")
+
+
+def _build_fields(window: Window) -> dict[str, str]:
+    """Return the fields of the custom range that show a period: days, and times if it does not consist of the reader's days."""
+    start, end = local(window.start), local(window.end)
+    if start.time() == end.time() == time():
+        return {
+            "since": f"{start:%Y-%m-%d}",
+            "since_time": "",
+            "until": f"{end - timedelta(days=1):%Y-%m-%d}",
+            "until_time": "",
+        }
+    return {
+        "since": f"{start:%Y-%m-%d}",
+        "since_time": f"{start:%H:%M}",
+        "until": f"{end:%Y-%m-%d}",
+        "until_time": f"{end:%H:%M}",
+    }
+
+
+def days_zone() -> str:
+    """Return the reader's zone as a parameter of an address; empty for UTC."""
+    return "" if is_utc() else str(reader_zone())
+
+
+def _name_days(now: datetime) -> dict[str, dict[str, str]]:
+    """Return the reader's today and yesterday as periods."""
+    today = local(now).date()
+    zone = {"zone": days_zone()} if days_zone() else {}
+    days = {"Today": today, "Yesterday": today - timedelta(days=1)}
+    return {name: {"since": f"{day}", "until": f"{day}", **zone} for name, day in days.items()}
+
+
+def _is_shown(window: Window | None, params: Mapping[str, str]) -> bool:
+    return window is not None and {name: value for name, value in window.params.items() if name != "compare"} == params
+
+
+def _name_length(length: str | None) -> tuple[str, str]:
+    """Return the short and the full name of a length such as 24h; of a custom range without one."""
+    if length is None:
+        return "Custom", "period"
     number, unit = length[:-1], length[-1]
     return f"{number} {unit}", f"{number} {_UNITS[unit]}"
 

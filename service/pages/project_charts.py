@@ -25,6 +25,7 @@ from service.read.versions import VERSION_NAMES
 from service.text.links import Links
 from service.text.window import Window
 from service.text.words import TERMS
+from service.text.zone import local
 from streams.upkeep.annotations import VERSIONS
 from streams.watch.lifecycle import is_live
 from streams.watch.measures import OVERALL
@@ -83,9 +84,16 @@ class ChartWindow:
     @cached_property
     def _slots(self) -> list[tuple[datetime, str, str, str]]:
         """Each slot with its label, its axis label and its link. They are the same in all charts of a page."""
-        hour_form = "%m-%d %H:%M" if self.window.length == "3d" else "%H:%M"
-        form = hour_form if self.window.is_hourly else "%m-%d"
-        return [(slot, self.window.label(slot), f"{slot:{form}}", self._link(slot)) for slot in self.window.slots()]
+        hour_form = "%m-%d %H:%M" if self.window.span > timedelta(days=1) else "%H:%M"
+        return [
+            (
+                slot,
+                self.window.label(slot),
+                f"{local(slot):{hour_form}}" if self.window.is_hourly else f"{slot:%m-%d}",
+                self._link(slot),
+            )
+            for slot in self.window.slots()
+        ]
 
     def link_exchanges(self, slot: datetime, *, anomalous: bool) -> str:
         """Return the address of a day's exchanges, or of its anomalous ones; empty for an hour."""
@@ -101,7 +109,7 @@ class ChartWindow:
 
     def _link(self, slot: datetime) -> str:
         """Return the address of a closer view: a day by hour, or the hours around an hour; empty if there is none."""
-        if self.window.length == "6h":
+        if self.window.span <= timedelta(hours=6):
             return ""
         if self.window.is_hourly:
             return self.address(Window("6h", slot + timedelta(hours=3), is_pinned=True, compare=self.window.compare))

@@ -37,6 +37,7 @@ from service.text.formats import grouped, grouped_count
 from service.text.links import CALLS, INBOX_PAGE, Links
 from service.text.window import kept_of
 from service.text.words import TERMS, WORDS
+from service.text.zone import describe_zone, local, reader_zone
 from service.web.authentication import PAGE_MARK
 from streams.watch.lifecycle import recovered_since
 
@@ -70,6 +71,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
     """Render a page. `forms` allows its forms to be sent without a script."""
     caller: Holder | None = getattr(request.state, "caller", None)
     cookie: bytes = getattr(request.state, "cookie", b"")
+    now = request.app.state.context.engine.now()
     text = (
         environment()
         .get_template(template)
@@ -80,7 +82,9 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             page_mark=_MARK if cookie else "",
             page_mark_header=PAGE_MARK,
             path=request.url.path,
-            now=request.app.state.context.engine.now(),
+            now=now,
+            zone=str(reader_zone()),
+            zone_offset=describe_zone(now),
             policy_of=request.app.state.context.engine.policy.for_project,
             open_incidents=getattr(request.state, "open_incidents", None),
             judging_notices=getattr(request.state, "judging_notices", ()),
@@ -120,6 +124,7 @@ def environment() -> Environment:
         "markdown": render_markdown,
         "field": field_value,
         "day": day,
+        "clock": clock,
         "ago": ago,
         "duration": duration,
         "sentence": sentence,
@@ -153,17 +158,25 @@ def sentence(error: str) -> str:
     return text if "\n" in text or text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
-def moment(at: datetime | None) -> Markup:
-    """Format a time as an element with the exact time, which shows UTC to the minute."""
+def moment(at: datetime | str | None) -> Markup:
+    """Format a time, or its text in ISO 8601, as an element with the exact time, which shows the reader's time to the minute."""
     if at is None:
         return escape(NOTHING)
+    at = datetime.fromisoformat(at) if isinstance(at, str) else at
     utc = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    return Markup('<time datetime="{}">{}</time>').format(iso_time(utc), f"{utc:%Y-%m-%d %H:%M}")
+    return Markup('<time datetime="{}">{}</time>').format(iso_time(utc), f"{local(utc):%Y-%m-%d %H:%M}")
+
+
+def clock(at: datetime) -> Markup:
+    """Format a time as an element which shows the reader's time of day to the second."""
+    return Markup('<time datetime="{}">{}</time>').format(
+        iso_time(at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)), f"{local(at):%H:%M:%S}"
+    )
 
 
 def day(at: datetime | None) -> str:
-    """Format the UTC day of a time."""
-    return NOTHING if at is None else f"{at:%Y-%m-%d}"
+    """Format the day of a time in the reader's zone."""
+    return NOTHING if at is None else f"{local(at):%Y-%m-%d}"
 
 
 def ago(seconds: float) -> str:

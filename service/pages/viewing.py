@@ -18,6 +18,7 @@ from schemas.bounds import NAME
 from service.pages.rendering import MARK_FIELD, page
 from service.setup.access import Holder, is_mark
 from service.text.links import Links
+from service.text.zone import ZONE_COOKIE, set_reader_zone
 from service.web.authentication import require_project
 from service.web.context import Services
 from service.web.errors import ApiError
@@ -25,6 +26,7 @@ from service.web.middleware import ENCODING_VARIES, accepts_gzip, compress
 
 
 async def _require_viewer(request: Request, services: Services) -> Holder:
+    set_reader_zone(request.cookies.get(ZONE_COOKIE))
     caller: Holder | None = getattr(request.state, "caller", None)
     if caller is None:
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")

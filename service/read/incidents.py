@@ -31,6 +31,7 @@ from service.read.why import Why, why
 from service.setup.access import AccessStore
 from service.text.answers import Answer, Moment, NextCursor, Place
 from service.text.window import ALL, LENGTHS, kept_of, moment_of
+from service.text.zone import find_zone
 from streams.watch.checking import CheckResult
 from streams.watch.findings import Finding
 from streams.watch.lifecycle import LIVE, MAX_SNOOZE, STATUSES, assignee_of, confidence_of, current_status
@@ -450,7 +451,9 @@ _MAX_LENGTHS: Mapping[str, int] = {
     "agent": MAX_ID,
     "assignee": MAX_ID,
     "text": MAX_TEXT,
+    "since": _MAX_TIME_LENGTH,
     "until": _MAX_TIME_LENGTH,
+    "zone": _MAX_TIME_LENGTH,
     "change": 32,
 }
 """Text fields with their maximum lengths in characters."""
@@ -479,6 +482,11 @@ def read_address(pairs: Iterable[tuple[str, str]]) -> AddressParams:
     if "status" in params:
         selected = params["status"]
         params["status"] = [ANY] if ANY in selected else [status for status in STATUSES if status in selected]
+    if params.keys() & {"since"} and not kept_of({name: values[0] for name, values in params.items()}).keys() & {
+        "since",
+        "window",
+    }:
+        raise InputError("since: must be before until, by at most a year", hint="Give another range.")
     defaults = {"status": list(LIVE_STATES), "sort": ["worst"], "window": [ALL]}
     return {name: params[name] for name in FIELDS if name in params and params[name] != defaults.get(name)}
 
@@ -524,8 +532,10 @@ def _check_value(name: str, value: str) -> str:
         raise InputError(f"{name}: must be one of {', '.join(_CHOICES[name])}", hint="Choose one in the list.")
     if name in _MAX_LENGTHS and len(value) > _MAX_LENGTHS[name]:
         raise InputError(f"{name}: has {len(value)} characters; at most {_MAX_LENGTHS[name]} are allowed", hint="Shorten it.")
-    if name == "until" and not kept_of({name: value}):
-        raise InputError("until: is not a time", hint="Give a day such as 2026-11-26, or a time such as 2026-11-26T14:00Z.")
+    if name in {"since", "until"} and not kept_of({name: value}):
+        raise InputError(f"{name}: is not a time", hint="Give a day such as 2026-11-26, or a time such as 2026-11-26T14:00Z.")
+    if name == "zone" and find_zone(value) is None:
+        raise InputError("zone: is not a time zone", hint="Give a name such as Europe/Berlin.")
     if name == "change" and not re.fullmatch("[0-9a-f]{32}", value):
         raise InputError("change: is not the key of a change", hint="Copy the address from the inbox.")
     if name == "project" and not re.fullmatch(NAME, value):

@@ -17,7 +17,7 @@ from audit.drift.watched_series import TIERS
 from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
 from service.pages.listing import Listing, parse_list_request, read_page
-from service.pages.lists import FLEET_LISTS, choose_period
+from service.pages.lists import FLEET_LISTS
 from service.pages.periods import ListPeriod, range_control
 from service.pages.project_charts import draw_agent_quality
 from service.pages.projects.agent_health import compare_behaviour, pair_versions, read_trust_chart
@@ -26,7 +26,7 @@ from service.pages.viewing import Viewer
 from service.read.incidents import ANY, filter_of, inbox
 from service.read.versions import AgentVersions, agent_versions
 from service.text.links import AGENT_PAGE, FLEET_SESSIONS
-from service.text.window import USUAL, quarter_to
+from service.text.window import USUAL, listed_window, quarter_to
 from service.web.context import Services
 from service.web.errors import ApiError
 
@@ -56,12 +56,14 @@ async def agent(
 ) -> HTMLResponse:
     """Show an agent over all projects that the viewer may see."""
     now = services.engine.now()
-    window, (since, until) = choose_period(period, now)
-    since, until = since or EARLIEST, until or LATEST
+    window = listed_window(period, now)
+    since, until = (window.start, window.end) if window else (EARLIEST, LATEST)
     last = min(until, now)
     quarter = quarter_to(last - timedelta(microseconds=1))
+    shown_window = (window or quarter).in_steps()
     # Quality is drawn by day.
-    chart_window = window if window and not window.is_hourly else dataclasses.replace(quarter, length=USUAL)
+    is_daily = window is not None and not window.is_hourly
+    chart_window = shown_window if is_daily else dataclasses.replace(quarter, length=USUAL)
     sessions_request = parse_list_request(_SESSIONS, QueryParams({"agent": name}), FLEET_SESSIONS)
     filters = filter_of({"agent": [name], "status": [ANY]}, viewer.project, viewer.name)
 
@@ -80,7 +82,7 @@ async def agent(
             charts.append((project, [(title, chart) for title, chart in drawn if chart]))
             compared = agent_versions(cursor, project, quarter.start, quarter.end, name).agents
             versions += [(project, entry) for entry in compared]
-            measures = compare_behaviour(cursor, project, window or quarter, name).get(name, [])
+            measures = compare_behaviour(cursor, project, shown_window, name).get(name, [])
             if measures:
                 behaviour.append({**pair_versions(measures[:_MAX_BEHAVIOUR]), "project": project})
         return projects, versions, behaviour, charts
@@ -97,8 +99,8 @@ async def agent(
         raise ApiError(404, "not_found", "no project has records of this agent in the period")
     values = {
         "agent": name,
-        "behaviour_words": (window or quarter).words,
-        "range": range_control(request, window, now, days=period, has_all=True, has_comparison=False),
+        "behaviour_words": shown_window.words,
+        "range": range_control(request, window, now, has_all=True, has_comparison=False),
         "projects": projects[:_MAX_PROJECTS],
         "more_projects": max(len(projects) - _MAX_PROJECTS, 0),
         "has_more_details": len(projects) > _MAX_DETAILED,

@@ -91,7 +91,7 @@ async def agents(
             last = last_period(window, older[0]["ended_at"] if older else None)
         return rows, marks_between(cursor, project, [row["ended_at"] for row in rows]), last
 
-    shown_window = window or quarter
+    shown_window = (window or quarter).in_steps()
     (rows, marks, last), behaviour, comparison = await asyncio.gather(
         services.ask(read_runs),
         services.ask(lambda cursor: {} if agent is None else compare_behaviour(cursor, project, shown_window, agent)),

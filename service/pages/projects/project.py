@@ -58,7 +58,7 @@ from service.read.scores import ProjectSummary, newest_score, project_summary
 from service.read.versions import agent_versions, sort_by_verdict
 from service.read.why import find_related, find_suspected_cause
 from service.text.links import API, Links
-from service.text.window import RangeRequest, Window, kept_of, last_period, quarter_to, window_of
+from service.text.window import Window, kept_of, last_period, quarter_to, window_of
 from service.text.words import TERMS, WORDS
 from service.web.context import ApiContext, Services
 from streams.upkeep.annotations import MAX_ANNOTATION
@@ -114,9 +114,10 @@ async def project(
 ) -> HTMLResponse:
     """Show a project."""
     now = services.engine.now()
+    window = window_of(period, now)
     summary, data, (open_incidents, latest) = await asyncio.gather(
         services.ask(lambda reading: read_project(reading, services.engine.policy, now, project)),
-        services.ask(lambda reading: _read_window(reading, project, period, now, split)),
+        services.ask(lambda reading: _read_window(reading, project, window, now, split)),
         services.ask(lambda reading: _read_incidents(reading, project)),
     )
     policy = services.engine.policy.for_project(project)
@@ -153,7 +154,7 @@ async def project(
         "newest_event": data.newest_event,
         "window": data.window,
         "window_exchanges": Links(data.window.params).exchanges(project),
-        "range": range_control(request, data.window, now, last=data.last),
+        "range": range_control(request, window, now, last=data.last),
         "silence": describe_silence(data.active_days, summary.last_exchange_at, now),
         "annotations": data.annotations[:_MAX_ANNOTATIONS],
         "more_annotations": len(data.annotations) > _MAX_ANNOTATIONS,
@@ -223,9 +224,9 @@ def _describe_mean(data: _WindowData, tier: str) -> str | None:
 
 
 def _read_window(
-    cursor: duckdb.DuckDBPyConnection, project: str, period: RangeRequest, now: datetime, split: Split | None
+    cursor: duckdb.DuckDBPyConnection, project: str, window: Window, now: datetime, split: Split | None
 ) -> _WindowData:
-    window = window_of(period, now)
+    window = window.in_steps()
     points = read_points(cursor, project, window)
     values = {"project": project, "from": window.start, "to": window.end}
     newest = None if points else newest_score(cursor, project, window.start)
@@ -280,7 +281,7 @@ async def details(request: Request, *, viewer: Viewer, project: ShownProject, se
     if request.headers.get("sec-fetch-dest") == "document":
         return RedirectResponse(Links(kept_of(request.query_params)).project(project), HTTPStatus.SEE_OTHER)
     now = services.engine.now()
-    window = window_of(period, now)
+    window = window_of(period, now).in_steps()
     quarter = quarter_to(window.end - timedelta(microseconds=1), is_pinned=window.is_pinned)
     summary, current, previous, marks, runs, (scores, behaviour, descriptions, comparison) = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),

@@ -78,10 +78,12 @@ async def costs(request: Request, _: Viewer, project: ShownProject, services: Se
     def read_total(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
         if window is None:
             return {"total": None, "agent_costs": [], "agent_chart": None, "judging_usd": None}
+        window = window.in_steps()
         judging = sum_known_costs(read_costs(cursor, project, window))
         unit = "hour" if window.is_hourly else "day"
         rows = read_agent_costs(cursor, project, window.start, window.end, services.engine.policy.prices, unit=unit)
         values: dict[str, Any] = {
+            "window": window,
             "total": None,
             "judging_usd": judging,
             "agent_costs": sum_agent_costs(rows, ["agent", "version", "model"])[:_MAX_AGENT_COSTS],

@@ -10,10 +10,8 @@ function buildAddress(form) {
   params.delete("cursor");
   // The direction belongs to the previous order.
   if (form.elements.sort && form.elements.sort.value !== (params.get("sort") ?? "")) params.delete("down");
-  // Days of their own replace a window of a length. The last day alone does not.
-  if (form.elements.since?.value) for (const name of ["window", "compare"]) params.delete(name);
   for (const field of form.elements) {
-    if (!field.name || (field.name === "until" && params.has("window"))) continue;
+    if (!field.name) continue;
     if (field.value.trim()) params.set(field.name, field.value.trim());
     else params.delete(field.name);
   }

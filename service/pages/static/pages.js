@@ -185,6 +185,71 @@ async function copyAddress() {
   return copied;
 }
 
+// Times are in the zone of this cookie. Until the reader chooses one, it is the zone of the browser.
+const ZONE_COOKIE = "driftline_zone";
+const browserZone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+function setZone(value) {
+  document.cookie = `${ZONE_COOKIE}=${value}; path=/; max-age=31536000; samesite=strict${location.protocol === "https:" ? "; secure" : ""}`;
+}
+
+/** Fills the choice of zones when it is used, because there are hundreds. */
+function listZones(select) {
+  if (select.dataset.zones) return;
+  select.dataset.zones = "all";
+  const present = new Set([...select.options].map((option) => option.value));
+  const add = (parent, name, text = name) => parent.append(Object.assign(document.createElement("option"), { value: name, textContent: text }));
+  add(select, `browser:${browserZone}`, `As the browser: ${browserZone}`);
+  const all = Object.assign(document.createElement("optgroup"), { label: "All zones" });
+  for (const name of Intl.supportedValuesOf("timeZone")) if (!present.has(name)) add(all, name);
+  select.append(all);
+}
+
+const zoneCookie = document.cookie.split("; ").find((text) => text.startsWith(`${ZONE_COOKIE}=`))?.slice(ZONE_COOKIE.length + 1);
+const zoneSelect = document.querySelector("[data-zones]");
+if (browserZone && (zoneCookie ?? "browser:").startsWith("browser:") && zoneCookie !== `browser:${browserZone}`) {
+  setZone(`browser:${browserZone}`);
+  if (zoneSelect && zoneSelect.value !== browserZone && document.cookie.includes(`${ZONE_COOKIE}=browser:`)) location.reload();
+}
+if (zoneSelect) {
+  for (const name of ["pointerdown", "focus"]) zoneSelect.addEventListener(name, () => listZones(zoneSelect));
+  zoneSelect.addEventListener("change", () => { setZone(zoneSelect.value); location.reload(); });
+}
+
+// Every time shows UTC and the browser's time on hover.
+document.addEventListener("pointerover", (event) => {
+  const element = event.target.closest?.("time[datetime]");
+  if (!element || element.title) return;
+  const format = (timeZone) => `${new Intl.DateTimeFormat("sv-SE", { timeZone, dateStyle: "short", timeStyle: "medium" }).format(new Date(element.dateTime))} ${timeZone}`;
+  element.title = [...new Set(["UTC", browserZone, zoneSelect?.value || "UTC"])].map(format).join("\n");
+});
+
+/** Opens the page with another period. */
+function showPeriod(period) {
+  const address = new URL(location.href);
+  for (const name of ["window", "since", "until", "zone", "cursor"]) address.searchParams.delete(name);
+  for (const [name, value] of Object.entries(period)) if (value) address.searchParams.set(name, value);
+  location.assign(address);
+}
+
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("[data-custom-range]")) return;
+  event.preventDefault();
+  const { since, since_time: sinceTime, until, until_time: untilTime } = event.target.elements;
+  const join = (day, clock) => (day.value && clock.value ? `${day.value}T${clock.value}` : day.value);
+  showPeriod({ since: join(since, sinceTime), until: join(until, untilTime), zone: event.target.closest("[data-range]").dataset.zone });
+});
+document.addEventListener("click", (event) => {
+  const open = document.querySelector("details.custom[open]");
+  if (open && !open.contains(event.target)) open.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  const open = event.key === "Escape" && document.querySelector("details.custom[open]");
+  if (!open) return;
+  open.open = false;
+  open.querySelector("summary").focus();
+});
+
 /** Scrolls rows of links that are wider than the screen to their current link. */
 function scrollToCurrent(container) {
   for (const nav of container.querySelectorAll("nav")) {

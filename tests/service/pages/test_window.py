@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from urllib.parse import parse_qsl
 
 import pytest
 from support.api_server import NOW, Call, Tokens
@@ -15,7 +16,7 @@ from support.watch_histories import put
 
 from analytics.store.store import Store
 from service.text.links import Links
-from service.text.window import LENGTHS, RangeRequest, age_start, kept_of, window_of
+from service.text.window import LENGTHS, RangeRequest, age_start, kept_of, range_of, window_of
 
 LATE = datetime(2026, 10, 1, 12, 34, 56, tzinfo=UTC)
 Look = Callable[..., str]
@@ -98,7 +99,11 @@ def test_links_keep_the_period_unless_they_set_one() -> None:
 def test_only_a_valid_period_is_kept() -> None:
     """A page that ignores the period must not pass on one that another page refuses."""
     assert kept_of({"window": "5m", "until": "tomorrow", "compare": "never", "limit": "3"}) == {}
-    assert kept_of({"since": "2026-09-01", "until": "2026-09-02"}) == {}
+    custom = {"since": "2026-09-01", "until": "2026-09-02T10:00", "zone": "Europe/Berlin"}
+    assert kept_of(custom) == custom
+    assert kept_of({**custom, "window": "7d"}) == {"window": "7d", "until": "2026-09-02T10:00"}
+    assert kept_of({**custom, "until": "2026-08-01"}) == {}
+    assert kept_of({"since": "2026-09-01", "zone": "../../etc/passwd"}) == {"since": "2026-09-01"}
     assert kept_of({"until": "2026-09-02"}) == {"until": "2026-09-02"}
     assert kept_of({"window": "all", "until": "2026-09-02"}) == {"window": "all"}
 
@@ -111,6 +116,9 @@ def test_only_a_valid_period_is_kept() -> None:
         ("until=1999-01-01", "until: must be from "),
         ("until=9999-12-31T00:00Z", "until: must be from "),
         ("compare=never", "compare: must be "),
+        ("since=2026-09-02&until=2026-09-01", "since: must not be after until"),
+        ("since=2025-01-01&until=2026-09-01", "since: must be at most 366 days before until"),
+        ("since=2026-09-02&zone=Atlantis", "zone: must be a time zone such as Europe/Berlin"),
     ],
 )
 @pytest.mark.parametrize(
@@ -191,3 +199,88 @@ def test_the_period_control_keeps_other_parameters(call: Call, tokens: Tokens) -
     assert 'href="/projects/ops/incidents?status=open&amp;window=7d&amp;until=2026-09-13"' in page
     assert 'href="/projects/ops/incidents?status=open&amp;window=all" aria-label="All time" >All</a>' in page
     assert 'href="/projects/ops/runs?window=7d&amp;until=2026-09-20"' in page
+
+
+TABS = (
+    "",
+    "/incidents",
+    "/exchanges",
+    "/sessions",
+    "/anomalies",
+    "/runs",
+    "/agents",
+    "/wrap-quality",
+    "/evaluations",
+    "/costs",
+)
+BERLIN = "since=2026-09-03&until=2026-09-09&zone=Europe/Berlin"
+
+
+def test_a_custom_range_is_the_same_on_every_tab(look: Look, store: Store) -> None:
+    """Whoever narrowed one tab to some days compares it with the others, and gets rid of the range with one click."""
+    put(store, "scores", [score("s", 1, exchange_at=NOW, scored_at=NOW)])
+    for tab in TABS:
+        page = look(f"/projects/ops{tab}?{BERLIN}")
+        assert "3 Sep \u2013 9 Sep 2026" in page, tab
+        assert 'href="/projects/ops/exchanges?since=2026-09-03&amp;until=2026-09-09&amp;zone=Europe%2FBerlin"' in page, tab
+        assert f'class="reset" href="/projects/ops{tab}"' in page, tab
+    for page in ("/exchanges", "/sessions", "/incidents"):
+        assert "3 Sep \u2013 9 Sep 2026" in look(f"{page}?{BERLIN}"), page
+
+
+@pytest.mark.parametrize(
+    ("query", "start", "end"),
+    [
+        (BERLIN, "2026-09-02T22:00", "2026-09-09T22:00"),
+        ("since=2026-10-24&until=2026-10-25&zone=Europe/Berlin", "2026-10-23T22:00", "2026-10-25T23:00"),
+        ("since=2026-09-03T08:30&until=2026-09-03T09:00&zone=Asia/Kolkata", "2026-09-03T03:00", "2026-09-03T03:30"),
+        ("since=2026-09-03&until=2026-09-03T08:00Z", "2026-09-03", "2026-09-03T08:00"),
+        ("since=2026-10-01&zone=Pacific/Auckland", "2026-09-30T11:00", "2026-10-02T11:00"),
+    ],
+)
+def test_a_custom_range_means_the_same_to_every_reader(query: str, start: str, end: str) -> None:
+    """Its days are those of the zone in the address, with their 23 to 25 hours; the reader's zone does not matter."""
+    window = window_of(range_of(dict(parse_qsl(query))), LATE)
+    assert (window.start, window.end) == (at(start), at(end))
+    assert (window_of(range_of(window.params), LATE).start, window_of(range_of(window.params), LATE).end) == (
+        at(start),
+        at(end),
+    )
+    assert window_of(range_of(window.before.params), LATE).end == window.start
+    steps = window.in_steps()
+    assert steps.slots()[0] == steps.start
+    assert steps.slots()[-1] + steps.step == steps.end
+
+
+def test_charts_show_the_utc_days_of_the_same_dates() -> None:
+    """Baselines and detectors count UTC days, so the chart of local days would show others than those that raised the alarm."""
+    steps = window_of(range_of(dict(parse_qsl(BERLIN))), LATE).in_steps()
+    assert (steps.start, steps.end) == (at("2026-09-03"), at("2026-09-10"))
+
+
+def test_times_are_in_the_zone_of_the_reader_and_files_in_utc(call: Call, tokens: Tokens, store: Store) -> None:
+    """The day of a list is the reader's; a file has the same rows, with times that need no explanation."""
+    late, early = datetime(2026, 9, 3, 21, 30, tzinfo=UTC), datetime(2026, 9, 3, 22, 30, tzinfo=UTC)
+    put(store, "scores", [score("s", turn, exchange_at=when, scored_at=NOW) for turn, when in ((1, late), (2, early))])
+    headers = cookie(signed_in(call, tokens.root))
+    zoned = {**headers, "cookie": f"{headers['cookie']}; driftline_zone=browser:Europe/Berlin"}
+    query = "since=2026-09-04&until=2026-09-04&zone=Europe/Berlin"
+    page = call("GET", f"/projects/ops/exchanges?{query}", headers=zoned).text
+    assert '<time datetime="2026-09-03T22:30:00Z">2026-09-04 00:30</time>' in page
+    assert "2026-09-03 23:30" not in page
+    assert "4 Sep 2026</summary>" in page
+    assert "Europe/Berlin (UTC+2)" in page
+    file = call("GET", f"/projects/ops/lists/exchanges.csv?{query}", headers=zoned).text
+    assert [row.split(",")[0] for row in file.splitlines()[1:]] == ["2026-09-03T22:30:00Z"]
+    hours = call("GET", f"/projects/ops?{query}", headers=zoned).text.split('id="exchanges-table"')[1]
+    assert ">2026-09-04 00:00</time>" in hours
+    days = call("GET", "/projects/ops?since=2026-09-01&until=2026-09-04&zone=Europe/Berlin", headers=zoned).text
+    assert "1 Sep \u2013 4 Sep 2026 (UTC days)" in days
+    assert "2026-09-03 UTC" in days.split('id="exchanges-table"')[1]
+    for odd in ("Atlantis", "../../etc/passwd", "<b>"):
+        page = call(
+            "GET",
+            f"/projects/ops/exchanges?{query}",
+            headers={**headers, "cookie": f"{headers['cookie']}; driftline_zone={odd}"},
+        ).text
+        assert "2026-09-03 22:30" in page

@@ -293,9 +293,9 @@ def test_the_worst_of_many_open_incidents_are_listed(call: Call, root: str, stor
 def test_the_address_contains_the_window(call: Call, root: str, store: Store) -> None:
     """The address reproduces the shown window."""
     put(store, "scores", history(fallen(0), 20, end=NOW))
-    assert "2026-09-18 to 2026-10-01" in text(looks(call, root))
+    assert "18 Sep \u2013 1 Oct 2026" in text(looks(call, root))
     page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20")
-    assert "2026-09-14 to 2026-09-20" in text(page)
+    assert "14 Sep \u2013 20 Sep 2026" in text(page)
     assert page.text.split('id="exchanges-table"')[1].split("</table>")[0].count('<th scope="row">') == 7
     assert 'href="/projects/ops?window=30d&amp;until=2026-09-20"' in page.text
     assert 'href="/projects/ops?window=7d&amp;until=2026-09-13"' in page.text
@@ -309,8 +309,8 @@ def test_a_silent_project_shows_since_when_and_whether_this_is_usual(call: Call,
     assert "2026-08-02, 60 days ago" in page_text
     assert "unusual" in page_text
     assert "was 1 day that quarter" in page_text
-    assert "No data from 2026-09-18 to 2026-10-01" in page_text
-    assert "data: 2026-07-20 to 2026-08-02" in page_text
+    assert "No data from 18 Sep \u2013 1 Oct 2026" in page_text
+    assert "data: 20 Jul \u2013 2 Aug 2026" in page_text
 
 
 def test_a_pause_as_long_as_earlier_ones_is_usual(call: Call, root: str, store: Store) -> None:
@@ -418,10 +418,10 @@ def test_costs_cover_the_same_days_as_the_charts(call: Call, root: str, store: S
     )
     page_text = text(looks(call, root, "/projects/ops?until=2026-08-02"))
     details = looks(call, root, "/projects/ops/details?until=2026-08-02")
-    assert "2026-07-20 to 2026-08-02" in page_text
-    assert "$0.5000 for the exchanges from 2026-07-20 to 2026-08-02" in text(details)
+    assert "20 Jul \u2013 2 Aug 2026" in page_text
+    assert "$0.5000 for the exchanges from 20 Jul \u2013 2 Aug 2026" in text(details)
     assert "2026-08-01" in details.text.split('id="costs-table"')[1].split("</table>")[0]
-    assert "Most expensive sessions, 2026-07-20 to 2026-08-02" in text(
+    assert "Most expensive sessions, 20 Jul \u2013 2 Aug 2026" in text(
         looks(call, root, "/projects/ops/costs?until=2026-08-02")
     )
     assert "was judged" in text(looks(call, root, "/projects/ops/costs?until=2026-09-30"))
