@@ -288,6 +288,7 @@ def _build_figure(
         "form": FORMS[chart.form],
         "digits": chart.digits,
         "group": chart.group,
+        "times": _build_times(chart, points),
     }
     compact = {name: value for name, value in data.items() if value not in (None, [], "", ())}
     kinds = [(f"mark {kind}", name) for kind, name in MARK_KINDS.items() if any(mark.kind == kind for mark, *_ in placed)]
@@ -301,6 +302,17 @@ def _build_figure(
         _build_legend([*legend, *kinds]),
         _build_table(chart, points, [*columns, *_build_change_columns(points, placed)]),
     )
+
+
+def _build_times(chart: Chart, points: Sequence[Point]) -> dict[str, Any] | None:
+    """Return the times of the points in seconds, with which the script selects a period; None if some have none."""
+    times = [int(point.at.timestamp()) for point in points if point.at is not None]
+    if not times or len(times) < len(points):
+        return None
+    step = 0 if chart.step is None else int(chart.step.total_seconds())
+    if step and all(after - before == step for before, after in pairwise(times)):
+        return {"from": times[0], "step": step}
+    return {"at": times, "step": step}
 
 
 def _format_mark(mark: Mark, position: float, end: float | None) -> list[float | str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
@@ -202,15 +202,10 @@ _FIELDS = ("since", "since_time", "until", "until_time")
 
 
 def _build_fields(window: Window) -> dict[str, str]:
-    """Return the fields of the custom range that show a period: days, and times if it does not consist of the reader's days."""
+    """Return the fields of the custom range that show a period: its days, or the reader's times."""
+    if window.days is not None:
+        return {"since": f"{window.days[0]}", "since_time": "", "until": f"{window.days[1]}", "until_time": ""}
     start, end = local(window.start), local(window.end)
-    if start.time() == end.time() == time():
-        return {
-            "since": f"{start:%Y-%m-%d}",
-            "since_time": "",
-            "until": f"{end - timedelta(days=1):%Y-%m-%d}",
-            "until_time": "",
-        }
     return {
         "since": f"{start:%Y-%m-%d}",
         "since_time": f"{start:%H:%M}",

@@ -84,16 +84,13 @@ class ChartWindow:
     @cached_property
     def _slots(self) -> list[tuple[datetime, str, str, str]]:
         """Each slot with its label, its axis label and its link. They are the same in all charts of a page."""
-        hour_form = "%m-%d %H:%M" if self.window.span > timedelta(days=1) else "%H:%M"
-        return [
-            (
-                slot,
-                self.window.label(slot),
-                f"{local(slot):{hour_form}}" if self.window.is_hourly else f"{slot:%m-%d}",
-                self._link(slot),
-            )
-            for slot in self.window.slots()
-        ]
+        return [(slot, self.window.label(slot), self._label_on_axis(slot), self._link(slot)) for slot in self.window.slots()]
+
+    def _label_on_axis(self, slot: datetime) -> str:
+        """Return the day of a slot, or its hour in the reader's zone; midnight has the day."""
+        if not self.window.is_hourly:
+            return f"{slot:%m-%d}"
+        return f"{local(slot):%H:%M}" if local(slot).hour else f"{local(slot):%m-%d}"
 
     def link_exchanges(self, slot: datetime, *, anomalous: bool) -> str:
         """Return the address of a day's exchanges, or of its anomalous ones; empty for an hour."""

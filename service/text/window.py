@@ -171,7 +171,7 @@ class Window:
         """Return the period in whole UTC hours or days, as sums and charts count it. Days of a zone become the UTC days of the same dates."""
         if self.since is None:
             return self
-        days = self._days
+        days = self.days
         if days is not None and not self.is_hourly:
             since, end = (datetime.combine(day, time(), UTC) for day in (days[0], days[1] + _DAY))
         else:
@@ -195,7 +195,7 @@ class Window:
     @property
     def words(self) -> str:
         """Describe the period from its first to its last point: its days, or the reader's times. The zone of other days is named."""
-        days = self._days
+        days = self.days
         if days is None:
             return _describe_times(local(self.start), local(self.end))
         zone = find_zone(self.zone) or UTC
@@ -203,8 +203,8 @@ class Window:
         return _describe_days(*days) + days_of
 
     @property
-    def _days(self) -> tuple[date, date] | None:
-        """The first and the last day, in the zone of the period; None if it does not consist of whole days."""
+    def days(self) -> tuple[date, date] | None:
+        """Return the first and the last day, in the zone of the period; None if it does not consist of whole days."""
         zone = find_zone(self.zone) or UTC
         start, end = self.start.astimezone(zone), self.end.astimezone(zone)
         if start.time() != time() or end.time() != time():
@@ -216,7 +216,7 @@ class Window:
         """Return its parameters in an address."""
         if self.since is None:
             return self.params_for(self.length or USUAL)
-        days = self._days
+        days = self.days
         since, until = (f"{day}" for day in days) if days else (_format_time(self.since), _format_time(self.end))
         return {
             "since": since,
@@ -254,7 +254,7 @@ class Window:
 
     def _shift(self, count: int) -> Window:
         """Return the period moved by its own length, later or earlier. Days of a zone can have an hour more or less."""
-        days = self._days
+        days = self.days
         if self.since is None or days is None:
             end = self.end + count * self.span
             return replace(self, end=end, is_pinned=True, since=None if self.since is None else end - self.span)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+import re
+from datetime import datetime, timedelta
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -29,6 +30,16 @@ def pointed(page: Page, chart: str, share: float = 0.96) -> Locator:
     """The tooltip of a chart where the mouse points."""
     page.mouse.move(*at(page.locator(f"{chart} .u-over"), share))
     return page.locator(f"{chart} .tip")
+
+
+def drag_over(page: Page, chart: str, start: float, end: float) -> None:
+    """Drag the mouse over a part of a chart."""
+    over = page.locator(f"{chart} .u-over")
+    page.mouse.move(*at(over, start))
+    page.mouse.down()
+    for share in ((start + end) / 2, end):
+        page.mouse.move(*at(over, share))
+    page.mouse.up()
 
 
 @pytest.fixture
@@ -66,6 +77,54 @@ def test_a_click_on_a_day_shows_its_hours(project: Page) -> None:
     project.mouse.click(*at(project.locator(f"{TIER} .u-over"), 0.98))
     project.wait_for_url(f"**{LINKS.project(DRIFTED)}?window=24h&until={day}&compare=before")
     expect(project.locator(f"{TIER} tbody tr")).to_have_count(24)
+
+
+def test_dragging_over_days_shows_only_these_until_the_zoom_is_reset(project: Page) -> None:
+    """The range is that of the whole page and of its links, as if it had been typed into the fields."""
+    days = project.locator(f"{TIER} tbody th").all_text_contents()
+    drag_over(project, TIER, 0.5, 0.99)
+    project.wait_for_url(f"**{LINKS.project(DRIFTED)}?compare=before&since=*")
+    shown = project.locator(f"{TIER} tbody th")
+    expect(shown.last).to_have_text(days[-1])
+    first, count = shown.first.text_content(), shown.count()
+    assert first in days[4:-4]
+    assert count == len(days) - days.index(str(first))
+    expect(project.locator("nav.tabs a", has_text="Sessions")).to_have_attribute(
+        "href", re.compile(f"since={first}&until={days[-1]}")
+    )
+    expect(project.locator("input[name=since]")).to_have_value(str(first))
+    project.locator(f"{TIER} .reset-zoom").click()
+    expect(shown).to_have_count(len(days))
+
+
+def test_a_chart_of_fixed_days_zooms_in_place(window: Window, site: Site) -> None:
+    """The days of an incident are its evidence, so its page has no period of its own."""
+    page = window.open(LINKS.incident(DRIFTED, site.incident))
+    expect(page.locator("#days-chart canvas")).to_be_visible()
+    address = page.url
+    drag_over(page, "#days-chart", 0.3, 0.6)
+    page.locator("#days-chart .reset-zoom").click()
+    expect(page.locator("#days-chart .reset-zoom")).to_have_count(0)
+    assert page.url == address
+
+
+def test_times_are_those_of_the_browser_until_the_reader_chooses_a_zone(chromium: Browser, site: Site, cookie: str) -> None:
+    """UTC is one look away: on hover, or chosen at the foot for all pages."""
+    with open_context(chromium, site, cookie, zone="Asia/Tokyo") as context:
+        page = context.new_page()
+        page.goto(site.url + LINKS.exchanges(DRIFTED))
+        expect(page.locator("[data-zones]")).to_have_value("Asia/Tokyo")
+        time = page.locator("#rows time").first
+        utc = datetime.fromisoformat(str(time.get_attribute("datetime")))
+        expect(time).to_have_text(f"{utc + timedelta(hours=9):%Y-%m-%d %H:%M}")
+        time.hover()
+        expect(time).to_have_attribute(
+            "title", f"{utc:%Y-%m-%d %H:%M:%S} UTC\n{utc + timedelta(hours=9):%Y-%m-%d %H:%M:%S} Asia/Tokyo"
+        )
+        page.locator("[data-zones]").select_option("UTC")
+        expect(page.locator("#rows time").first).to_have_text(f"{utc:%Y-%m-%d %H:%M}")
+        page.goto(site.url + LINKS.sessions(DRIFTED))
+        expect(page.locator("[data-zones]")).to_have_value("UTC")
 
 
 def test_arrow_keys_go_from_point_to_point_and_are_read_out(project: Page) -> None:

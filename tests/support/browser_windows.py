@@ -227,6 +227,7 @@ def open_context(
     *,
     has_touch: bool = False,
     has_scripts: bool = True,
+    zone: str = "UTC",
 ) -> Iterator[BrowserContext]:
     """Yield a browser context that shares no state with others; with a cookie, the user is signed in."""
     context = browser.new_context(
@@ -234,6 +235,7 @@ def open_context(
         color_scheme=scheme,
         has_touch=has_touch,
         java_script_enabled=has_scripts,
+        timezone_id=zone,
     )
     context.add_init_script(INIT_SCRIPT)
     if cookie is not None:

@@ -3,6 +3,7 @@
 // it scrolls into view. The tooltip of a chart shows a row of its table, and a click, Enter or the tooltip opens the link of that row.
 
 const drawn = new Map(); // element → { plot, leave }
+const zooms = new WeakMap(); // figure → positions between which it is shown, or null for all
 let isTouch = false; // whether the last pointer was a finger
 let current = null; // the chart that controls the crosshair
 
@@ -41,12 +42,49 @@ function readRows(figure) {
   }));
 }
 
+/** Returns the period of the points from one index to another: UTC days if they are days, otherwise times. */
+function periodOf({ at, from, step }, first, last) {
+  const startOf = (index) => (at ? at[index] : from + index * step);
+  const format = (seconds) => new Date(seconds * 1000).toISOString();
+  const end = startOf(last) + (step || 120);
+  if (step % 86400 === 0 && step && startOf(first) % 86400 === 0) return { since: format(startOf(first)).slice(0, 10), until: format(end - 1).slice(0, 10) };
+  return { since: `${format(startOf(first)).slice(0, 16)}Z`, until: `${format(end).slice(0, 16)}Z` };
+}
+
+/** Zooms to the points between two positions: by the period of the page if it has one, otherwise within the chart. */
+function zoomTo(figure, spec, plotted, low, high) {
+  const positions = spec.places || spec.labels.map((_, index) => index);
+  const inside = positions.map((_, index) => index).filter((index) => positions[index] >= low && positions[index] <= high);
+  const middle = (low + high) / 2;
+  const nearest = positions.map((position, index) => [Math.abs(position - middle), index]).sort(([left], [right]) => left - right)[0][1];
+  const [first, last] = inside.length ? [inside[0], inside.at(-1)] : [nearest, nearest];
+  if (spec.times && document.querySelector("[data-range]")) {
+    showPeriod(periodOf(spec.times, first, last), figure.id);
+    return;
+  }
+  plotted.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  if (inside.length < 2) return;
+  setZoom(figure, spec, plotted, spec.places ? [low, high] : [first - 0.5, last + 0.5]);
+  if (figure.querySelector("button.reset-zoom")) return;
+  const reset = createElement("button", "quiet reset-zoom", "\u2715 Reset zoom");
+  reset.type = "button";
+  reset.addEventListener("click", () => { reset.remove(); setZoom(figure, spec, plotted, null); });
+  figure.querySelector(".plot").after(reset);
+}
+
+function setZoom(figure, spec, plotted, zoom) {
+  spec.zoom = zoom;
+  zooms.set(figure, zoom);
+  const [min, max] = zoom || spec.ends || [-0.5, spec.labels.length - 0.5];
+  plotted.setScale("x", { min, max });
+}
+
 function drawFigure(figure) {
   const root = figure.querySelector(".plot");
   const tip = root.querySelector(".tip");
   const readout = figure.querySelector(".said");
   const rows = readRows(figure);
-  const spec = readSpec(figure);
+  const spec = { ...readSpec(figure), zoom: zooms.get(figure) };
   const toPixels = (index) => plotted.valToPos(spec.places ? spec.places[index] : index, "x");
   let selected = null;
 
@@ -60,7 +98,7 @@ function drawFigure(figure) {
     const { label, cells, link } = rows[index];
     tip.replaceChildren(createElement("strong", "", label), ...cells.map(([heading, text]) => createElement("span", "", heading.toLowerCase() === text ? text : `${heading}: ${text}`)));
     if (link) {
-      const open = createElement("a", "", isTouch ? "Zoom in" : "Click to zoom in");
+      const open = createElement("a", "", isTouch ? "Zoom in" : "Click or drag to zoom in");
       open.href = link.href;
       if (isTouch) open.className = "tap";
       open.tabIndex = -1;
@@ -70,7 +108,7 @@ function drawFigure(figure) {
     const room = root.clientWidth - tip.offsetWidth;
     tip.style.left = `${Math.max(0, Math.min(room, left > root.clientWidth / 2 ? left - tip.offsetWidth - 12 : left + 12))}px`;
   };
-  const plotted = plot(root, spec, (_, index) => showTip(index));
+  const plotted = plot(root, spec, (_, index) => showTip(index), (low, high) => { if (current === figure) zoomTo(figure, spec, plotted, low, high); });
   root.append(tip);
   const moveCursor = (index) => plotted.setCursor({ left: toPixels(index), top: 1 }, true, true);
   const announceRow = () => {
@@ -135,6 +173,13 @@ function prepareFigure(figure) {
   figure.classList.add("ready");
   figure.prepend(root, readout);
   prepareTools(figure);
+  // On a page with a custom range, charts link to the page without it.
+  const reset = document.querySelector(".range .reset");
+  if (reset && "times" in JSON.parse(figure.dataset.chart)) {
+    const link = createElement("a", "reset-zoom", "\u2715 Reset zoom");
+    link.href = `${reset.href}#${figure.id}`;
+    figure.querySelector(".tools")?.prepend(link);
+  }
 }
 
 /** Draws the charts of a part of the page. */

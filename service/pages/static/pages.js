@@ -224,11 +224,12 @@ document.addEventListener("pointerover", (event) => {
   element.title = [...new Set(["UTC", browserZone, zoneSelect?.value || "UTC"])].map(format).join("\n");
 });
 
-/** Opens the page with another period. */
-function showPeriod(period) {
+/** Opens the page with another period, at an element. */
+function showPeriod(period, id = "") {
   const address = new URL(location.href);
   for (const name of ["window", "since", "until", "zone", "cursor"]) address.searchParams.delete(name);
   for (const [name, value] of Object.entries(period)) if (value) address.searchParams.set(name, value);
+  address.hash = id;
   location.assign(address);
 }
 

@@ -2,6 +2,7 @@
 // Draws one chart with uPlot: lines or bars at positions 0, 1, 2 …, with bands and marks.
 
 const MAX_DOTTED_POINTS = 45; // with more points, only points without a neighbour have a dot
+const HOURS_BETWEEN_LABELS = [1, 2, 3, 6, 12];
 const MARK_COLOURS = { deployment: "accent", policy: "part-2", judge: "part-4", annotation: "text" };
 const MAX_MARK_WIDTH = 110; // pixels of a mark's name on a small chart
 const MIN_MARK_TEXT = 4; // characters of a cut name
@@ -261,15 +262,23 @@ function buildXAxis(spec, count) {
   return {
     ...style,
     splits: (u) => {
-      const every = Math.max(1, Math.ceil(count / Math.max(1, u.width / (Math.min(longest, 16) * 6.4 + 12))));
-      return Array.from({ length: count }, (_, index) => index).filter((index) => (count - 1 - index) % every === 0);
+      const { min, max } = u.scales.x;
+      const shown = Array.from({ length: count }, (_, index) => index).filter((index) => index >= min && index <= max);
+      const every = Math.max(1, Math.ceil(shown.length / Math.max(1, u.width / (Math.min(longest, 16) * 6.4 + 12))));
+      if (spec.times?.step !== 3600) return shown.filter((index) => (shown.at(-1) - index) % every === 0);
+      // Hours are labelled at round times of day. Midnight has its day as label.
+      const round = HOURS_BETWEEN_LABELS.find((hours) => hours >= every) ?? 24;
+      return shown.filter((index) => Number(spec.labels[index].match(/^\d+(?=:)/)?.[0] ?? 0) % round === 0);
     },
     values: (_, splits) => splits.map((index) => (spec.labels[index].length > 16 ? `${spec.labels[index].slice(0, 15)}…` : spec.labels[index])),
   };
 }
 
-/** Draws a chart into an element. `onPoint` is called with the index of the point under the crosshair, or null. */
-function plot(root, spec, onPoint) {
+/**
+ * Draws a chart into an element. `onPoint` is called with the index of the point under the crosshair, or null, and `onSelect` with the
+ * positions between which the mouse was dragged. `zoom` of the specification limits the positions shown.
+ */
+function plot(root, spec, onPoint, onSelect) {
   const positions = spec.places || spec.labels.map((_, index) => index);
   const built = buildLayers(spec, positions.length);
   const [low, high] = spec.range || valueRange(spec, built.map(([values]) => values));
@@ -280,7 +289,7 @@ function plot(root, spec, onPoint) {
     height: root.clientHeight,
     padding: [16, 18, 0, 0],
     legend: { show: false },
-    scales: { x: { time: Boolean(spec.isTime), range: () => ends }, y: { range: () => [low, high] } },
+    scales: { x: { time: Boolean(spec.isTime), range: () => spec.zoom || ends }, y: { range: () => [low, high] } },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     axes: [
       buildXAxis(spec, positions.length),
@@ -294,7 +303,7 @@ function plot(root, spec, onPoint) {
     series: [{}, ...built.map(([, style]) => style)],
     cursor: {
       y: false,
-      drag: { x: false, y: false, setScale: false },
+      drag: { x: positions.length > 1, y: false, setScale: false, dist: 6 },
       points: { show: spec.kind === "line", size: 8 },
       bind: { dblclick: () => null },
       ...(spec.group ? { sync: { key: spec.group, scales: ["x", null], setSeries: false } } : {}),
@@ -303,6 +312,7 @@ function plot(root, spec, onPoint) {
       drawAxes: [(u) => drawBackground(spec, u)],
       draw: [(u) => drawForeground(spec, u)],
       setCursor: [(u) => onPoint(u, u.cursor.left < 0 ? null : u.cursor.idx ?? null)],
+      setSelect: [({ select, posToVal }) => { if (select.width) onSelect(posToVal(select.left, "x"), posToVal(select.left + select.width, "x")); }],
     },
   };
   return new uPlot(options, [positions, ...built.map(([values]) => values)], root);
