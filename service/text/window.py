@@ -309,11 +309,15 @@ def window_of(requested: RangeRequest, now: datetime) -> Window:
 
 
 def _build_range(since: date | datetime, requested: RangeRequest, now: datetime) -> Window:
-    """Return a custom range. Without an end it ends with today, or after the longest range. Raises ValueError if it is empty or too long."""
+    """Return a custom range. Without an end it ends with today, but is a day long at least and at most the longest range.
+
+    Raises ValueError if it is empty or too long.
+    """
     zone = find_zone(requested.zone) or UTC
     start, until = _first_moment(since, zone), requested.until
     if until is None:
-        end = min(_start_of(now.astimezone(zone).date() + _DAY, zone), start + _MAX_RANGE)
+        today_end = _start_of(now.astimezone(zone).date() + _DAY, zone)
+        end = min(max(today_end, start + _DAY), start + _MAX_RANGE)
     else:
         end = _first_moment(until if isinstance(until, datetime) else until + _DAY, zone)
     if end <= start:

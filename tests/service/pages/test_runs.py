@@ -28,7 +28,7 @@ RUNS = LINKS.runs("ops")
 
 def run_ids(page: str) -> list[str]:
     """Return the listed runs, in order."""
-    return re.findall(r'<td class="whole"[^>]*><a href="/projects/ops/runs/(run_\d+)"', page)
+    return re.findall(r'<td class="whole"[^>]*><a href="/projects/ops/runs/(run_\d+)[?"]', page)
 
 
 def test_runs_are_listed_worst_first_in_pages(look: Callable[..., str], store: Store) -> None:
