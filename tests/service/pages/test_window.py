@@ -179,7 +179,7 @@ def test_lists_cover_the_period_of_the_address(look: Look, store: Store) -> None
         ("exchanges", exchange("former", 1, occurred_at=old)),
     )
     for page, late, early in (
-        ("anomalies", "lately odd", "once odd"),
+        ("anomalies", "ately odd", "nce odd"),
         ("incidents", "Fell lately", "Fell once"),
         ("wrap-quality", "latest", "former"),
     ):
