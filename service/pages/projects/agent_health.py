@@ -31,8 +31,8 @@ from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]
-RUN_COUNTS = (100, 250, 1000)
-"""Numbers of newest runs to choose from."""
+_MAX_RUNS = 250
+"""The newest runs of the period that are read."""
 _MAX_CHART_RUNS = 40
 _MAX_TABLE_RUNS = 50
 _MAX_CHARTS = 12
@@ -73,7 +73,6 @@ async def agents(
     services: Services,
     period: ListPeriod,
     agent: Annotated[str | None, Query(max_length=512, description="Only this agent.")] = None,
-    runs: Annotated[int, Query(ge=1, le=RUN_COUNTS[-1], description="Number of the project's newest runs.")] = RUN_COUNTS[0],
 ) -> HTMLResponse:
     """Show the newest runs by agent, most unsafe runs first."""
     now = services.engine.now()
@@ -84,7 +83,7 @@ async def agents(
         quarter = quarter_to(window.end - timedelta(microseconds=1), is_pinned=window.is_pinned)
 
     def read_runs(cursor: duckdb.DuckDBPyConnection) -> tuple[list[Row], list[Mark], Window | None]:
-        rows = _read_runs(cursor, project, bounds(window), runs)
+        rows = _read_runs(cursor, project, bounds(window), _MAX_RUNS)
         last = None
         if window is not None and not rows:
             older = _read_runs(cursor, project, (None, window.start), 1)
@@ -118,9 +117,8 @@ async def agents(
         "without_chart": len(chosen) - len(chosen[:_MAX_CHARTS]),
         "rows": table_runs[:_MAX_TABLE_RUNS],
         "left_out": len(table_runs) - len(table_runs[:_MAX_TABLE_RUNS]),
-        "runs": runs,
-        "run_counts": RUN_COUNTS,
-        "is_complete": len(rows) < runs,
+        "runs": _MAX_RUNS,
+        "is_complete": len(rows) < _MAX_RUNS,
         "no_name": NO_NAME,
         "lowest_trust": LOWEST_TRUST,
     }
@@ -192,7 +190,7 @@ def read_trust_chart(
     cursor: duckdb.DuckDBPyConnection, project: str, agent: str, between: Bounds, *, number: int
 ) -> Markup | None:
     """Return the chart of an agent's trust in a project, run by run; None without a run with trust. The page has one of each number."""
-    rows = [row for row in _read_runs(cursor, project, between, RUN_COUNTS[0]) if row["agent"] == agent]
+    rows = [row for row in _read_runs(cursor, project, between, _MAX_RUNS) if row["agent"] == agent]
     if all(row["trust_score"] is None for row in rows):
         return None
     marks = marks_between(cursor, project, [row["ended_at"] for row in rows])
