@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
@@ -40,7 +40,7 @@ from service.read.incident_actions import (
     format_slice_means,
     format_slice_rates,
 )
-from service.read.incidents import IncidentType, history_of, incident_records, people_of
+from service.read.incidents import ANY, LIVE_STATES, IncidentType, history_of, incident_records, people_of
 from service.read.project import describe_check, manual_check_date, read_project, with_remarks
 from service.read.runs import RunFilter, worst_runs
 from service.read.why import MAX_RELATED_DISTANCE, explain_facts, find_related, find_suspected_cause
@@ -110,13 +110,16 @@ async def incidents(
     services: Services,
     time: ListPeriod,
     *,
-    status: Annotated[list[GivenStatus] | None, Query()] = None,
+    status: Annotated[
+        list[GivenStatus | Literal["any", ""]] | None, Query(description="Open or acknowledged by default.")
+    ] = None,
     confirmed: Annotated[bool | None, Query()] = None,
     kind: Annotated[IncidentType | None, Query(alias="type")] = None,
     cursor: Cursor = None,
 ) -> HTMLResponse:
     """Show the incidents of a project, newest first."""
-    statuses = [current_status(name) for name in status or ()]
+    given = [name for name in status or () if name]
+    statuses = [] if ANY in given else [current_status(name) for name in given] or list(LIVE_STATES)
     now = services.engine.now()
     window = listed_window(time, now)
 
@@ -146,9 +149,10 @@ async def incidents(
         "range": range_control(request, window, now, has_all=True, last=last),
         "comparison": _describe_counts(*counts) if counts else None,
         "incidents": [(record, find_first_day(record)) for record in shown],
+        "measures": sum(max(1, len(IncidentFacts(record).evidence.moved)) for record in shown),
         "following": following,
         "is_first": cursor is None,
-        "filters": {"status": statuses, "type": kind, "confirmed": None if confirmed is None else f"{confirmed}".lower()},
+        "filters": {"status": given, "type": kind, "confirmed": None if confirmed is None else f"{confirmed}".lower()},
         "statuses": STATUSES,
         "types": TYPES,
         "rules": RULE_NAMES,

@@ -111,7 +111,7 @@ def main() -> None:
 
 def _find_paths(page: Page, url: str) -> dict[str, str]:
     """Return the paths of an incident, of an exchange that contributed to it, and of the least trusted run."""
-    page.goto(url + LINKS.incidents("support", window="all"))
+    page.goto(url + LINKS.incidents("support", status="any", window="all"))
     incident = str(page.get_by_role("link", name="answer quality").first.get_attribute("href"))
     page.goto(url + incident)
     exchange = str(page.locator('main a[href*="/exchanges/"]').first.get_attribute("href"))

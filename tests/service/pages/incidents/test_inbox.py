@@ -65,7 +65,7 @@ def test_a_recovered_incident_shows_the_day_and_is_not_red(look: Look, store: St
     assert '"pill over"' in over_row
     assert '"pill critical"' not in over_row
     assert '"pill critical"' in on_row
-    for address in (LINKS.incident("ops", "over"), LINKS.incidents("ops")):
+    for address in (LINKS.incident("ops", "over"), LINKS.incidents("ops", status="any")):
         assert sentence in look(address)
 
 
