@@ -356,6 +356,27 @@ def test_a_copy_button_confirms_the_copy(window: Window) -> None:
     assert window.problems == []
 
 
+def test_everyday_questions_take_few_clicks(window: Window, site: Site) -> None:
+    """Somebody on call has seconds: one click from the fleet to what got worst, two to its evidence, four to yesterday's failures."""
+    page = window.open(LINKS.fleet)
+    page.locator("li.card", has=page.get_by_role("link", name=DRIFTED, exact=True)).get_by_role(
+        "link", name=re.compile("^since ")
+    ).click()
+    page.wait_for_url(site.url + LINKS.incident(DRIFTED, site.incident))
+    expect(page.get_by_role("heading", name="Why")).to_be_visible()
+    expect(page.get_by_role("heading", name="What to do")).to_be_visible()
+    page.locator("main").get_by_role("link", name=re.compile("^Answer quality 0")).first.click()
+    page.wait_for_url("**/sessions/**")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.url == page.evaluate("navigator.clipboard.readText()")
+    page.get_by_role("link", name="Sessions", exact=True).first.click()
+    page.get_by_role("link", name="Yesterday").click()
+    page.get_by_role("link", name="With a failed tool call").click()
+    page.wait_for_url(re.compile(r"since=(\d{4}-\d\d-\d\d)&until=\1&tool_error=yes"))
+
+
 def test_the_filters_of_the_fleet_are_in_the_address(window: Window) -> None:
     """A filtered list can be sent to a colleague, and the back button restores it."""
     page = window.open(LINKS.fleet)
