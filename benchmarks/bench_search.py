@@ -19,13 +19,13 @@ from starlette.datastructures import QueryParams
 from analytics.store.connection import fetch
 from analytics.store.store import Store
 from analytics.sums.macros import BLOCK_SIZE
-from analytics.sums.search_index import RUN_BLOCKS, SEARCH, refresh_search
+from analytics.sums.search_index import RUN_BLOCKS, SEARCH, TIMES, refresh_search
 from benchmarks.measure import print_table
 from schemas.bounds import EARLIEST, LATEST
 from service.pages.listing import parse_list_request, read_page
 from service.pages.lists import FLEET_LISTS
 
-TIMES = 5
+REPEATS = 5
 STEP = 500_000
 TEXTS = 200_000
 """Different texts, before each gets its numbers."""
@@ -61,11 +61,17 @@ SELECT
 FROM range($first, $end) AS numbers(n)"""
 _RANDOM_WORDS = f"""
 INSERT INTO log.search_words BY NAME
-SELECT '' AS _topic, 0 AS _partition, 0 AS _offset, block, word, earliest, latest
-FROM (
-    SELECT _offset // {BLOCK_SIZE} AS block, min(occurred_at) AS earliest, max(occurred_at) AS latest
+WITH blocks AS MATERIALIZED (
+    SELECT _offset // {BLOCK_SIZE} AS block, {TIMES} AS word, min(occurred_at) AS earliest, max(occurred_at) AS latest
     FROM log.exchanges WHERE _offset >= $first AND _offset < $end GROUP BY block
-), LATERAL (SELECT (hash(block * 100000 + w) >> 33)::INTEGER AS word FROM range($words) AS numbers(w))
+)
+SELECT '' AS _topic, 0 AS _partition, 0 AS _offset, *
+FROM (
+    FROM blocks
+    UNION ALL
+    SELECT block, (hash(block * 100000 + w) >> 33)::INTEGER, TIMESTAMP '1970-01-01', TIMESTAMP '1970-01-01'
+    FROM blocks, range($words) AS numbers(w)
+)
 ORDER BY word, block"""
 SEARCHES = {
     "a word that never occurs": {"text": "nowhereatall"},
@@ -114,7 +120,7 @@ def fill(store: Store, count: int, indexed: int) -> tuple[float, int]:
 def time_best(act: Callable[[], object]) -> tuple[float, float]:
     """Return the median wall time and processor time of an act, in milliseconds."""
     walls, processors = [], []
-    for _ in range(TIMES):
+    for _ in range(REPEATS):
         wall, processor = time.perf_counter(), time.process_time()
         act()
         walls.append(1000 * (time.perf_counter() - wall))

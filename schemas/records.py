@@ -1402,11 +1402,11 @@ class SearchWord(Record, frozen=True, kw_only=True):
     block: int
     """Block of the topic of exchanges: 2048 positions of a partition."""
     word: int
-    """31 bits of the word's MD5; -1 in a block that is not indexed yet or again, which may have any word."""
+    """31 bits of the word's MD5. Each block has one negative word, with its times: -1 if it is not indexed yet or again and may have any word, otherwise -2."""
     earliest: datetime
-    """Time of the block's first exchange."""
+    """Time of the block's first exchange, in the row with the negative word; 1970-01-01 in the others, which take no space for it."""
     latest: datetime
-    """Time of the block's last exchange."""
+    """Time of the block's last exchange, like earliest."""
 
 
 class SessionClosed(Record, frozen=True, kw_only=True):

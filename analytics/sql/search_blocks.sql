@@ -3,18 +3,20 @@
 -- parameters: $text, $since (inclusive) and $until (exclusive) of the time of exchanges
 WITH words AS MATERIALIZED (
     SELECT DISTINCT log.word_hash(unnest(log.words_of($text))) AS word
-), wanted AS MATERIALIZED (
-    -- A join with few rows filters while the table is scanned, unlike alternatives of a condition.
-    FROM words
-    UNION ALL
-    SELECT -1
-), indexed AS (
-    SELECT block, any_value(earliest) AS earliest, any_value(latest) AS latest
+), blocks AS MATERIALIZED (
+    -- One row per block, with its times. They are stored together, so few row groups are read.
+    SELECT block, word, earliest, latest
     FROM log.search_words
-    SEMI JOIN wanted USING (word)
-    WHERE latest >= $since::TIMESTAMP AND earliest < $until::TIMESTAMP
+    WHERE word < 0 AND latest >= $since::TIMESTAMP AND earliest < $until::TIMESTAMP
+), matches AS (
+    -- A join with few rows filters while the table is scanned.
+    SELECT block
+    FROM log.search_words
+    SEMI JOIN words USING (word)
     GROUP BY block
-    HAVING count(DISTINCT word) = (SELECT count(*) FROM words) OR min(word) = -1
+    HAVING count(DISTINCT word) = (SELECT count(*) FROM words)
+), indexed AS (
+    SELECT block, earliest, latest FROM blocks WHERE word = -1 OR block IN (FROM matches)
 ), marks AS (
     SELECT partition, next_position FROM log.watermarks WHERE consumer = 'words of exchanges'
 ), unindexed AS (

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SEARCH = "words of exchanges"
 """Consumer of the index. Rename it when words are read differently, so that all blocks are indexed again."""
 ANY_WORD = -1
+"""Stands for any word in a block that is not indexed again yet."""
+TIMES = -2
+"""Marks the row with the times of an indexed block. Its other rows have none: in the order of hashes they would take most of the space."""
 MAX_BLOCKS = 32
 """Blocks of one refresh, each its own transaction of 0.2 s, so that neither ingestion nor the watch waits long for a large import."""
 RUN_BLOCKS = 32
@@ -42,8 +45,12 @@ WITH texts AS MATERIALIZED (
     SELECT occurred_at, log.searched_text(user_message, agent_response, tool_calls) AS text FROM log.exchanges WHERE {_IN_BLOCK}
 )
 SELECT {_NO_POSITION}, $block AS block, word, earliest, latest
-FROM (SELECT DISTINCT log.word_hash(unnest(log.words_of(text))) AS word FROM texts),
-    (SELECT min(occurred_at) AS earliest, max(occurred_at) AS latest FROM texts)
+FROM (
+    SELECT DISTINCT log.word_hash(unnest(log.words_of(text))) AS word, TIMESTAMP '1970-01-01' AS earliest, TIMESTAMP '1970-01-01' AS latest
+    FROM texts
+    UNION ALL
+    SELECT {TIMES}, min(occurred_at), max(occurred_at) FROM texts HAVING count(*) > 0
+)
 ORDER BY word"""
 _IN_RUN = "block BETWEEN $first AND $last"
 _SELECT_RUN = f"SELECT block, word, earliest, latest FROM log.search_words WHERE {_IN_RUN} ORDER BY word, block"
