@@ -124,6 +124,7 @@ GROUPS = (
         {
             "policy": Command("policy.policy_app", "Check the policy that governs auditing."),
             "operators": Command("access.operators_app", "Manage operators, who read and decide, and their tokens."),
+            "links": Command("access.links_app", "Manage links that open one page to people without an account."),
             "worker": Command("serving.worker", "Run stages on Kafka."),
             "topics": Command("topics.topics_app", "Create, describe and check the topics on Kafka."),
         },

@@ -66,6 +66,7 @@ async def people(request: Request, _: Administrator, services: Services) -> HTML
         "people": sorted(operators, key=lambda entry: not entry.live),
         "connections": _list_holders(services, "connection", signed_in),
         "reviewers": reviewers,
+        "shared_links": services.access.shared_links.listed(),
     }
     return page(request, "admin/people.html", values)
 

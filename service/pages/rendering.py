@@ -31,7 +31,7 @@ from audit.prompt_quoting import hidden_parts
 from audit.times import iso_time
 from service.pages.untrusted import render_markdown, shown
 from service.read.runs import EXCHANGES_ONLY
-from service.setup.access import Holder, mark_of
+from service.setup.access import Holder, SharedLink, mark_of
 from service.setup.version import version
 from service.text.formats import grouped, grouped_count
 from service.text.links import CALLS, INBOX_PAGE, Links
@@ -70,6 +70,7 @@ TIER_HEADINGS = {"tier1": "Structure", "tier2": "Answer", "tier2_5": "Thinking",
 def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200, *, forms: bool = False) -> HTMLResponse:
     """Render a page. `forms` allows its forms to be sent without a script."""
     caller: Holder | None = getattr(request.state, "caller", None)
+    shared_link: SharedLink | None = getattr(request.state, "shared_link", None)
     cookie: bytes = getattr(request.state, "cookie", b"")
     now = request.app.state.context.engine.now()
     text = (
@@ -79,6 +80,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             **values,
             links=links_of(request),
             caller=caller,
+            shared_link=shared_link,
             page_mark=_MARK if cookie else "",
             page_mark_header=PAGE_MARK,
             path=request.url.path,
@@ -96,7 +98,15 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
         text = text.replace(f'content="{_MARK}"', f'content="{mark}"', 1)
         if forms:
             text = text.replace(f'name="{MARK_FIELD}" value="{_MARK}"', f'name="{MARK_FIELD}" value="{mark}"')
+    if shared_link is not None:
+        # A guest may open no other page, so links to them are texts. What a guest may read is decided before the page is.
+        text = _OTHER_PAGES.sub(lambda match: match[0] if match[2].startswith(f"{shared_link.page}") else match[1], text)
+        return HTMLResponse(text, status, {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
     return HTMLResponse(text, status, FORMS_HEADERS if forms else {"Content-Security-Policy": POLICY})
+
+
+_OTHER_PAGES = re.compile(r'(<a\b[^>]*?) href="(/[^"]*)"')
+"""A link to a page of this server. Quotes and angle brackets in texts are escaped."""
 
 
 def links_of(request: Request) -> Links:

@@ -32,6 +32,8 @@ async def _require_viewer(request: Request, services: Services) -> Holder:
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         headers = {"Location": f"{Links.sign_in}?next={quote(here, safe='')}"}
         raise ApiError(HTTPStatus.SEE_OTHER, "signed_out", "sign in first", headers)
+    if caller.kind == "guest":
+        return caller
     if caller.kind != "operator" or "read" not in caller.scopes:
         raise ApiError(HTTPStatus.FORBIDDEN, "scope_required", "the token lacks the scope read")
     request.state.open_incidents = await services.open_incidents(caller.project)
@@ -43,7 +45,7 @@ async def _require_viewer(request: Request, services: Services) -> Holder:
 
 
 Viewer = Annotated[Holder, Depends(_require_viewer)]
-"""The operator who views a page; without one the answer redirects to the sign-in."""
+"""The operator who views a page, or the guest of a shared link to it; without one the answer redirects to the sign-in."""
 
 
 async def _require_shown_project(

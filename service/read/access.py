@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from service.setup.access import SCOPES, AccessStore, AuditLine, Scope, SignIn, Token
+from service.setup.access import SCOPES, AccessStore, AuditLine, Scope, SharedLink, SignIn, Token
 from service.text.answers import Answer, NextCursor
 
 
@@ -47,6 +47,22 @@ class IssuedToken(Answer, frozen=True):
 
     name: str
     token: Annotated[str, Meta(examples=["dl_0f3a77c1b2d4_cGxlYXNlLWRvLW5vdC11c2UtdGhpcy1vbmUtYXQtYWxs"])]
+
+
+class SharedLinkList(Answer, frozen=True):
+    """Shared links, live ones first."""
+
+    links: list[SharedLink]
+    count: int
+
+
+class IssuedLink(Answer, frozen=True):
+    """A new shared link. Its address is shown only this once."""
+
+    link: SharedLink
+    path: Annotated[
+        str, Meta(description="The address on this server. The code in the fragment is sent in no request for a page.")
+    ]
 
 
 class RevokedTokens(Answer, frozen=True):

@@ -17,12 +17,17 @@ Sign-ins to the pages (`SignIns`):
 5. Browsers send cookies with every request, so an unsafe request must prove that one of our pages made it. It repeats a mark that
    only our pages can read.
 
+Shared links (`SharedLinks`) open one page, read-only, to people without an account:
+6. A link's code is used like that of a sign-in link, but until the link expires, after at most 30 days, or is revoked. Opening it sets a cookie
+   that browsers send to this page only, and that the server accepts for this page only: an incident, an exchange, a session or a run.
+7. Only the SHA-256 of the code is stored. A link ends with the token of the person who made it, and has no more rights than this token.
+
 The audit log (`AuditLog`): one line for each change by an operator over HTTP and for each command that changes access.
-6. A line is written before the change is made, and completed with the outcome. A line without an outcome was interrupted, for
+8. A line is written before the change is made, and completed with the outcome. A line without an outcome was interrupted, for
    example by a kill, and the change may or may not have been made.
-7. A line names the author, the time, the token (by its public prefix), the action (method and route template, or command), the
+9. A line names the author, the time, the token (by its public prefix), the action (method and route template, or command), the
    project and the subject. Bodies are not kept.
-8. A completed line cannot be changed. Lines are deleted by age, and the oldest ones if there are too many.
+10. A completed line cannot be changed. Lines are deleted by age, and the oldest ones if there are too many.
 
 Saved views of the inbox (`SavedViews`) are personal settings, not audited data. They are not replayed, and they are kept when the
 tokens of their owner end.
@@ -43,6 +48,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from urllib.parse import urlencode
 
 from msgspec import Meta
 
@@ -50,6 +56,7 @@ from audit.anchors import is_reserved
 from schemas.bounds import NAME
 from schemas.errors import InputError, StoreError
 from service.text.answers import Answer, Moment
+from service.text.links import SharedPage
 
 TOKEN_TAG = "dl"  # noqa: S105 - not a secret
 """The beginning of every token, before an underscore. No holder's name begins like a token."""
@@ -102,6 +109,13 @@ _MIGRATIONS = (
             digest BLOB PRIMARY KEY, prefix TEXT NOT NULL REFERENCES tokens (prefix), expires_at TEXT NOT NULL
         ) STRICT""",
     ),
+    (
+        """CREATE TABLE shared_links (
+            digest BLOB PRIMARY KEY, id TEXT NOT NULL UNIQUE, project TEXT NOT NULL, page TEXT NOT NULL, connection TEXT,
+            created_by TEXT NOT NULL, prefix TEXT REFERENCES tokens (prefix), created_at TEXT NOT NULL, expires_at TEXT NOT NULL,
+            revoked_at TEXT, opened INTEGER NOT NULL DEFAULT 0, last_opened_at TEXT
+        ) STRICT""",
+    ),
 )
 _LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
 NOBODY_DIGEST = hashlib.sha256(b"").digest()
@@ -110,6 +124,10 @@ SIGN_IN_DURATION = timedelta(hours=12)
 """Duration of a sign-in."""
 LINK_DURATION = timedelta(minutes=10)
 """Time within which a link signs in."""
+SHARED_DAYS, MAX_SHARED_DAYS = 7, 30
+"""Days until a shared link expires: by default, and at most."""
+MAX_SHARED_LINKS = 1000
+"""Live shared links of an installation."""
 MARK_PART_LENGTH = 32
 """Characters of a mark's salt, and of its digest."""
 SECRET_FORM = re.compile(rb"[A-Za-z0-9_-]{43}")
@@ -125,9 +143,9 @@ Migrations = Sequence[Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a token. `project` is None for an operator of every project; `scopes` apply only to operators."""
+    """The holder of a token, or the guest of a shared link. `project` is None for an operator of every project; `scopes` apply only to operators."""
 
-    kind: Kind
+    kind: Kind | Literal["guest"]
     name: str
     project: str | None
     agent: str | None = None
@@ -183,6 +201,8 @@ class AccessStore:
         """The changes by operators and commands."""
         self.sign_ins = SignIns(self._file, now)
         """The sign-ins to the pages."""
+        self.shared_links = SharedLinks(self._file, now)
+        """The links that open one page to people without an account."""
         self.saved_views = SavedViews(self._file, now)
         """The saved views of the inbox."""
 
@@ -201,6 +221,8 @@ class AccessStore:
 
         Raises InputError if the name is taken or invalid.
         """
+        if holder.kind == "guest":
+            raise InputError("guests have no token", hint="Share a page with a link.")
         for name in (holder.name, holder.project):
             if name is not None and not re.fullmatch(NAME, name):
                 raise InputError(f"{name[:64]!r} is not a valid name", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
@@ -487,6 +509,114 @@ class SignIns:
         """Sign out."""
         with self._file.transaction() as cursor:
             cursor.execute("DELETE FROM sign_ins WHERE digest = ?", [_digest_secret(secret)])
+
+
+class SharedLink(Answer, frozen=True):
+    """A link that opens one page, read-only, to people without an account."""
+
+    id: Annotated[str, Meta(description="Its public id. The code in the address is stored nowhere.", examples=["3f9a77c1b2d4"])]
+    project: str
+    page: Annotated[str, Meta(description="Path of the page that it opens.", examples=["/projects/ops/incidents/1a2b3c4d"])]
+    created_by: Annotated[str, Meta(examples=["root"])]
+    created_at: Moment
+    expires_at: Moment
+    state: Literal["live", "expired", "revoked"]
+    opened: Annotated[int, Meta(description="How often it was opened.")]
+    last_opened_at: Moment | None
+    connection: Annotated[str | None, Meta(description="The connection of a session, if the page is that of one.")] = None
+
+    @property
+    def address(self) -> str:
+        """The address of the page: its path, with the connection of a session."""
+        return self.page if self.connection is None else f"{self.page}?{urlencode({'connection': self.connection})}"
+
+
+_LINK_COLUMNS = """l.id, l.project, l.page, l.created_by, l.created_at, l.expires_at,
+    CASE WHEN l.revoked_at IS NOT NULL OR l.prefix IS NOT NULL AND (t.revoked_at IS NOT NULL OR t.expires_at <= :now) THEN 'revoked'
+        WHEN l.expires_at <= :now THEN 'expired' ELSE 'live' END AS state, l.opened, l.last_opened_at, l.connection
+    FROM shared_links l LEFT JOIN tokens t USING (prefix)"""
+
+
+class SharedLinks:
+    """The shared links in the file of tokens. It can be shared between threads."""
+
+    def __init__(self, file: SharedFile, now: Callable[[], datetime]) -> None:
+        self._file = file
+        self._now = now
+
+    def create(self, page: SharedPage, by: str, prefix: str | None, days: int = SHARED_DAYS) -> tuple[SharedLink, str]:
+        """Create a link to a page, and return it with its code. `prefix` is that of the token of its author, None for a command.
+
+        Raises InputError for too many days or links. Also deletes links that ended more than `MAX_SHARED_DAYS` ago.
+        """
+        if not 1 <= days <= MAX_SHARED_DAYS:
+            raise InputError(f"expiresInDays: must be between 1 and {MAX_SHARED_DAYS}", hint="Share it again later.")
+        code, identity, now = secrets.token_urlsafe(32), secrets.token_hex(6), self._now()
+        created, expires = format_timestamp(now), format_timestamp(now + timedelta(days=days))
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "DELETE FROM shared_links WHERE expires_at <= ?", [format_timestamp(now - timedelta(days=MAX_SHARED_DAYS))]
+            )
+            (live,) = cursor.execute(
+                "SELECT count(*) FROM shared_links WHERE revoked_at IS NULL AND expires_at > ?", [created]
+            ).fetchone()
+            if live >= MAX_SHARED_LINKS:
+                raise InputError(f"page: there are already {MAX_SHARED_LINKS} live links", hint="Revoke some under Access.")
+            cursor.execute(
+                "INSERT INTO shared_links (digest, id, project, page, connection, created_by, prefix, created_at, expires_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [_digest_secret(code.encode()), identity, *page, by, prefix, created, expires],
+            )
+        (link,) = self._read("WHERE l.id = :id", id=identity)
+        return link, code
+
+    def find(self, code: bytes) -> SharedLink | None:
+        """Return the live link with this code; None if it is unknown, malformed, expired or revoked."""
+        if not SECRET_FORM.fullmatch(code):
+            return None
+        return next(
+            (link for link in self._read("WHERE l.digest = :digest", digest=_digest_secret(code)) if link.state == "live"), None
+        )
+
+    def record_opening(self, identity: str) -> None:
+        """Count an opening of a link."""
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "UPDATE shared_links SET opened = opened + 1, last_opened_at = ? WHERE id = ?",
+                [format_timestamp(self._now()), identity],
+            )
+
+    def listed(self, project: str | None = None) -> list[SharedLink]:
+        """Return the links to pages of one project or all, live ones first, then the newest first."""
+        links = self._read("WHERE :project IS NULL OR l.project = :project ORDER BY l.created_at DESC, l.id", project=project)
+        return sorted(links, key=lambda link: link.state != "live")
+
+    def revoke(self, identity: str, project: str | None = None) -> bool:
+        """Revoke a link to a page of one project or any; return whether it existed."""
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "UPDATE shared_links SET revoked_at = coalesce(revoked_at, :now) WHERE id = :id AND (:project IS NULL OR project = :project)",
+                {"now": format_timestamp(self._now()), "id": identity, "project": project},
+            )
+            return cursor.rowcount > 0
+
+    def _read(self, condition: str, **values: Any) -> list[SharedLink]:
+        rows = self._file.rows(f"SELECT {_LINK_COLUMNS} {condition}", {"now": format_timestamp(self._now()), **values})
+        return [
+            SharedLink(
+                id=identity,
+                project=project,
+                page=page,
+                created_by=by,
+                created_at=datetime.fromisoformat(created),
+                expires_at=datetime.fromisoformat(expires),
+                state=state,
+                opened=opened,
+                last_opened_at=last and datetime.fromisoformat(last),
+                connection=connection,
+            )
+            for identity, project, page, by, created, expires, state, opened, last, connection in rows
+        ]
 
 
 def mark_of(secret: bytes, page: str) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from urllib.parse import quote, urlencode
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from audit.times import time_text
+from schemas.bounds import NAME
+from schemas.errors import InputError
 from service.text.window import ALL
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -33,6 +37,31 @@ FLEET_EXCHANGES, FLEET_SESSIONS, AGENT_PAGE = "/exchanges", "/sessions", "/agent
 LIST_FILES = "/lists"
 """The files of lists, of a project or of all."""
 INBOX_VIEWS_PAGE = f"{INBOX_PAGE}/views"
+
+
+_SHARED_PAGE = re.compile(rf"/projects/({NAME})/(?:(?:incidents|exchanges|runs)/[^/]+|sessions/.+)")
+
+
+class SharedPage(NamedTuple):
+    """A page that can be shared: its project, its path, and the connection of a session."""
+
+    project: str
+    path: str
+    connection: str | None
+
+
+def read_shared_page(address: str) -> SharedPage:
+    """Return the page of an address that can be shared: an incident, exchange, session or run.
+
+    Raises InputError for any other address.
+    """
+    parts = urlsplit(address)
+    path = unquote(parts.path)
+    match = _SHARED_PAGE.fullmatch(path)
+    if match is None or parts.scheme or parts.netloc or not path.isprintable():
+        raise InputError("page: is not an incident, an exchange, a session or a run", hint="Copy the path of its address.")
+    connection = dict(parse_qsl(parts.query)).get("connection")
+    return SharedPage(match[1], quote(path), connection)
 
 
 OWN_TIME = frozenset({"window", "since", "until"})

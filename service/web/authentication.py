@@ -10,6 +10,8 @@
    not sign out each other's users.
 5. A TLS proxy forwards plain HTTP, so the server recognizes an encrypted call by its public address. The cookie in the answer to
    an encrypted call is limited to encrypted calls to this host (`__Host-`: https://httpwg.org/specs/rfc6265.html).
+6. The guest of a shared link has another cookie, whose path is the page of the link. Whatever a browser sends, a guest is the caller
+   only of GET requests for exactly this page, never of the API, and never if an operator is signed in.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import Annotated, Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 
 from fastapi import Depends, Path, Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.bounds import NAME
-from service.setup.access import AccessStore, Holder, is_mark, prefix_of
+from service.setup.access import AccessStore, Holder, SharedLink, is_mark, prefix_of
 from service.text.links import API, CALLS
 from service.web.bounds import FORMS, ApiSettings
 from service.web.context import Services
@@ -38,6 +40,8 @@ FAILURE_WINDOW = 60.0
 """Seconds over which failures are counted."""
 MAX_ADDRESSES = 10_000
 """Maximum number of addresses whose failures are counted. The addresses with the oldest failures are dropped."""
+PROJECTS = "/projects/"
+"""Beginning of the paths that a shared link can open."""
 METRICS = "/metrics"
 SIGN_IN = f"{API}/sign-in"
 PAGE_MARK = "X-Driftline-Page"
@@ -89,6 +93,8 @@ class Authentication:
             if error is not None:
                 await refuse(error, scope, receive, send)
                 return
+            if scope["method"] == "GET" and scope["path"].startswith(PROJECTS) and "caller" not in scope.get("state", {}):
+                self._admit_guest(scope)
         await self._app(scope, receive, send)
 
     def _authenticate_token(self, scope: Scope, credentials: list[bytes]) -> ApiError | None:
@@ -96,11 +102,15 @@ class Authentication:
         if not (_is_api(scope) or (scope["path"] == METRICS and credentials)):
             return None
         if scope["path"] == SIGN_IN and scope["method"] == "POST" and (code := _credential(credentials, b"link")):
+            state = scope.setdefault("state", {})
             followed = self._access.follow_link(code)
-            if followed is None:
+            if followed is not None:
+                state.update(caller=followed[0], token=followed[1])
+                return None
+            link = self._access.shared_links.find(code)
+            if link is None:
                 return self._count_failure(scope, credentials)
-            holder, prefix = followed
-            scope.setdefault("state", {}).update(caller=holder, token=prefix)
+            state.update(caller=_guest_of(link), shared_link=link, shared_code=code.decode())
             return None
         token = bearer_token(credentials)
         caller = self._access.find(token, self._file_version())
@@ -133,6 +143,13 @@ class Authentication:
             return ApiError(403, "forged", "the call does not come from a page of this server; reload the page")
         scope.setdefault("state", {}).update(caller=caller, token=prefix, cookie=cookie)
         return None
+
+    def _admit_guest(self, scope: Scope) -> None:
+        """Set the caller of a request for the page of a shared link, if the cookie has the link's code."""
+        code = _cookie_value(scope, guest_cookie_name_of(scope, self._encrypted_hosts))
+        link = self._access.shared_links.find(code) if code else None
+        if link is not None and scope["path"] == unquote(link.page) and _connections_in(scope) == {link.connection} - {None}:
+            scope.setdefault("state", {}).update(caller=_guest_of(link), shared_link=link)
 
     def _count_failure(self, scope: Scope, credentials: list[bytes]) -> ApiError:
         """Count a failure of the client's address and return the error to answer."""
@@ -252,6 +269,11 @@ async def _require_scopes(request: Request, required: SecurityScopes, _: Annotat
     return caller
 
 
+async def _require_entrant(request: Request, required: SecurityScopes, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+    caller = caller_of(request)
+    return caller if caller.kind == "guest" else _require_scope(caller, required.scopes[0])
+
+
 async def _require_every_project(caller: Annotated[Holder, Depends(_require_scopes)]) -> Holder:
     require_project(caller, None)
     return caller
@@ -265,6 +287,8 @@ Operator = Annotated[Holder, Depends(_require_operator)]
 """The calling operator, with any scopes; 403 for a connection."""
 Reader = Annotated[Holder, Security(_require_scopes, scopes=["read"])]
 """An operator who may read."""
+Entrant = Annotated[Holder, Security(_require_entrant, scopes=["read"])]
+"""An operator who may read, or the guest of a shared link."""
 Reviewer = Annotated[Holder, Security(_require_scopes, scopes=["review"])]
 """An operator who may score exchanges and decide on incidents."""
 Admin = Annotated[Holder, Security(_require_scopes, scopes=["admin"])]
@@ -315,9 +339,30 @@ def cookie_name_of(scope: Scope, encrypted_hosts: Collection[str]) -> str:
     return cookie_name(port, encrypted=is_encrypted(scope, encrypted_hosts))
 
 
+def guest_cookie_name_of(scope: Scope, encrypted_hosts: Collection[str]) -> str:
+    """Return the name of the cookie of a shared link. Its path is a page, which the prefix `__Host-` does not allow."""
+    _, port = scope.get("server") or ("", 0)
+    return f"{'__Secure-' if is_encrypted(scope, encrypted_hosts) else ''}driftline-shared-{port or 0}"
+
+
+def _guest_of(link: SharedLink) -> Holder:
+    """Return the caller who has opened a shared link. The name is the link's public id."""
+    return Holder("guest", link.id, link.project, scopes=frozenset({"read"}))
+
+
+def _connections_in(scope: Scope) -> set[str]:
+    """Return the connections that an address names: those of one session id are different sessions."""
+    return {value for name, value in parse_qsl(scope["query_string"].decode("latin-1")) if name == "connection"}
+
+
 def _sign_in_cookie(scope: Scope, encrypted_hosts: Collection[str]) -> bytes:
     """Return the sign-in cookie; empty without one, or if there are several."""
-    cookie = cookie_name_of(scope, encrypted_hosts).encode()
+    return _cookie_value(scope, cookie_name_of(scope, encrypted_hosts))
+
+
+def _cookie_value(scope: Scope, cookie_name: str) -> bytes:
+    """Return the value of a cookie; empty without one, or if there are several."""
+    cookie = cookie_name.encode()
     pairs = [pair.strip().partition(b"=") for value in header_values(scope, b"cookie") for pair in value.split(b";")]
     values = [value for name, _, value in pairs if name == cookie]
     return values[0] if len(values) == 1 else b""

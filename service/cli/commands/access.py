@@ -1,4 +1,4 @@
-"""`driftline connections` and `driftline operators`: senders of records, people who read and decide, and their tokens."""
+"""`driftline connections`, `operators` and `links`: senders of records, people who read and decide, their tokens, and shared pages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from service.cli.terminal import err, out, table
 from service.read.access import ConnectionAccess, IssuedToken, OperatorAccess, connections, operators
 from service.setup.access import (
     LINK_DURATION,
+    MAX_SHARED_DAYS,
     SCOPES,
+    SHARED_DAYS,
     TOKEN_TAG,
     AccessStore,
     Holder,
     Kind,
+    SharedLink,
     Token,
     Write,
     access_file,
@@ -30,9 +33,10 @@ from service.setup.access import (
 from service.setup.workspace import utc_now
 from service.text.answers import document
 from service.text.formats import MISSING, counted
-from service.text.links import Links
+from service.text.links import Links, read_shared_page
 
 connections_app = typer.Typer(no_args_is_help=True, help="Manage connections, which send records, and their tokens.")
+links_app = typer.Typer(no_args_is_help=True, help="Manage links that open one page to people without an account.")
 operators_app = typer.Typer(no_args_is_help=True, help="Manage operators, who read and decide, and their tokens.")
 
 HolderAccess = ConnectionAccess | OperatorAccess
@@ -92,6 +96,59 @@ def add_operator(
         token = access.add(Holder("operator", name, project, scopes=granted), _parse_days(expires))
         _show_link(access, token, database)
     _show_token(name, token, as_json=as_json)
+
+
+@links_app.command("add")
+def add_link(
+    page: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="Path of an incident, exchange, session or run: /projects/ops/incidents/1a2b3c4d."),
+    ],
+    expires: Annotated[
+        int, typer.Option("--expires", metavar="DAYS", min=1, max=MAX_SHARED_DAYS, help="Days after which the link expires.")
+    ] = SHARED_DAYS,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a link that opens one page, read-only, to anyone who has it. It is printed once."""
+    shared = read_shared_page(page)
+    with _open_access(database) as access, _record_command(access, "links add", shared.path, shared.project):
+        link, code = access.shared_links.create(shared, _account_name(), None, expires)
+    address = f"{_server_address(database)}{Links.sign_in}#{code}"
+    if as_json:
+        print_json({**document(link), "address": address})
+    else:
+        out.say(address)
+    err.print(
+        f"The link is shown only once. It expires at {link.expires_at:%Y-%m-%d %H:%M} UTC; `driftline links revoke {link.id}` ends it now."
+    )
+
+
+@links_app.command("list")
+def list_links(database: Database = None, as_json: AsJson = False) -> None:
+    """List the shared links, live ones first. Their codes are not stored."""
+    with _open_access(database) as access:
+        links = access.shared_links.listed()
+    show_rows(links, _links_table, as_json=as_json, none="no shared link (driftline links add)", document=document)
+
+
+@links_app.command("revoke")
+def revoke_link(
+    link: Annotated[str, typer.Argument(metavar="ID", help="Id of the link, as in the list.")], database: Database = None
+) -> None:
+    """Revoke a shared link: its page closes at once."""
+    with _open_access(database) as access, _record_command(access, "links revoke", link):
+        if not access.shared_links.revoke(link):
+            raise InputError(f"there is no shared link {link[:64]!r}", hint="`driftline links list` shows them.")
+    out.print("revoked")
+
+
+def _links_table(links: Sequence[SharedLink]) -> Table:
+    cells = [
+        [link.id, link.state, link.page, link.created_by, f"{link.expires_at:%Y-%m-%d %H:%M}", str(link.opened)]
+        for link in links
+    ]
+    return table(["link", "state", "page", "by", "expires", "opened"], cells, right=["opened"])
 
 
 def _add_common(app: typer.Typer, kind: Kind) -> None:
@@ -184,11 +241,14 @@ def _show_token(name: str, token: str, *, as_json: bool) -> None:
 
 def _show_link(access: AccessStore, token: str, database: Any) -> None:
     """Print a link that signs in to the server's pages once."""
-    settings = settings_of(database)
-    server = settings.public_url or f"http://{settings.host}:{settings.port}"
     minutes = LINK_DURATION // timedelta(minutes=1)
     err.print(f"To sign in to the pages, open this link within {minutes} minutes; it works once, while the server runs:")
-    err.say(f"{server.rstrip('/')}{Links.sign_in}#{access.sign_ins.create_link(token)}")
+    err.say(f"{_server_address(database)}{Links.sign_in}#{access.sign_ins.create_link(token)}")
+
+
+def _server_address(database: Any) -> str:
+    settings = settings_of(database)
+    return (settings.public_url or f"http://{settings.host}:{settings.port}").rstrip("/")
 
 
 def _holders_table(holders: Sequence[HolderAccess]) -> Table:

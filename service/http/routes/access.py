@@ -14,13 +14,44 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field, StringConstraints
 
 from schemas.errors import InputError
-from service.read.access import AuditLines, ConnectionList, EndedSignIns, IssuedToken, OperatorList, RevokedTokens, SignInList
+from service.read.access import (
+    AuditLines,
+    ConnectionList,
+    EndedSignIns,
+    IssuedLink,
+    IssuedToken,
+    OperatorList,
+    RevokedTokens,
+    SharedLinkList,
+    SignInList,
+)
 from service.read.access import connections as connection_list
 from service.read.access import operators as operator_list
-from service.setup.access import SCOPES, SIGN_IN_DURATION, TOKEN_TAG, AccessStore, Holder, Kind, Scope
+from service.setup.access import (
+    MAX_SHARED_DAYS,
+    SCOPES,
+    SHARED_DAYS,
+    SIGN_IN_DURATION,
+    TOKEN_TAG,
+    AccessStore,
+    Holder,
+    Kind,
+    Scope,
+    SharedLink,
+)
 from service.text.answers import Place, page_of
-from service.text.links import API
-from service.web.authentication import SIGN_IN, FleetAdmin, Reader, cookie_name_of, is_encrypted
+from service.text.links import API, Links, read_shared_page
+from service.web.authentication import (
+    SIGN_IN,
+    Entrant,
+    FleetAdmin,
+    Reader,
+    Reviewer,
+    cookie_name_of,
+    guest_cookie_name_of,
+    is_encrypted,
+    require_project,
+)
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.json_routes import JsonRoute
@@ -54,11 +85,14 @@ def audit_log(
 
 
 @router.post(SIGN_IN, status_code=204, responses=documented(408, 413, 415))
-async def sign_in(request: Request, _: Reader, services: Services) -> Response:
+async def sign_in(request: Request, entrant: Entrant, services: Services) -> Response:
     """Sign in to the pages: the answer sets a cookie that lasts twelve hours, or until the token ends.
 
     The code of a sign-in link takes the place of a token: `Authorization: Link CODE`. It works once, within ten minutes.
+    The code of a shared link opens its page only, until the link expires: the header Location has the path of the page.
     """
+    if entrant.kind == "guest":
+        return await _open_shared_link(request, services)
     prefix: str = request.state.token
     with durable_or_refused():
         secret = await anyio.to_thread.run_sync(services.access.sign_ins.begin, prefix)
@@ -70,6 +104,25 @@ async def sign_in(request: Request, _: Reader, services: Services) -> Response:
         max_age=int(SIGN_IN_DURATION.total_seconds()),
         httponly=True,
         samesite="lax",  # with "strict", people who follow a link from an alert would appear signed out
+        secure=is_encrypted(request.scope, hosts),
+    )
+    return response
+
+
+async def _open_shared_link(request: Request, services: Services) -> Response:
+    """Set the cookie of a shared link, which is limited to its page."""
+    link: SharedLink = request.state.shared_link
+    with durable_or_refused():
+        await anyio.to_thread.run_sync(services.access.shared_links.record_opening, link.id)
+    response = Response(status_code=204, headers={"Location": link.address})
+    hosts = services.settings.encrypted_hosts
+    response.set_cookie(
+        guest_cookie_name_of(request.scope, hosts),
+        request.state.shared_code,
+        max_age=max(int((link.expires_at - services.engine.now()).total_seconds()), 0),
+        path=link.page,
+        httponly=True,
+        samesite="strict",
         secure=is_encrypted(request.scope, hosts),
     )
     return response
@@ -105,6 +158,54 @@ def end_sign_ins(_: FleetAdmin, services: Services, name: Name) -> EndedSignIns:
     """
     require_holder(services.access, "operator", name)
     return EndedSignIns(name=name, ended=services.access.sign_ins.end_all(name))
+
+
+LinkId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="Public id of the link.", examples=["3f9a77c1b2d4"])]
+
+
+class NewLink(OperatorBody):
+    """A page to share."""
+
+    page: Annotated[str, StringConstraints(max_length=2000)] = Field(
+        description="Path of an incident, an exchange, a session or a run, as in its address.",
+        examples=["/projects/ops/incidents/1a2b3c4d"],
+    )
+    expires_in_days: Annotated[int, Field(ge=1, le=MAX_SHARED_DAYS)] = Field(SHARED_DAYS, alias="expiresInDays")
+
+
+@router.post(f"{API}/shared-links", status_code=201, responses=documented(*WRITES))
+def share_page(caller: Reviewer, services: Services, request: Request, body: NewLink) -> IssuedLink:
+    """Create a link that opens one page, read-only, to people without an account. Its address is shown once.
+
+    It opens an incident, an exchange, a session or a run, and no other page; it expires, by default after 7 days, can be revoked,
+    and ends with the token that made it. The scope review is needed, because what is shared leaves the installation.
+    """
+    try:
+        page = read_shared_page(body.page)
+        require_project(caller, page.project)
+        with durable_or_refused():
+            link, code = services.access.shared_links.create(page, caller.name, request.state.token, body.expires_in_days)
+    except InputError as error:
+        raise ApiError(400, "invalid", f"{error}. {error.hint}") from None
+    set_subject(request, page.path)
+    return IssuedLink(link=link, path=f"{Links.sign_in}#{code}")
+
+
+@router.get(f"{API}/shared-links", responses=documented())
+def list_shared_links(caller: Reviewer, services: Services, response: Response) -> SharedLinkList:
+    """List the shared links of the caller's projects, live ones first. Their codes are not stored, so they cannot be shown again."""
+    response.headers["Cache-Control"] = "no-store"
+    links = services.access.shared_links.listed(caller.project)
+    return SharedLinkList(links=links, count=len(links))
+
+
+@router.delete(f"{API}/shared-links/{{link_id}}", status_code=204, responses=documented(404, 408, 413, 415))
+def revoke_shared_link(caller: Reviewer, services: Services, link_id: LinkId) -> Response:
+    """Revoke a shared link: its page closes at once for everybody who has opened it."""
+    with durable_or_refused():
+        if not services.access.shared_links.revoke(link_id, caller.project):
+            raise ApiError(404, "not_found", "there is no shared link with this id")
+    return Response(status_code=204)
 
 
 ExpiryDays = Annotated[
@@ -213,7 +314,7 @@ def revoke_operator(_: FleetAdmin, services: Services, name: Name, body: RevokeB
 
 def _add_holder(access: AccessStore, request: Request, holder: Holder, lifetime: timedelta | None = None) -> IssuedToken:
     set_subject(request, holder.name)
-    if access.holder(holder.kind, holder.name):
+    if holder.kind != "guest" and access.holder(holder.kind, holder.name):
         raise ApiError(409, "conflict", "name: is taken; names are not reused")
     return IssuedToken(name=holder.name, token=_answer_token(lambda: access.add(holder, lifetime), 400))
 

@@ -104,6 +104,16 @@ document.addEventListener("submit", (event) => {
       if (!response.ok) return readProblem(response);
       location.assign(form.dataset.then || "/");
     });
+  } else if (form.matches("[data-share]")) {
+    event.preventDefault();
+    attempt(form.querySelector("button"), findProblemElement(form), async () => {
+      const body = { page: location.pathname + location.search, expiresInDays: Number(form.elements.expiresInDays.value) };
+      const response = await send("POST", form.getAttribute("action"), body);
+      if (!response.ok) return readProblem(response);
+      const { path } = await response.json();
+      form.querySelector("[data-shared-address]").textContent = location.origin + path;
+      form.querySelector("[data-shared]").hidden = false;
+    });
   } else if (form.matches("[data-send]")) {
     // The fields are sent as a JSON object without empty ones. Fields with data-number are sent as numbers.
     event.preventDefault();
@@ -132,7 +142,7 @@ document.addEventListener("input", (event) => {
   for (const element of document.querySelectorAll(find)) element.hidden = !element.textContent.toLowerCase().includes(text);
 });
 
-// A link with a code in its fragment signs in once. The code leaves the history before it is used.
+// A link with a code in its fragment signs in once, or opens a shared page. The code leaves the history before it is used.
 const signIn = document.querySelector("[data-sign-in]");
 if (signIn && location.hash.length > 1) {
   const code = location.hash.slice(1);
@@ -140,7 +150,8 @@ if (signIn && location.hash.length > 1) {
   attempt(signIn.querySelector("button"), findProblemElement(signIn), async () => {
     const response = await send("POST", "/api/audit/sign-in", {}, { Authorization: `Link ${code}` });
     if (!response.ok) return readProblem(response);
-    location.assign(signIn.dataset.then || "/");
+    // A shared link opens its page, and a sign-in link the requested one.
+    location.replace(response.headers.get("Location") || signIn.dataset.then || "/");
   });
 }
 

@@ -168,6 +168,9 @@ TABLE: Table = {
     ("POST", "/api/audit/operators/{name}/rotate"): Row("admin", 200, bad=("", {"graceHours": -1}), everywhere=True),
     ("POST", "/api/audit/connections/{name}/revoke"): Row("admin", 200, bad=("", {"token": "x"}), everywhere=True),
     ("POST", "/api/audit/operators/{name}/revoke"): Row("admin", 200, bad=("", {"token": "x"}), everywhere=True),
+    ("GET", "/api/audit/shared-links"): Row("review", bad=None),
+    ("POST", "/api/audit/shared-links"): Row("review", 201, {"page": "/projects/ops/incidents/i1"}, bad=("", {"page": "/"})),
+    ("DELETE", "/api/audit/shared-links/{link_id}"): Row("review", 204, empty=404, bad=None),
     ("GET", "/api/audit/audit-log"): Row("admin", everywhere=True),
     ("GET", "/api/audit/sign-ins"): Row("admin", bad=("?limit=1", NO_BODY), everywhere=True),
     ("POST", "/api/audit/operators/{name}/sign-out"): Row("admin", bad=("?all=true", NO_BODY), everywhere=True),
@@ -243,7 +246,8 @@ def ask(call: Call, tokens: Tokens) -> EndpointCaller:
     """Return a caller for an empty server, with plausible names and every token."""
     assert tokens.ops
     names = dict.fromkeys(("score_id", "exchange_id", "incident_id", "anchor_id", "annotation_id", "evaluation_id"), "nothing")
-    return EndpointCaller(call, names | {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor"})
+    names |= {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor", "link_id": "0123456789ab"}
+    return EndpointCaller(call, names)
 
 
 @pytest.fixture
@@ -268,6 +272,7 @@ def filled(call: Call, tokens: Tokens, exchanges: list[Any], drained: Drained, s
     call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)
     drained()
     [incident, *_] = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
+    shared = call("POST", "/api/audit/shared-links", tokens.root, json={"page": "/projects/ops/incidents/i1"}).json()["link"]
     [anchor] = call("POST", "/api/audit/ops/anchors", tokens.root, json={"count": 1}).json()["anchors"]
     note = call("POST", "/api/audit/ops/annotations", tokens.root, json={"text": "New prompt"}).json()["annotation"]
     [score, *_] = call("GET", "/api/audit/ops/scores", tokens.root, params={"session": "s1"}).json()["scores"]
@@ -275,7 +280,14 @@ def filled(call: Call, tokens: Tokens, exchanges: list[Any], drained: Drained, s
     names = {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor", "score_id": score["id"]}
     names |= {"evaluation_id": evaluation["id"], "annotation_id": note["id"]}
     return EndpointCaller(
-        call, names | {"exchange_id": score["exchangeId"], "incident_id": incident["id"], "anchor_id": anchor["id"]}
+        call,
+        names
+        | {
+            "exchange_id": score["exchangeId"],
+            "incident_id": incident["id"],
+            "anchor_id": anchor["id"],
+            "link_id": shared["id"],
+        },
     )
 
 

@@ -22,8 +22,12 @@ from service.pages.viewing import local_path
 from service.server.server_lifecycle import api_settings
 from service.setup.access import SIGN_IN_DURATION, AccessStore, Holder, mark_of
 from service.setup.settings import Settings
+from service.text.links import read_shared_page
 from service.web.authentication import PAGE_MARK, cookie_name
 from service.web.bounds import ApiSettings
+
+SHARED_LINKS = "/api/audit/shared-links"
+INCIDENT = "/projects/ops/incidents/i1"
 
 
 def looks(call: Call, value: str) -> httpx2.Response:
@@ -65,6 +69,119 @@ def test_a_link_signs_in_once_and_only_for_minutes(call: Call, access: AccessSto
     assert call("GET", "/api/audit/projects", headers={"authorization": f"Link {other}"}).status_code == 401
     access.revoke("operator", "root")
     assert call("POST", SIGN_IN, headers={"authorization": f"Link {other}"}, json={}).status_code == 401
+
+
+@pytest.fixture
+def shared(call: Call, tokens: Tokens, store: Store) -> str:
+    """Return the code of a link to an incident's page."""
+    put(store, "incidents", [incident(), incident(incident_id="i2", project="web")])
+    answer = call("POST", SHARED_LINKS, tokens.root, json={"page": INCIDENT})
+    assert answer.status_code == 201
+    assert answer.json()["link"]["page"] == INCIDENT
+    return str(answer.json()["path"].partition("#")[2])
+
+
+def open_link(call: Call, code: str) -> httpx2.Response:
+    """Return the answer to the code of a link, as the page of the sign-in sends it."""
+    return call("POST", SIGN_IN, headers={"authorization": f"Link {code}"}, json={})
+
+
+def look_as_guest(call: Call, path: str, code: str, method: str = "GET") -> httpx2.Response:
+    """Return the answer to a request with the cookie of a shared link, even for a path to which browsers do not send it."""
+    return call(method, path, headers={"cookie": f"driftline-shared-8321={code}", **HTML})
+
+
+def test_a_shared_link_opens_its_page_and_nothing_else(call: Call, shared: str, access: AccessStore) -> None:
+    """A link leaves the installation, so whoever has it, and whatever they send, may read one page and change nothing."""
+    answer = open_link(call, shared)
+    (crumb,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    assert (answer.status_code, answer.headers["location"], crumb["path"]) == (204, INCIDENT, INCIDENT)
+    assert (crumb["httponly"], crumb["samesite"]) == (True, "strict")
+    page = look_as_guest(call, INCIDENT, crumb.value)
+    assert page.status_code == 200
+    assert "Shared by root" in page.text
+    assert page.headers["cache-control"] == "no-store"
+    assert page.headers["referrer-policy"] == "no-referrer"
+    assert not re.findall(r"<form|<a [^>]*href=\"/|driftline-page", page.text)
+    assert page.text.count(shared) == 0
+    others = (
+        "/",
+        "/incidents",
+        "/projects/ops",
+        "/projects/ops/incidents",
+        "/projects/web/incidents/i2",
+        f"{INCIDENT}/",
+        "/admin",
+    )
+    assert {look_as_guest(call, path, shared).status_code for path in others} <= {303, 404}
+    assert look_as_guest(call, f"{INCIDENT}?connection=north", shared).status_code == 303
+    for path in (INCIDENT, "/incidents", "/incidents/views"):
+        assert look_as_guest(call, path, shared, "POST").status_code in {303, 401, 403, 405, 415}
+    for path in ("/api/audit/projects", "/api/audit/ops/incidents/i1", "/api/audit/shared-links", "/metrics"):
+        assert look_as_guest(call, path, shared).status_code in {401, 403} or path == "/metrics"
+        assert call("GET", path, headers={"authorization": f"Link {shared}"}).status_code in {401, 403}
+    assert call("GET", "/api/audit/projects", headers={"cookie": f"{COOKIE}={shared}"}).status_code == 401
+    assert access.shared_links.listed()[0].opened == 1
+
+
+def test_a_shared_link_ends_when_it_is_revoked_or_expires_and_with_the_token_of_its_author(
+    call: Call, tokens: Tokens, shared: str, access: AccessStore, tmp_path: Path
+) -> None:
+    """A person who is gone, or a page that should not have been shared, leaves no open door, not even to opened browsers."""
+    (link,) = call("GET", SHARED_LINKS, tokens.root).json()["links"]
+    elsewhere = access.add(Holder("operator", "elsewhere", "web", None, frozenset({"read", "review"})))
+    assert call("DELETE", f"{SHARED_LINKS}/{link['id']}", elsewhere).status_code == 404
+    assert look_as_guest(call, INCIDENT, shared).status_code == 200
+    assert call("DELETE", f"{SHARED_LINKS}/{link['id']}", tokens.root).status_code == 204
+    assert look_as_guest(call, INCIDENT, shared).status_code == 303
+    assert open_link(call, shared).status_code == 401
+    other = (
+        call("POST", SHARED_LINKS, tokens.root, json={"page": INCIDENT, "expiresInDays": 30}).json()["path"].partition("#")[2]
+    )
+    assert look_as_guest(call, INCIDENT, other).status_code == 200
+    access.revoke("operator", "root")
+    assert look_as_guest(call, INCIDENT, other).status_code == 303
+    now = [datetime(2026, 10, 1, tzinfo=UTC)]
+    with AccessStore(tmp_path / "links.access", lambda: now[0]) as store:
+        link, code = store.shared_links.create(read_shared_page(INCIDENT), "ann", None)
+        now[0] += timedelta(days=7, seconds=-1)
+        assert store.shared_links.find(code.encode()) == link
+        now[0] += timedelta(seconds=1)
+        assert store.shared_links.find(code.encode()) is None
+        assert [entry.state for entry in store.shared_links.listed()] == ["expired"]
+    assert code.encode() not in b"".join(file.read_bytes() for file in tmp_path.glob("links.access*"))
+
+
+@pytest.mark.parametrize(
+    ("page", "status"),
+    [
+        ("/projects/ops/sessions/a%2Fb?connection=north", 201),
+        ("/projects/ops", 400),
+        ("/projects/ops/incidents/i1/../../web", 400),
+        ("//elsewhere.example/projects/ops/runs/run_1", 400),
+        ("https://elsewhere.example/projects/ops/runs/run_1", 400),
+        ("/api/audit/ops/incidents/i1", 400),
+        ("/projects/web/incidents/i2", 403),
+    ],
+)
+def test_people_share_pages_of_their_projects_only(call: Call, access: AccessStore, page: str, status: int) -> None:
+    """A link has no more rights than its author, and leads to no other server."""
+    reviewer = access.add(Holder("operator", "sharer", "ops", None, frozenset({"read", "review"})))
+    assert call("POST", SHARED_LINKS, reviewer, json={"page": page}).status_code == status
+    reader = access.add(Holder("operator", "looker", "ops", None, frozenset({"read"})))
+    assert call("POST", SHARED_LINKS, reader, json={"page": INCIDENT}).status_code == 403
+
+
+def test_guessed_links_are_counted_like_wrong_tokens_and_no_code_is_logged(
+    call: Call, shared: str, settings: ApiSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An address that tries codes has to wait, and a log that is read by others must not open pages."""
+    caplog.set_level("INFO")
+    assert open_link(call, shared).status_code == 204
+    assert look_as_guest(call, INCIDENT, shared).status_code == 200
+    assert not [record for record in caplog.records if shared in f"{record.getMessage()} {record.__dict__}"]
+    statuses = [open_link(call, "x" * 43).status_code for _ in range(settings.max_failures + 1)]
+    assert statuses == [401] * settings.max_failures + [429]
 
 
 def test_an_https_address_makes_the_cookie_secure(call: Call, tokens: Tokens) -> None:

@@ -185,6 +185,7 @@ def test_every_logged_change_has_a_description() -> None:
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     changes = {f"{method} {one.path}" for one in routes for method in one.methods - SAFE_METHODS if one.path not in DRY_RUNS}
     commands = {f"COMMAND {kind}s {verb}" for kind in ("connection", "operator") for verb in ("add", "rotate", "revoke")}
+    commands |= {"COMMAND links add", "COMMAND links revoke"}
     deeds = WORDS["deeds"]
     assert deeds.keys() == changes | commands
     assert {words.split()[0] for words in deeds.values()} - WORDS["verbs"].keys() == set()
