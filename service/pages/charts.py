@@ -23,7 +23,10 @@ from service.pages.rendering import NOTHING, moment, number, share, usd
 from service.pages.untrusted import shown
 from service.read.annotations import Annotation, read_annotations
 from service.read.versions import VERSION_NAMES, DeployedVersion, deployed_versions
+from service.setup.access import Holder
+from service.text.links import API
 from service.text.zone import is_utc
+from streams.upkeep.annotations import MAX_ANNOTATION
 from streams.watch.lifecycle import DISMISSED
 
 Form = Callable[[float | None], str]
@@ -531,6 +534,15 @@ def _mark_deployment(deployed: DeployedVersion) -> Mark:
 
 def _mark_annotation(annotation: Annotation) -> Mark:
     return Mark(annotation.at, "annotation", f"{annotation.text} ({annotation.by})", annotation.text, annotation.until)
+
+
+def build_annotation_form(viewer: Holder, project: str) -> dict[str, Any]:
+    """Return a template's values for the form of annotations, which charts open for people who may review."""
+    return {
+        "can_annotate": "review" in viewer.scopes,
+        "annotations_api": f"{API}/{project}/annotations",
+        "max_annotation": MAX_ANNOTATION,
+    }
 
 
 def _is_changed(rows: Sequence[Row], name: Callable[[Row], str]) -> bool:

@@ -21,6 +21,7 @@ from audit.drift.incident_evidence import Query as NamedQuery
 from audit.drift.watched_series import lower_first, name_series
 from schemas.lazy import duckdb
 from schemas.records import Incident
+from service.pages.charts import build_annotation_form
 from service.pages.incident_figures import (
     RULE_EXPLANATIONS,
     RULE_NAMES,
@@ -223,6 +224,7 @@ async def incident(
         "deployed": evidence.deployments,
         "sampling": WORDS["sampling"],
         "may_review": "review" in viewer.scopes,
+        **build_annotation_form(viewer, project),
         "max_comment": MAX_COMMENT,
         "suspected_cause": find_suspected_cause(record, related),
         "latest_comment": next((event for event in reversed(more["history"]) if event.comment), None),

@@ -16,7 +16,7 @@ from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
 from schemas.lazy import duckdb, pl
 from schemas.records import Baseline, Incident
-from service.pages.charts import Mark, find_judge_changes, marks_within, share_bar
+from service.pages.charts import Mark, build_annotation_form, find_judge_changes, marks_within, share_bar
 from service.pages.incident_figures import find_shown_incidents, merge_labels
 from service.pages.incidents import find_first_day
 from service.pages.periods import Period, compared, compared_means, range_control
@@ -57,11 +57,10 @@ from service.read.runs import run_page
 from service.read.scores import ProjectSummary, newest_score, project_summary
 from service.read.versions import agent_versions, sort_by_verdict
 from service.read.why import find_related, find_suspected_cause
-from service.text.links import API, Links
+from service.text.links import Links
 from service.text.window import Window, kept_of, last_period, quarter_to, window_of
 from service.text.words import TERMS, WORDS
 from service.web.context import ApiContext, Services
-from streams.upkeep.annotations import MAX_ANNOTATION
 from streams.watch.lifecycle import is_live
 
 router = APIRouter(include_in_schema=False)
@@ -158,9 +157,7 @@ async def project(
         "silence": describe_silence(data.active_days, summary.last_exchange_at, now),
         "annotations": data.annotations[:_MAX_ANNOTATIONS],
         "more_annotations": len(data.annotations) > _MAX_ANNOTATIONS,
-        "can_annotate": "review" in viewer.scopes,
-        "annotations_api": f"{API}/{project}/annotations",
-        "max_annotation": MAX_ANNOTATION,
+        **build_annotation_form(viewer, project),
         **_build_day_values(build_chart_window(project, data.window, marks, split), data, incidents, split),
     }
     return page(request, "project.html", values)

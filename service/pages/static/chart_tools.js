@@ -166,7 +166,7 @@ function showAnnotationForm(from = null, until = null, step = 3600) {
   const unit = step > 3600 ? 3600 : 300;
   const format = (seconds) => new Date(Math.round(seconds / unit) * unit * 1000).toISOString().slice(0, 16);
   const dialog = createDialog("Annotate");
-  dialog.append(createElement("h2", "", "Annotate all charts of the project"), document.getElementById("annotate").content.cloneNode(true));
+  dialog.append(createElement("h2", "", "Annotate all charts of the project"), document.querySelector("#annotate > form").cloneNode(true));
   const { text, at, until: end } = dialog.querySelector("form").elements;
   at.value = format(Math.min(from ?? Infinity, Date.now() / 1000));
   if (until !== null) end.value = format(until);
