@@ -6,8 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, NamedTuple
+from datetime import UTC, date, datetime, time, timedelta
+from http import HTTPStatus
+from typing import Annotated, Literal, NamedTuple
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import HTMLResponse
@@ -135,18 +136,38 @@ async def audit_log(
     services: Services,
     name: ConnectionName | None = None,
     project: ConnectionName | None = None,
+    show: Literal["changes", "sign-ins", "all"] = "changes",
+    day: str = "",
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """Show the audit log, optionally only of one operator or one project."""
+    """Show the audit log, optionally only of one operator or one project, or up to a day (UTC)."""
     before = None if cursor is None else cursor.number
-    lines = await asyncio.to_thread(services.access.audit_log.lines, LINES_PER_PAGE + 1, before, name=name, project=project)
+    try:
+        last_day = date.fromisoformat(day) if day else None
+    except ValueError:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "bad_request", f"day: {day!r} must be a day such as 2026-11-26") from None
+    lines = await asyncio.to_thread(
+        services.access.audit_log.lines,
+        LINES_PER_PAGE + 1,
+        before,
+        name=name,
+        project=project,
+        until=None if last_day is None else datetime.combine(last_day + timedelta(days=1), time(), UTC),
+        signing={"changes": False, "sign-ins": True, "all": None}[show],
+    )
     shown, following = page_of(lines, LINES_PER_PAGE, lambda line: Place(line.at, "", line.id))
     values = {
         "deeds": [build_entry(line, services.access.holder) for line in shown],
         "name": name,
         "project": project,
+        "show": show,
+        "kinds": (("changes", "Changes"), ("sign-ins", "Sign-ins"), ("all", "All")),
+        "day": last_day,
         "paged": cursor is not None,
-        "following": following and Links().audit_log(name=name, project=project, cursor=following),
+        "following": following
+        and Links().audit_log(
+            name=name, project=project, show=show, day=None if last_day is None else str(last_day), cursor=following
+        ),
     }
     return page(request, "admin/audit_log.html", values)
 
@@ -210,7 +231,7 @@ CHOICES = (
     Choice(
         "Review", "Read, score exchanges, and decide on incidents.", ("read", "review"), "read, review and decide in {where}"
     ),
-    Choice("Query", "View all pages and run SQL on all projects.", ("read", "query"), "read {where} and run SQL"),
+    Choice("Query", "View all pages and run SQL on all projects; no scoring.", ("read", "query"), "read {where} and run SQL"),
     Choice("Admin", "Everything, including administration.", SCOPES, "do everything in {where}"),
 )
 

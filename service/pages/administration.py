@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from http import HTTPStatus
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -89,8 +91,10 @@ router = APIRouter(include_in_schema=False, route_class=JsonRoute)
 @router.get("/admin")
 async def overview(request: Request, _: Administrator, services: Services) -> HTMLResponse:
     """Show the state of the installation, and the ways to change it."""
-    now = await asyncio.to_thread(read_current, policy_file(services))
+    file = policy_file(services)
+    now = await asyncio.to_thread(read_current, file)
     values = {
+        "saved_at": await asyncio.to_thread(_read_save_time, file.path),
         "installation": await services.ask(lambda cursor: installation(cursor, services.engine, services.access)),
         "people": sum(any(token.state == "live" for token in tokens) for _, tokens in services.access.holders("operator")),
         "connections": len(services.access.holders("connection")),
@@ -98,6 +102,13 @@ async def overview(request: Request, _: Administrator, services: Services) -> HT
         "problem": now.problems[0].problem if now.problems else None,
     }
     return page(request, "admin/overview.html", values)
+
+
+def _read_save_time(path: FilePath | None) -> datetime | None:
+    try:
+        return None if path is None else datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError:
+        return None
 
 
 NAMES = {OTHER_PROJECTS: "all other projects", SERVER_WIDE: "the whole server"}

@@ -90,6 +90,7 @@ async def connect(
     values = {
         "stacks": available.stacks,
         "chosen": chosen,
+        "has_choice": bool(stack),
         "environment": fill(available.environment + chosen.variables, filled),
         "content": available.content,
         "lines": available.lines(chosen, filled),

@@ -21,6 +21,8 @@ from service.web.authentication import Querier
 from service.web.models import MAX_SQL
 
 router = APIRouter(include_in_schema=False)
+_USUAL_VIEWS = frozenset({"turns", "runs", "session_summaries"})
+"""Views that most questions need; they come first."""
 INITIAL_STATEMENT = (
     "SELECT day, sum(exchanges) AS exchanges, sum(anomalies) AS anomalies\nFROM days\nGROUP BY day\nORDER BY day"
 )
@@ -46,6 +48,7 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
         "most": MAX_ROWS,
         "max_length": MAX_SQL,
         "catalogue": await anyio.to_thread.run_sync(load_catalog),
+        "usual": _USUAL_VIEWS,
         "examples": worked_examples(),
     }
     return page(request, "sql.html", values)

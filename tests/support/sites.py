@@ -341,7 +341,10 @@ PAGES = (
     PageCase("person", lambda _: LINKS.person("ada"), "ada", ("this is you", "Revoke", "End all sign-ins")),
     PageCase("connection", lambda _: LINKS.connection(QUIET), QUIET, ("Create a new token", "Revoke"), has_seen_layout=True),
     PageCase(
-        "policy", lambda _: LINKS.policy(DRIFTED), "Policy", ("Check", f"Settings in force for {DRIFTED}", "retentionDays")
+        "policy",
+        lambda _: LINKS.policy(DRIFTED),
+        "Policy",
+        ("Check", f"Settings in force for {DRIFTED}", "not only changed ones"),
     ),
     PageCase(
         "retention and erasure",
@@ -349,7 +352,7 @@ PAGES = (
         "Retention and erasure",
         ("Type desk to confirm", "Erasures so far", "90 days"),
     ),
-    PageCase("audit log", lambda _: LINKS.audit_log(), "Audit log", ("POST /api/audit/sign-in", "done")),
+    PageCase("audit log", lambda _: LINKS.audit_log(show="all"), "Audit log", ("POST /api/audit/sign-in", "Sign-ins")),
     PageCase("sign-in", lambda _: LINKS.sign_in, "Sign in", ("Use the token of an operator.", "Token")),
     PageCase("help", lambda _: LINKS.help(), "Help", ("Daily routine", "Thinking quality · Tier 2.5")),
     PageCase("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), is_missing=True),

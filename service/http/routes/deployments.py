@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from schemas.bounds import MAX_LABEL
@@ -16,6 +16,7 @@ from service.web.authentication import Reader, Reviewer, VisibleProject
 from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
 from service.web.json_routes import JsonRoute, answering
+from service.web.middleware import set_subject
 from service.web.models import Id, Moment, OperatorBody, QueryMoment, Text
 from streams.upkeep.annotations import (
     DEFAULT_LABEL,
@@ -53,10 +54,11 @@ class DeploymentBody(OperatorBody):
     },
 )
 async def add_deployment(
-    project: VisibleProject, caller: Reviewer, services: Services, response: Response, body: DeploymentBody
+    *, request: Request, project: VisibleProject, caller: Reviewer, services: Services, response: Response, body: DeploymentBody
 ) -> RecordedDeployment:
     """Record a deployment. Recording it again changes nothing. Charts mark it, and an incident that began with it names it."""
     engine = services.engine
+    set_subject(request, f"{body.label} {body.version}")
     record = deployment(
         project=project,
         version=body.version,

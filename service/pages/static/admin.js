@@ -93,7 +93,6 @@ if (editor) {
   const updateButtons = () => {
     const isChecked = checked !== null && checked === text.value;
     if (save) save.disabled = !isChecked || checked === text.defaultValue;
-    download.disabled = !isChecked;
   };
   text.addEventListener("input", updateButtons);
 
