@@ -283,8 +283,6 @@ def _build_figure(
         "labels": [visible(point.axis_label or point.label) for point in points],
         "marked": [index for index, is_out in enumerate(marked) if is_out],
         "marks": [_format_mark(mark, position, end) for mark, position, end in placed],
-        # The start and the duration of the points, in seconds.
-        "time": [points[0].at.timestamp(), chart.step.total_seconds()] if chart.step and points and points[0].at else None,
         "previous": None if previous is None else [round_value(value) for value in previous],
         "limits": chart.limits,
         "reaches": chart.reaches,

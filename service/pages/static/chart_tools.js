@@ -111,7 +111,7 @@ function prepareTools(figure) {
   showPressed(figure);
   if (figure.closest("dialog")) return;
   const tools = createElement("span", "tools");
-  if (document.getElementById("annotate") && JSON.parse(figure.dataset.chart).time) {
+  if (document.getElementById("annotate") && JSON.parse(figure.dataset.chart).times?.from) {
     // A click by keyboard has no place on the chart: the form asks for the time.
     tools.append(createButton("Annotate", "quiet", "Mark a time or a range on all charts of the project", (event) => (event.detail ? pickTime(figure) : showAnnotationForm())));
   }
@@ -123,7 +123,7 @@ function prepareTools(figure) {
 function pickTime(figure) {
   const { plot: plotted } = drawn.get(figure);
   const root = figure.querySelector(".plot");
-  const [start, step] = JSON.parse(figure.dataset.chart).time;
+  const { from: start, step } = JSON.parse(figure.dataset.chart).times;
   const hint = createElement("p", "hint", "Click a time, or drag over a range. Esc cancels.");
   const range = createElement("span", "picked");
   const listeners = new AbortController();
