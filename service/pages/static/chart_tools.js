@@ -234,7 +234,7 @@ function showFull(figure) {
   saves.append(createElement("span", "soft", "Save as"), ...Object.entries(files).map(([kind, save]) => createButton(kind, "second", "", save)));
   const bar = createElement("div", "bar");
   bar.append(scales, saves);
-  dialog.append(head, createElement("p", "soft", describeRange(figure)), bar, copy);
+  dialog.append(head, createElement("p", "soft", describeRange(figure) + describeZone(figure)), bar, copy);
   if (isMeasure(JSON.parse(figure.dataset.chart))) prepareScales(scales);
   const address = location.pathname + location.search;
   if (figure.id) history.replaceState(null, "", address + FULL_MARK + encodeURIComponent(figure.id));
@@ -249,6 +249,12 @@ function showFull(figure) {
 function describeRange(figure) {
   const labels = readRows(figure).map((row) => row.label);
   return labels.length > 1 ? `${labels[0]} to ${labels.at(-1)}` : labels.join("");
+}
+
+/** Describes the zone of the times of a chart; empty if its points are no times, or if their labels say it. */
+function describeZone(figure) {
+  const isTime = JSON.parse(figure.dataset.chart).time && !describeRange(figure).endsWith("UTC");
+  return isTime ? ` (${document.querySelector("[data-zones]")?.value || "UTC"})` : "";
 }
 
 /** Opens the chart that the address names at full size, once it is on the page. */
@@ -313,7 +319,7 @@ function drawSvg(figure) {
   add(svg, "rect", { width: "100%", height: "100%", fill: colour("surface") });
   const label = (parent, x, y, text, size, attributes = {}) => add(parent, "text", { x, y, "font-size": size, "font-family": PICTURE_FONT, fill: colour("soft"), ...attributes }, text);
   label(svg, margin, 28, [document.querySelector("h1")?.textContent.trim(), figure.getAttribute("aria-label")].filter(Boolean).join(" · "), 16, { fill: colour("text"), "font-weight": 600 });
-  label(svg, margin, 48, `${describeRange(figure)} (UTC)`, 12);
+  label(svg, margin, 48, describeRange(figure) + describeZone(figure), 12);
 
   const area = { left: plotted.over.offsetLeft + margin, top: plotted.over.offsetTop + 60, width: plotted.over.clientWidth, height: plotted.over.clientHeight };
   const x = (position) => area.left + plotted.valToPos(position, "x");

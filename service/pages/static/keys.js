@@ -12,16 +12,6 @@ const KEY_MEANINGS = [
 ];
 const MAX_SHOWN_PLACES = 12;
 
-function createDialog(label) {
-  const dialog = document.createElement("dialog");
-  dialog.className = "palette";
-  dialog.setAttribute("aria-label", label);
-  dialog.addEventListener("close", () => dialog.remove());
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-  document.body.append(dialog);
-  return dialog;
-}
-
 function showKeys() {
   const dialog = createDialog("Keys");
   const list = document.createElement("dl");

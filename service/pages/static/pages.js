@@ -16,6 +16,17 @@ async function send(method, address, body, headers = {}, signal = undefined) {
   });
 }
 
+/** Adds a dialog to the page, which leaves it when it is closed, also by a click beside it. */
+function createDialog(label) {
+  const dialog = document.createElement("dialog");
+  dialog.className = "palette";
+  dialog.setAttribute("aria-label", label);
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  document.body.append(dialog);
+  return dialog;
+}
+
 /** Formats an error message of the API as a sentence. `sentence` in rendering.py does the same. */
 function toSentence(error) {
   const text = /^[^\s:]+:\s/.test(error) ? `Not valid: ${error}` : error.slice(0, 1).toUpperCase() + error.slice(1);
