@@ -415,9 +415,16 @@ _OWN: dict[str, dict[str, Rule]] = {
                 "incident_snooze",
                 "annotation",
                 "dead_letter",
+                "review_queue",
+                "queue_item",
             )
         ),
-        "status": OneOf(("open", "acknowledged", "resolved", "new_normal", "dismissed", "accepted", "retried", "deleted")),
+        "status": OneOf(
+            (
+                *("open", "acknowledged", "resolved", "new_normal", "dismissed", "accepted", "retried", "deleted"),
+                *("closed", "added", "removed"),
+            )
+        ),
         "score": Between(1, 5),
     },
     "SessionClosed": {"reason": OneOf(("explicit", "idle"))},

@@ -1201,23 +1201,32 @@ class Reservation(Record, frozen=True, kw_only=True):
     """Time at which it was set aside, UTC."""
 
 
+class DimensionPoints(Record, frozen=True, kw_only=True):
+    """A person's points for a dimension."""
+
+    dimension: str
+    """Id of the dimension in the methodology."""
+    score: int
+    """1 to 5."""
+
+
 class Review(Record, frozen=True, kw_only=True):
-    """Contribution of a person: a human score, a decision on an incident, its assignment, its snooze, a comment on it, an annotation of charts, or a dead letter put back."""
+    """Contribution of a person: a human score, a decision on an incident, its assignment, its snooze, a comment on it, an annotation of charts, a dead letter put back, a review queue, or an exchange put into one."""
 
     review_id: str
     """Id of the review."""
     project: str
     """Project the record is filed under."""
     kind: str
-    """human_score, incident_decision, incident_assignment, incident_comment, incident_snooze, annotation or dead_letter."""
+    """human_score, incident_decision, incident_assignment, incident_comment, incident_snooze, annotation, dead_letter, review_queue or queue_item."""
     subject_id: str
-    """Score, incident, annotation or dead letter it is about."""
+    """Score, incident, annotation, dead letter or review queue it is about."""
     reviewer: str
     """Name of the reviewer."""
     score: int | None = None
     """Human score, 1 to 5."""
     status: str | None = None
-    """New state: of an incident open, acknowledged, resolved, new_normal or dismissed (accepted, in older records, is new_normal); of a dead letter retried; of an annotation deleted."""
+    """New state: of an incident open, acknowledged, resolved, new_normal or dismissed (accepted, in older records, is new_normal); of a dead letter retried; of an annotation deleted; of a review queue open or closed; of an exchange in it added or removed."""
     comment: str | None = None
     """In the reviewer's words."""
     occurred_at: datetime
@@ -1232,6 +1241,14 @@ class Review(Record, frozen=True, kw_only=True):
     """End of the range that an annotation marks, UTC; null for a moment."""
     until: datetime | None = None
     """Time until which an incident is snoozed, UTC; null: until it gets worse. One that is not later than occurred_at ends the snooze."""
+    queue: str | None = None
+    """Review queue in which the exchange was scored, or to which it was added; null for the general one."""
+    settings: str | None = None
+    """JSON of the definition of a review queue."""
+    dimensions: tuple[DimensionPoints, ...] = ()
+    """Human scores of the dimensions that the review queue asks for."""
+    exchange_at: datetime | None = None
+    """Event time of the exchange scored in a review queue or put into it; its score is found by it."""
 
 
 class RunNumber(Record, frozen=True, kw_only=True):

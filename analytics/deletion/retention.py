@@ -81,7 +81,7 @@ DELETED_WITH_EXCHANGES = {
     "Review": f"""
         SELECT {POSITION_COLUMNS} FROM log.reviews
         SEMI JOIN (SELECT score_id AS subject_id FROM log.scores SEMI JOIN expired USING (connection, exchange_id)) USING (subject_id)
-        WHERE kind = 'human_score'""",
+        WHERE kind IN ('human_score', 'queue_item')""",
     "Score": f"SELECT score_id, {POSITION_COLUMNS} FROM log.scores SEMI JOIN expired USING (connection, exchange_id)",
     "ScoringTask": f"SELECT {POSITION_COLUMNS} FROM log.scoring_tasks SEMI JOIN expired USING (connection, exchange_id)",
     "JudgingRequest": f"SELECT {POSITION_COLUMNS} FROM log.judging_requests SEMI JOIN expired USING (connection, exchange_id)",
@@ -98,7 +98,7 @@ _WITHOUT_SUBJECT = (
 )
 DELETED_BY_AGE = {
     "Review": f"SELECT {POSITION_COLUMNS} FROM log.reviews {_JOIN_CUTOFFS} ANTI JOIN (SELECT score_id AS subject_id FROM log.scores) USING (subject_id) "
-    "WHERE kind = 'human_score' AND occurred_at < cutoff",
+    "WHERE kind IN ('human_score', 'queue_item') AND occurred_at < cutoff",
     "Score": f"SELECT score_id, {POSITION_COLUMNS} FROM log.scores {_JOIN_CUTOFFS} ANTI JOIN log.exchanges USING (connection, exchange_id) "
     "WHERE exchange_at < cutoff",
     # A re-evaluation may reuse older answers, so the later time of request and evaluation counts.

@@ -1,6 +1,7 @@
 -- purpose: the next exchange for a rater to review. Without a stratum, exchanges that nobody has scored come first:
 --     anomalies, then unscored ones, then those where the judge was unsure, then the newest; about every fourth pick is
 --     random instead, from the exchanges that Tier 3 judged, in a pseudo-random order that is the same for every rater.
+--     Scores of named queues do not count here: leaving out what they chose would make the random picks less random.
 --     With a stratum of review_strata, every pick is random among its exchanges, those that nobody has scored first
 -- grain: one row at most. pick: random, priority or interval (random in the given stratum); stratum: anomaly, unscored,
 --     unsure or routine; seen_by: number of people who have scored it. Unsure and routine exchanges come from the days
@@ -10,7 +11,7 @@
 WITH labels AS (
     SELECT subject_id AS score_id, count(DISTINCT reviewer) AS seen_by, bool_or(reviewer = $rater) AS is_done
     FROM log.reviews
-    WHERE kind = 'human_score' AND score IS NOT NULL AND project = $project
+    WHERE kind = 'human_score' AND score IS NOT NULL AND queue IS NULL AND project = $project
     GROUP BY subject_id
 ), excluded AS (
     SELECT score_id FROM labels WHERE is_done

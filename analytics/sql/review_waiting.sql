@@ -25,7 +25,7 @@ WITH retained AS (
     SEMI JOIN (
         SELECT subject_id AS score_id
         FROM log.reviews
-        WHERE kind = 'human_score' AND score IS NOT NULL AND project = $project AND reviewer = $rater
+        WHERE kind = 'human_score' AND score IS NOT NULL AND queue IS NULL AND project = $project AND reviewer = $rater
     ) USING (score_id)
     QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1
 ), counted AS (

@@ -25,6 +25,7 @@ from schemas.records import DimensionScore, EarlierTurn, Exchange, Judgement, Sc
 from service.pages.rendering import Excerpt, excerpt, page
 from service.pages.viewing import ShownProject, Viewer
 from service.read.people import HumanScore, ScoreTimes, human_scores
+from service.read.review_queues import read_queues
 from service.read.sessions import session_questions
 from service.text.links import Links
 from service.text.words import CHECKS, WORDS
@@ -55,6 +56,7 @@ async def exchange(
 
     values = {
         "project": project,
+        "queues": await services.ask(lambda cursor: read_queues(cursor, project)),
         "record": record,
         "score": record.score,
         "tiers": tiers_of(record.score),

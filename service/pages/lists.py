@@ -40,6 +40,7 @@ from service.pages.listing import (
 from service.pages.periods import ListPeriod, Period, range_control
 from service.pages.rendering import TIER_HEADINGS, page
 from service.pages.viewing import ShownProject, Viewer
+from service.read.review_queues import read_queues
 from service.setup.access import Holder
 from service.text.links import FLEET_EXCHANGES, FLEET_SESSIONS, LIST_FILES
 from service.text.window import RangeRequest, Window, bounds, last_period, listed_window
@@ -454,7 +455,10 @@ async def build_list_values(
         can_look_back = is_empty and not _READ_FROM_EXCHANGES & list_request.texts.keys()
         last = find_last_period(cursor, project, list_request, window) if window is not None and can_look_back else None
         listing = dataclasses.replace(listing, total=describe_total(cursor, project, listing, between))
-        return last, listing, read_more(cursor, window)
+        more = read_more(cursor, window)
+        if project is not None and definition.name in _REVIEWED:
+            more["queues"] = read_queues(cursor, project)
+        return last, listing, more
 
     (last, listing, more), suggestions = await asyncio.gather(
         services.ask(read), services.ask(lambda cursor: _read_suggestions(cursor, project, between, now))
@@ -462,6 +466,7 @@ async def build_list_values(
     return {
         "project": project,
         "listing": listing,
+        "queues": [],
         "window": window,
         "range": range_control(
             request, window, now, has_all=definition.has_all, has_comparison=definition.has_comparison, last=last
@@ -473,6 +478,8 @@ async def build_list_values(
     }
 
 
+_REVIEWED = frozenset({"exchanges", "anomalies", "sessions", "runs"})
+"""Lists whose rows can be added to a review queue."""
 _SUGGESTED_FROM = timedelta(days=7)
 """Names are suggested from the last days of the period, which are read quickly for a fleet of any size."""
 _MAX_SUGGESTIONS = 200

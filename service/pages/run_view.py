@@ -24,6 +24,7 @@ from service.pages.charts import Chart, Mark, Point, line, marks_between
 from service.pages.graph import GraphEvents, GraphLinks, ReinforcingEdge, draw_graph, lay_out_graph
 from service.pages.rendering import number
 from service.read.evaluations import EvaluatedRun, evaluation_page
+from service.read.review_queues import ReviewQueue, read_queues
 from service.read.runs import RecordedRun, Row, Run
 from service.read.sessions import (
     Finding,
@@ -127,6 +128,8 @@ class RunContext:
     evaluations: Sequence[EvaluatedRun]
     session_question: str | None
     """The beginning of the first question of its session."""
+    queues: Sequence[ReviewQueue]
+    """The open review queues of the project."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +217,7 @@ def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
         marks=marks_between(cursor, run.project, [row["ended_at"] for row in history]),
         exchanges=query_rows(cursor, "session_scores", params)[::-1],
         evaluations=[evaluation for evaluation in evaluations if evaluation.connection == run.connection],
+        queues=read_queues(cursor, run.project),
         session_question=session_questions(cursor, run.project, [key]).get(key),
     )
 
@@ -390,6 +394,7 @@ def run_values(
         "has_more_exchanges": len(context.exchanges) > MAX_EXCHANGES,
         "evaluations": context.evaluations,
         "session_question": context.session_question,
+        "queues": context.queues,
         "simulated": any(exchange["simulated"] for exchange in context.exchanges)
         or any(evaluation.simulated for evaluation in context.evaluations),
         "address": address,

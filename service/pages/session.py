@@ -30,6 +30,7 @@ from service.pages.run_view import (
 )
 from service.pages.viewing import ShownProject, Viewer
 from service.read.evaluations import SessionJudgement
+from service.read.review_queues import read_queues
 from service.read.sessions import (
     Row,
     SessionDetails,
@@ -83,13 +84,15 @@ async def session(
     if len(headers) > 1:
         return _offer_choice(request, session_id, headers)
     # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
-    details, judgement, shown = await asyncio.gather(
+    details, judgement, queues, shown = await asyncio.gather(
         services.ask(lambda cursor: read_session(cursor, headers[0])),
         services.ask(lambda cursor: judgement_of_session(cursor, headers[0], services.engine)),
+        services.ask(lambda cursor: read_queues(cursor, project)),
         services.ask(lambda cursor: read_selection(cursor, headers[0], selection)),
     )
     settings = services.engine.policy.for_project(project).settings.session_judging
-    answer = page(request, "session.html", session_values(details, shown, selection) | judgement_values(judgement, settings))
+    values = session_values(details, shown, selection) | judgement_values(judgement, settings) | {"queues": queues}
+    answer = page(request, "session.html", values)
     # The page quotes agents' conversations, so no cache may store it.
     answer.headers["Cache-Control"] = "no-store"
     return answer

@@ -97,6 +97,12 @@ class RaterEstimate(Estimate, frozen=True):
     rater: str
 
 
+class QueueEstimate(Estimate, frozen=True):
+    """The agreement of the judge with people on the exchanges of a review queue, which stand for nothing but themselves."""
+
+    queue: str
+
+
 class CorrectedMean(Answer, frozen=True):
     """The judge's Tier 3 mean, corrected by people's scores, with its 95% interval; null with too few labels."""
 
@@ -150,6 +156,13 @@ class Agreement(Answer, frozen=True):
     corrected_mean: CorrectedMean
     raters: list[RaterEstimate]
     between_raters: Estimate
+    queues: Annotated[
+        list[QueueEstimate],
+        Meta(
+            description="The judge against people in each review queue. People and rules chose its exchanges, so its labels count "
+            "nowhere else."
+        ),
+    ]
     covered: Annotated[float | None, Meta(description="Share of the judged exchanges that the labels represent.")]
     unjudged: Annotated[int, Meta(description="Labels of exchanges that have no Tier 3 to compare with.")]
     months: Annotated[
@@ -185,20 +198,12 @@ def project_agreement(
     read, too.
     """
     params = {"project": project, "from": start, "to": end}
-    rows = query_rows(cursor, "agreement_pairs", params | {"times": times})
+    pairs = query_rows(cursor, "agreement_pairs", params | {"times": times})
+    # What people or rules chose for a queue stands for no other exchange.
+    rows = [row for row in pairs if row["queue"] is None]
     judged = [row for row in rows if row["judge_score"] is not None]
     strata = _Strata(query_days(cursor, "review_strata", params), judged)
-    labels = [
-        Label(
-            exchange=row["score_id"],
-            session=(row["connection"], row["session_id"]),
-            rater=row["rater"],
-            human=row["human_score"],
-            judge=row["judge_score"],
-            stratum=strata.of(row),
-        )
-        for row in judged
-    ]
+    labels = [_build_label(row, strata.of(row)) for row in judged]
     measured = agreement(labels, strata.judged)
     judges = _JudgePairs(cursor, params, database)
     return Agreement(
@@ -207,6 +212,7 @@ def project_agreement(
         corrected_mean=_correct_mean(cursor, params, judged, strata),
         raters=[RaterEstimate.measured(estimate, rater=name) for name, estimate in measured.raters.items()],
         between_raters=Estimate.measured(measured.between_raters),
+        queues=_measure_queues(pairs),
         covered=measured.covered,
         unjudged=len(rows) - len(judged),
         months=_measure_months(labels, strata.judged, [row["exchange_at"] for row in judged]),
@@ -217,13 +223,36 @@ def project_agreement(
     )
 
 
+def _build_label(row: Mapping[str, Any], stratum: Hashable) -> Label:
+    return Label(
+        exchange=row["score_id"],
+        session=(row["connection"], row["session_id"]),
+        rater=row["rater"],
+        human=row["human_score"],
+        judge=row["judge_score"],
+        stratum=stratum,
+    )
+
+
+def _measure_queues(pairs: Iterable[Mapping[str, Any]]) -> list[QueueEstimate]:
+    """Measure the agreement within each review queue, in which all exchanges weigh the same."""
+    by_queue: dict[str, list[Label]] = defaultdict(list)
+    for row in pairs:
+        if row["queue"] is not None and row["judge_score"] is not None:
+            by_queue[row["queue"]].append(_build_label(row, row["queue"]))
+    return [
+        QueueEstimate.measured(agreement(labels, {queue: len({label.exchange for label in labels})}).overall, queue=queue)
+        for queue, labels in sorted(by_queue.items())
+    ]
+
+
 def label_gains(cursor: duckdb.DuckDBPyConnection, project: str, times: Sequence[datetime] | None = None) -> list[LabelGain]:
     """Return what a label of each stratum does for the corrected mean, the most useful first. `times` are as in `project_agreement`."""
     params = {"project": project, "from": None, "to": None}
     rows = query_days(cursor, "review_strata", params)
     strata = _Strata(rows)
     pairs = query_rows(cursor, "agreement_pairs", params | {"times": times})
-    labels = _weigh_labels([pair for pair in pairs if pair["judge_score"] is not None], strata)
+    labels = _weigh_labels([pair for pair in pairs if pair["judge_score"] is not None and pair["queue"] is None], strata)
     row_of = {strata.of(row): row for row in rows}
     return [
         LabelGain.of(

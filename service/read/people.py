@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -14,6 +15,7 @@ from analytics.queries import query_records, query_rows
 from schemas.lazy import duckdb
 from schemas.records import Exchange, Review
 from service.read.agreement import LabelGain, label_gains
+from service.read.review_queues import ReviewQueue, count_progress, next_item, queue_items
 from service.read.scores import Score, newest_score, score_by_id
 from service.text.answers import Answer, Moment
 
@@ -31,6 +33,8 @@ class HumanScore(Answer, frozen=True):
     rater: str
     score: int
     comment: str | None
+    queue: Annotated[str | None, Meta(description="The review queue in which it was given; null for the general one.")]
+    dimensions: Annotated[dict[str, int], Meta(description="Points of the dimensions that the queue asks for.")]
     scored_at: Moment
     counts: Annotated[bool, Meta(description="Whether it is the person's newest score. Only that one counts.")]
 
@@ -59,15 +63,16 @@ class ReviewItem(Answer, frozen=True):
     agent_response: str | None
     agent_thinking: str | None
     pick: Annotated[
-        Literal["random", "priority", "interval"],
+        Literal["random", "priority", "interval", "queue"],
         Meta(
             description="random: drawn from all judged exchanges; priority: picked for a reason; interval: drawn where a label "
-            "narrows the interval of the corrected mean most.",
+            "narrows the interval of the corrected mean most; queue: the next one of a review queue.",
             examples=["random"],
         ),
     ]
     stratum: Annotated[Literal["anomaly", "unscored", "unsure", "routine"] | None, Meta(description="Reason of the pick.")]
-    seen_by: Annotated[int, Meta(description="Number of people who have scored it.")]
+    seen_by: Annotated[int, Meta(description="Number of people who have scored it in this queue.")]
+    queue: Annotated[ReviewQueue | None, Meta(description="The review queue it is in; null for the general one.")]
     gain: Annotated[LabelGain | None, Meta(description="Why it narrows the interval; null in the other order, or if hidden.")]
     score: Score | None
 
@@ -149,7 +154,10 @@ def cached_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, pr
 
 def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> list[HumanScore]:
     """Return all human scores of an exchange by its score id, newest first."""
-    return [HumanScore.of(row) for row in query_rows(cursor, "human_scores", {"project": project, "score": score_id})]
+    return [
+        HumanScore.of(row, dimensions={points["dimension"]: points["score"] for points in row["dimensions"] or ()})
+        for row in query_rows(cursor, "human_scores", {"project": project, "score": score_id})
+    ]
 
 
 def with_human_score(score: Score, review: Review) -> Score:
@@ -174,8 +182,44 @@ def next_to_review(
     `blind` omits the judge's verdict, so that it cannot bias the person. Texts are None if the exchange was deleted.
     """
     row, gain = _pick(cursor, project, {"project": project, "rater": rater, "skip": list(skip)}, order, times)
-    if row is None:
-        return None
+    return None if row is None else _build_item(cursor, project, row, blind=blind, gain=gain)
+
+
+def next_of_queue(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    queue: ReviewQueue,
+    rater: str,
+    skip: Sequence[str] = (),
+    *,
+    now: datetime,
+    blind: bool = False,
+) -> tuple[ReviewItem | None, ReviewQueue]:
+    """Return the next exchange of a review queue for a reviewer, None if none waits; and the queue with its progress."""
+    items = queue_items(cursor, project, queue, now)
+    counted = count_progress(queue, items, rater)
+    item = next_item(queue, items, rater, skip)
+    if item is None:
+        return None, counted
+    row = {
+        **dataclasses.asdict(item),
+        "pick": "queue",
+        "stratum": None,
+        "seen_by": len(item.reviewers),
+    }
+    return _build_item(cursor, project, row, blind=blind, queue=counted), counted
+
+
+def _build_item(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    row: dict[str, Any],
+    *,
+    blind: bool,
+    gain: LabelGain | None = None,
+    queue: ReviewQueue | None = None,
+) -> ReviewItem | None:
+    """Return the item of a picked exchange, with its texts; None if its score is gone."""
     score = score_by_id(cursor, project, row["score_id"], row["exchange_at"])
     if score is None:
         return None
@@ -190,6 +234,7 @@ def next_to_review(
         agent_thinking=None if exchange is None else exchange.agent_thinking,
         stratum=None if blind else row["stratum"],
         gain=None if blind else gain,
+        queue=queue,
         score=None if blind else score,
     )
 

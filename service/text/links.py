@@ -238,9 +238,14 @@ class Links:
         """A message to the judge for an evaluation, in full, as a file."""
         return f"{_evaluation_address(project, evaluation)}/prompts/{name}"
 
-    def review(self, project: str) -> str:
-        """The review queue."""
-        return self._within(f"{_project_address(project)}/review")
+    def review(self, project: str, queue: str | None = None) -> str:
+        """The next exchange of a review queue, by default of the general one."""
+        return self._within(f"{_project_address(project)}/review", {"queue": queue} if queue else {})
+
+    def review_queues(self, project: str, fragment: str = "", **params: str | None) -> str:
+        """The review queues, and the form for one: to `edit` a queue, or with a rule of the other parameters."""
+        path = self._within(f"{_project_address(project)}/review/queues", params)
+        return f"{path}#{fragment}" if fragment else path
 
     def agreement(self, project: str, **params: str | None) -> str:
         """The agreement of people and judge, over some `days`."""

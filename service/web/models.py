@@ -48,6 +48,7 @@ from schemas.bounds import (
     is_too_deep,
 )
 from schemas.contract import IDENTIFIER
+from service.read.review_queues import QUEUE_NAME
 from service.text.answers import MAX_CURSOR, Place, decode_place
 from service.text.links import CALLS
 from service.web.bounds import MAX_BULK, MAX_EVENTS
@@ -110,6 +111,8 @@ TextOrJson = Annotated[str | None, BeforeValidator(_write_json), WithJsonSchema(
 """A text, or any other JSON value, which is written as JSON."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_check_id)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+QueueName = Annotated[str, StringConstraints(pattern=f"^{QUEUE_NAME}$")]
+"""Name of a review queue."""
 ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 _MOMENT_SCHEMA = WithJsonSchema(
     {

@@ -34,7 +34,7 @@ from audit.redaction import Redactor
 from schemas.bounds import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL, identifier_fault
 from schemas.errors import InputError, PolicyError
 from schemas.lazy import duckdb
-from schemas.records import Deployment, Exchange, Review
+from schemas.records import Deployment, DimensionPoints, Exchange, Review
 from streams.sources.otlp.trace_exchanges import TracedRating
 
 TOPIC = "deployments"
@@ -273,17 +273,33 @@ def evaluator_score(connection: str, project: str, traced: TracedRating, scale: 
 
 
 def human_score(
-    project: str, subject: str, rater: str, value: int, comment: str | None, *, redactor: Redactor, now: datetime
+    project: str,
+    subject: str,
+    rater: str,
+    value: int,
+    comment: str | None,
+    *,
+    redactor: Redactor,
+    now: datetime,
+    queue: str | None = None,
+    dimensions: Mapping[str, int] | None = None,
+    exchange_at: datetime | None = None,
 ) -> Review:
     """Return the record of a person's score. Raises InputError for an invalid value. Secrets in the comment are replaced by markers.
 
-    The same score with the same time is a single record, so that it may be sent again.
+    `queue` is the review queue in which it is given; None for the general one. `dimensions` are its points by dimension. The same score
+    with the same time is a single record, so that it may be sent again.
     """
+    points = sorted((dimensions or {}).items())
+    for name, number in points:
+        if not LOWEST <= number <= HIGHEST:
+            raise InputError(f"dimensions.{name}: must be {LOWEST} to {HIGHEST}", hint="1 is worst and 5 is best.")
     if not LOWEST <= value <= HIGHEST:
         raise InputError(f"score: must be {LOWEST} to {HIGHEST}", hint="1 is worst and 5 is best, as in Tier 3.")
     redacted_comment = redactor.redact(comment)[0] if comment else None
+    in_queue = () if queue is None else (queue, repr(points))
     return Review(
-        review_id=stable_id("human_score", project, subject, rater, value, redacted_comment or "", now.isoformat()),
+        review_id=stable_id("human_score", project, subject, rater, value, redacted_comment or "", now.isoformat(), *in_queue),
         project=project,
         kind=HUMAN_SCORE,
         subject_id=subject,
@@ -292,4 +308,47 @@ def human_score(
         comment=redacted_comment,
         occurred_at=now,
         ingested_at=now,
+        queue=queue,
+        dimensions=tuple(DimensionPoints(dimension=name, score=number) for name, number in points),
+        exchange_at=exchange_at,
+    )
+
+
+REVIEW_QUEUE, QUEUE_ITEM = "review_queue", "queue_item"
+OPEN, CLOSED, ADDED, REMOVED = "open", "closed", "added", "removed"
+
+
+def review_queue(project: str, name: str, by: str, settings: str | None, *, now: datetime) -> Review:
+    """Return the record that defines a review queue by the JSON of its settings, or closes it (None)."""
+    status = CLOSED if settings is None else OPEN
+    return Review(
+        review_id=stable_id(REVIEW_QUEUE, project, name, by, settings or "", now.isoformat()),
+        project=project,
+        kind=REVIEW_QUEUE,
+        subject_id=name,
+        reviewer=by,
+        status=status,
+        settings=settings,
+        occurred_at=now,
+        ingested_at=now,
+        queue=name,
+    )
+
+
+def queue_item(
+    project: str, queue: str, subject: str, exchange_at: datetime, by: str, *, now: datetime, is_removed: bool = False
+) -> Review:
+    """Return the record that puts an exchange, by its score id, into a review queue, or takes it out."""
+    status = REMOVED if is_removed else ADDED
+    return Review(
+        review_id=stable_id(QUEUE_ITEM, project, queue, subject, status, by, now.isoformat()),
+        project=project,
+        kind=QUEUE_ITEM,
+        subject_id=subject,
+        reviewer=by,
+        status=status,
+        occurred_at=now,
+        ingested_at=now,
+        queue=queue,
+        exchange_at=exchange_at,
     )

@@ -205,6 +205,36 @@ def test_the_review_queue_works_by_keyboard(window: Window, site: Site) -> None:
     assert window.problems == []
 
 
+def test_a_queue_is_created_filled_from_a_list_and_reviewed_by_keyboard(window: Window, site: Site) -> None:
+    """A task of a team is a queue: its lead describes it, picks exchanges while reading, and reviewers see what came before."""
+    page = window.open(LINKS.review_queues(DRIFTED, reason="left out", anomaly="yes"))
+    expect(page.get_by_label("Anomaly reason or flag")).to_have_value("left out")
+    page.get_by_label("Name", exact=True).fill("refunds")
+    page.get_by_label("Rubric").fill("Does it follow the policy?")
+    page.get_by_label("Transparency").check()
+    page.locator('input[name="rule"]').uncheck()
+    page.get_by_role("button", name="Create queue").click()
+    expect(page.locator("#queues")).to_contain_text("By hand")
+    window.open(LINKS.exchanges(DRIFTED))
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.locator("[data-queue-bar]")).to_contain_text("1 selected")
+    page.get_by_role("button", name="Add to queue").click()
+    expect(page.get_by_role("status").filter(has_text="added")).to_have_text("1 exchange added to refunds.")
+    window.open(LINKS.review(DRIFTED, "refunds"))
+    expect(page.locator(".rubric")).to_have_text("Does it follow the policy?")
+    score_id = str(page.locator("[data-item]").get_attribute("data-item"))
+    page.locator('[data-dimension="transparency"][value="4"]').check()
+    page.keyboard.press("2")
+    expect(page.locator("#queue")).to_contain_text("Nothing waits for you")
+    [human_score] = site.get(f"{DRIFTED}/scores/{score_id}/human")["humanScores"]
+    assert (human_score["score"], human_score["queue"], human_score["dimensions"]) == (2, "refunds", {"transparency": 4})
+    window.open(LINKS.review_queues(DRIFTED, edit="refunds"))
+    page.get_by_role("button", name="Close the queue").click()
+    expect(page.locator("#queues")).to_contain_text("No queues yet")
+    assert window.problems == []
+
+
 def test_a_statement_is_corrected_charted_downloaded_and_shared(
     window: Window, open_window: Callable[[], Window], tmp_path: Path
 ) -> None:

@@ -64,6 +64,21 @@ def test_the_order_of_the_interval_says_why_an_exchange_is_next(driftline: Comma
 
 
 @pytest.mark.usefixtures("database")
+def test_a_queue_is_filled_reviewed_and_closed_from_the_command_line(driftline: Command) -> None:
+    """Queues are for scripts, too."""
+    settings = '{"rubric": "Polite?", "dimensions": ["tone_alignment"]}'
+    assert driftline("review", "queue", "tone", settings, *PEOPLE)[0] == 0
+    assert driftline("review", "add", "tone", "score s:2", *PEOPLE)[1] == "1 exchange added to tone\n"
+    assert json.loads(driftline("review", "next", *PEOPLE, "--queue", "tone", "--json")[1])["scoreId"] == "score s:2"
+    scored = driftline("review", "score", "score s:2", "2", *PEOPLE, "--queue", "tone", "--dimension", "tone_alignment=4")
+    assert scored[0] == 0
+    [queue] = json.loads(driftline("review", "queues", *PEOPLE, "--json")[1])
+    assert (queue["items"], queue["done"], queue["waiting"]) == (1, 1, 0)
+    assert driftline("review", "queue", "tone", *PEOPLE, "--close")[0] == 0
+    assert "no open review queue 'tone'" in driftline("review", "next", *PEOPLE, "--queue", "tone")[2]
+
+
+@pytest.mark.usefixtures("database")
 def test_a_human_score_leaves_pending_tasks_alone(driftline: Command, tmp_path: Path) -> None:
     """Tasks of a stopped server are judged when it starts again."""
     driftline("review", "score", "score s:1", "4", *PEOPLE)

@@ -306,6 +306,7 @@ PAGES = (
     PageCase("runs", lambda _: LINKS.runs(WORKING), "Runs", ("run_001", "run_002")),
     PageCase("run", lambda _: LINKS.run(WORKING, "run_001"), "run_001", ("Timeline",)),
     PageCase("run of 500 events", lambda _: LINKS.run(WORKING, "run_002"), "run_002", ("Timeline",), has_seen_layout=True),
+    PageCase("review queues", lambda _: LINKS.review_queues(DRIFTED), "Review queues", ("No queues yet", "New queue")),
     PageCase("review", lambda _: LINKS.review(DRIFTED), "Review", ("Your score", "Waiting exchanges, and why")),
     PageCase("agreement", lambda _: LINKS.agreement(DRIFTED), "Agreement", ("30 days",)),
     PageCase(

@@ -279,7 +279,7 @@ def assign(
     person = {ME: author, NOBODY: None}.get(assignee, assignee)
     with _open_for_writing(database, as_of) as workspace:
         record = _find_incident(workspace, incident)
-        _require_operator(workspace, record.project, person, author)
+        require_operator(workspace, record.project, person, author)
         changed = _apply_change(workspace, record, Change(assigns=True, assignee=person, comment=reason_text), author)
     _print_change(changed, f"is assigned to {plain(assignee_of(changed) or NOBODY, 64)}", as_json=as_json)
 
@@ -498,7 +498,7 @@ def _apply_change(workspace: Workspace, incident: Incident, requested: Change, a
     return result.incident
 
 
-def _require_operator(workspace: Workspace, project: str, assignee: str | None, author: str) -> None:
+def require_operator(workspace: Workspace, project: str, assignee: str | None, author: str | None) -> None:
     """Raise an InputError if the assignee is not an operator. Without operators, every name is accepted."""
     file = access_file(workspace.settings.database)
     if assignee in {None, author} or not file.exists():

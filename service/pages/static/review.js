@@ -6,6 +6,21 @@ const statusMessage = document.querySelector("[data-said]");
 const scored = []; // recently scored ids, skipped because their records may not be stored yet
 const MAX_SCORED = 20;
 
+const EARLIER_KEY = "driftline-earlier";
+
+/** Opens the earlier turns if they were open at the last exchange. */
+function foldEarlier() {
+  const earlier = document.getElementById("earlier");
+  if (!earlier) return;
+  try {
+    earlier.open = localStorage.getItem(EARLIER_KEY) === "open";
+    earlier.addEventListener("toggle", () => { localStorage.setItem(EARLIER_KEY, earlier.open ? "open" : "folded"); });
+  } catch {
+    // Storage may be forbidden. Each exchange then starts with them folded.
+  }
+}
+foldEarlier();
+
 /** Shows the queue of another address. `remember` adds that address to the history. Returns an error message, or an empty text. */
 async function showQueue(address, remember) {
   const request = new URL(address, location.href);
@@ -20,6 +35,8 @@ async function showQueue(address, remember) {
   queue.replaceChildren(...page.getElementById("queue").childNodes);
   // Keep the comment if the same exchange is shown with or without the verdict.
   if (comment && item === queue.querySelector("[data-item]")?.dataset.item) queue.querySelector("#comment").value = comment;
+  foldEarlier();
+  document.dispatchEvent(new CustomEvent("driftline:part", { detail: queue }));
   const blindLink = document.getElementById("blind");
   const newBlindLink = page.getElementById("blind");
   if (blindLink && newBlindLink) blindLink.replaceWith(newBlindLink);
@@ -37,7 +54,14 @@ async function showQueue(address, remember) {
 async function score(form, button) {
   const id = queue.querySelector("[data-item]").dataset.item;
   const comment = form.elements.comment.value.trim();
-  const body = { score: Number(button.value), ...(comment && { comment }) };
+  const points = [...form.querySelectorAll("[data-dimension]:checked")].map((field) => [field.dataset.dimension, Number(field.value)]);
+  const queueName = form.dataset.queue;
+  const body = {
+    score: Number(button.value),
+    ...(comment && { comment }),
+    ...(queueName && { queue: queueName }),
+    ...(points.length && { dimensions: Object.fromEntries(points) }),
+  };
   await attempt(button, form.querySelector("[data-problem]"), async () => {
     const response = await send("POST", form.getAttribute("action"), body);
     if (!response.ok) return readProblem(response);
@@ -75,7 +99,7 @@ addEventListener("popstate", () => { showQueue(location.href, false).catch(() =>
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-  const isTyping = event.target.matches("input, textarea, select");
+  const isTyping = event.target.matches('input:not([type="radio"]), textarea, select');
   if (isTyping) {
     if (event.key === "Escape") document.getElementById("item")?.focus({ preventScroll: true });
     return;
@@ -83,11 +107,13 @@ document.addEventListener("keydown", (event) => {
   const button = queue.querySelector(`[data-review] button[value="${CSS.escape(event.key)}"]`);
   const link = event.key.toLowerCase() === "s" && queue.querySelector("[data-skip]");
   const comment = event.key.toLowerCase() === "c" && queue.querySelector("#comment");
+  const earlier = event.key.toLowerCase() === "e" && document.getElementById("earlier");
   const blind = event.key.toLowerCase() === "b" && document.getElementById("blind");
-  if (!button && !link && !comment && !blind) return;
+  if (!button && !link && !comment && !blind && !earlier) return;
   event.preventDefault();
   if (button && !queue.querySelector("[data-review] button:disabled")) button.click();
   if (link) skip(link);
   if (comment) comment.focus();
+  if (earlier) earlier.open = !earlier.open;
   if (blind) showQueue(blind.href, true).catch(() => location.assign(blind.href));
 });

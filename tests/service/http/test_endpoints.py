@@ -136,6 +136,12 @@ TABLE: Table = {
     ),
     ("GET", "/api/audit/{project}/scores/{score_id}/human"): Row("read", empty=404, bad=None),
     ("GET", "/api/audit/{project}/review/next"): Row("review", bad=("?blind=perhaps", NO_BODY)),
+    ("PUT", "/api/audit/{project}/review/queues/{name}"): Row("review", 200, {"rubric": "Polite?"}, bad=("", {"reviews": 0})),
+    ("GET", "/api/audit/{project}/review/queues"): Row("read", bad=("?rater=", NO_BODY)),
+    ("POST", "/api/audit/{project}/review/queues/{name}/items"): Row(
+        "review", 200, {"session": "s1"}, empty=404, bad=("", {"scores": "all"})
+    ),
+    ("DELETE", "/api/audit/{project}/review/queues/{name}"): Row("review", 200, bad=None),
     ("GET", "/api/audit/{project}/agreement"): Row("read", bad=("?from=soon", NO_BODY)),
     ("GET", "/api/audit/{project}/anchors"): Row("read", bad=None),
     ("POST", "/api/audit/{project}/anchors"): Row("review", 201, {"count": 1}, empty=201, bad=("", {"count": 0})),

@@ -20,6 +20,7 @@ from service.setup.access import AccessStore, Holder
 from streams.engine.engine import Engine
 
 REVIEW = "/projects/ops/review"
+QUEUES = "/api/audit/ops/review/queues"
 AGREEMENT = "/projects/ops/agreement"
 JUDGED: dict[str, Any] = {
     "disposition": "scored",
@@ -86,7 +87,7 @@ def test_the_page_lists_its_keyboard_shortcuts(call: Call, tokens: Tokens) -> No
     """Shortcuts must be documented to be used."""
     keys = re.search(r'<p class="keys[^"]*">(.*?)</p>', open_page(call, tokens.root))
     assert keys is not None
-    assert re.findall(r"<kbd>(\w+)</kbd>", keys[1]) == ["1", "5", "C", "Esc", "S", "B"]
+    assert re.findall(r"<kbd>(\w+)</kbd>", keys[1]) == ["1", "5", "C", "Esc", "S", "B", "E"]
 
 
 @pytest.mark.usefixtures("judged")
@@ -118,6 +119,63 @@ def test_a_submitted_score_shows_the_next_exchange(call: Call, tokens: Tokens) -
     page = call("GET", REVIEW, headers=cookie(value)).text
     assert item_of(page) is None
     assert "Nothing to review" in page
+
+
+@pytest.mark.usefixtures("judged")
+def test_a_queue_has_its_rubric_its_people_and_its_progress(call: Call, tokens: Tokens) -> None:
+    """Reviewers of a task see what to look at and how far it is, and the exchanges that somebody chose for it."""
+    rule = {"anomaly": True, "perDay": 5}
+    settings = {"rubric": HOSTILE, "dimensions": ["tone_alignment"], "assignees": ["root"], "reviews": 2, "rule": rule}
+    assert call("PUT", f"{QUEUES}/odd ones", tokens.root, json=settings).status_code == 200
+    for change, field in (({"dimensions": ["beauty"]}, "dimensions"), ({"assignees": ["rot"]}, "assignees")):
+        refused = call("PUT", f"{QUEUES}/odd ones", tokens.root, json=settings | change)
+        assert (refused.status_code, field in refused.json()["error"]) == (400, True)
+    page = open_page(call, tokens.root, f"{REVIEW}?queue=odd+ones")
+    assert item_of(page) == "score s:2"
+    assert "<script>alert" not in page
+    assert "0 of 1 done" in page
+    assert 'data-dimension="tone_alignment"' in page
+    assert "Earlier in this session, 1 turn" in page
+    body = {"score": 2, "queue": "odd ones", "dimensions": {"tone_alignment": 4}}
+    assert call("POST", "/api/audit/ops/scores/score s:2/human", tokens.root, json=body).status_code == 200
+    [score] = call("GET", "/api/audit/ops/scores/score s:2/human", tokens.root).json()["humanScores"]
+    assert (score["queue"], score["dimensions"]) == ("odd ones", {"tone_alignment": 4})
+    assert item_of(open_page(call, tokens.root, f"{REVIEW}?queue=odd+ones")) is None
+    assert item_of(open_page(call, tokens.root)) == "score s:2"
+    [queue] = call("GET", QUEUES, tokens.root).json()["queues"]
+    assert {name: queue[name] for name in ("items", "done", "mine", "waiting", "reviewers")} == {
+        "items": 1,
+        "done": 0,  # a second person is to score it
+        "mine": 1,
+        "waiting": 0,
+        "reviewers": {"root": 1},
+    }
+    added = call("POST", f"{QUEUES}/odd ones/items", tokens.root, json={"session": "s"}).json()
+    assert added == {"queue": "odd ones", "changed": 2}
+    assert item_of(open_page(call, tokens.root, f"{REVIEW}?queue=odd+ones")) == "score s:1"
+    call("POST", f"{QUEUES}/odd ones/items", tokens.root, json={"scores": ["score s:1"], "remove": True})
+    assert item_of(open_page(call, tokens.root, f"{REVIEW}?queue=odd+ones")) is None
+    listed = open_page(call, tokens.root, "/projects/ops/review/queues")
+    assert "an anomaly, at most 5 a day; and by hand" in listed
+    assert call("DELETE", f"{QUEUES}/odd ones", tokens.root).status_code == 200
+    assert call("GET", f"{REVIEW}?queue=odd+ones", headers=cookie(signed_in(call, tokens.root))).status_code == 404
+
+
+def test_labels_of_a_queue_count_in_no_figure_that_needs_a_random_sample(call: Call, tokens: Tokens, store: Store) -> None:
+    """People choose bad answers for a queue. Among the other labels, they would make the judge look kind."""
+    labelled(call, tokens, store, 32)
+    before = call("GET", "/api/audit/ops/agreement", tokens.root).json()
+    assert before["correctedMean"]["state"] == "enough"
+    call("PUT", f"{QUEUES}/bad", tokens.root, json={})
+    for number in range(32):
+        body = {"score": 1 + number % 2, "queue": "bad"}
+        assert call("POST", f"/api/audit/ops/scores/score s{number}:1/human", tokens.root, json=body).status_code == 200
+    after = call("GET", "/api/audit/ops/agreement", tokens.root).json()
+    [queue] = after.pop("queues")
+    before.pop("queues")
+    assert after == before
+    assert (queue["queue"], queue["labels"], queue["bias"]) == ("bad", 32, 2.0)
+    assert "no random sample" in open_page(call, tokens.root, AGREEMENT + "?days=0")
 
 
 def test_a_long_text_does_not_enlarge_the_page(call: Call, tokens: Tokens, store: Store) -> None:
