@@ -196,7 +196,7 @@ FILES = {
     "/metrics",
 }
 """Paths of downloads and other responses that are no pages."""
-EMBEDDED = {"/admin/deletion/plan", "/sql/snapshot"}
+EMBEDDED = {"/admin/deletion/plan", "/projects/*/details", "/sql/snapshot"}
 """Paths that another page of the table embeds."""
 THIRD_PARTY = {"/docs", "/docs/*", "/docs/start.js"}
 """The API documentation, which a library renders."""

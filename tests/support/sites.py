@@ -265,7 +265,7 @@ PAGES = (
     PageCase("exchanges of the fleet", lambda _: LINKS.fleet_exchanges(), "Exchanges", ()),
     PageCase("sessions of the fleet", lambda _: LINKS.fleet_sessions(), "Sessions", ()),
     PageCase("agent", lambda _: LINKS.agent("support-desk"), "support-desk", ()),
-    PageCase("costs", lambda _: LINKS.costs(DRIFTED), "Costs of", ()),
+    PageCase("costs", lambda _: LINKS.costs(DRIFTED), f"{DRIFTED}: costs", ("Judging",)),
     PageCase("wrap quality", lambda _: LINKS.wrap_quality(DRIFTED), "Wrap-up of sessions", ()),
     PageCase("incidents", lambda _: LINKS.incidents(DRIFTED), "Incidents", ("answer quality",)),
     PageCase("inbox", lambda _: LINKS.inbox(), "Incidents", ("answer quality", "worst first")),
