@@ -184,7 +184,7 @@ def test_pictures_are_shown() -> None:
 
     taken = re.findall(r'^    "(\w+)": \(', (ROOT / "tests/browser/pictures.py").read_text("utf-8"), re.MULTILINE)
 
-    assert shown == {path.name for path in ROOT.glob("docs/pictures/*")} == {f"{name}.png" for name in taken}
+    assert shown == {path.name for path in ROOT.glob("docs/pictures/*.png")} == {f"{name}.png" for name in taken}
 
 
 def test_the_marks_of_values_that_producers_copy_are_those_of_the_schemas() -> None:

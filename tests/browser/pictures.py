@@ -6,30 +6,27 @@ ends on the day that the documents name, and the pages are rendered as of that d
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
 from playwright.sync_api import Page, expect
 from support.browser_windows import browser
+from support.demo_pages import PICTURED_PAGES, PICTURES, headings_of, serving_demo
 
-from driftline_trial.demo.script import SCRIPT_END, present_of
-from service.server.supervisor import serving
-from service.setup.access import AccessStore, Holder, access_file
-from service.setup.workspace import utc_now
+from driftline_trial.demo.script import SCRIPT_END
 from service.text.links import Links
 
-FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 MAX_PICTURE_BYTES = 260_000
 """Limit of the size of a picture."""
 WIDTH, HEIGHT = 1280, 860
 MARGIN = 12
 """Pixels between the top of the window and the element in the picture."""
-OPERATOR = "ada"
 LINKS = Links()
 STATEMENT = """SELECT date_trunc('week', day)::DATE AS week,
   round(avg(tier2), 2) AS tier2, sum(anomalies) AS anomalies
@@ -66,7 +63,7 @@ def _stay_at_top(_: Page) -> None:
     """Leave the page as it is."""
 
 
-PICTURES: Mapping[str, tuple[str, Callable[[Page], None]]] = {
+SUBJECTS: Mapping[str, tuple[str, Callable[[Page], None]]] = {
     "fleet": (LINKS.fleet, _stay_at_top),
     "project": (LINKS.project("support"), _stay_at_top),
     "trends": (LINKS.project("support"), _scroll_to("#days")),
@@ -91,22 +88,27 @@ def main() -> None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "demo"
             demo_command = [sys.executable, "-m", "service.cli.main", "demo", "--dir", folder, "--last-day", f"{SCRIPT_END}"]
             subprocess.run(demo_command, check=True, stdout=subprocess.DEVNULL)
-        url, token = stack.enter_context(_serve_demo(folder))
+        url, token = stack.enter_context(serving_demo(folder))
         page = stack.enter_context(browser()).new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
         page.goto(url)
         page.get_by_label("Token").fill(token)
         page.get_by_role("button", name="Sign in").click()
         expect(page.locator("h1")).to_have_text("Fleet")
         paths = _find_paths(page, url)
-        FOLDER.mkdir(exist_ok=True)
-        for name, (path, prepare) in PICTURES.items():
-            page.goto(url + paths.get(path, path), wait_until="networkidle")
+        PICTURES.mkdir(exist_ok=True)
+        pages = {}
+        for name, (path, prepare) in SUBJECTS.items():
+            address = paths.get(path, path)
+            page.goto(url + address, wait_until="networkidle")
+            html = page.context.request.get(url + address, headers={"accept": "text/html"}).text()
+            pages[name] = {"path": address, "headings": headings_of(html)}
             prepare(page)
-            picture = page.screenshot(path=FOLDER / f"{name}.png", animations="disabled")
+            picture = page.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
             if len(picture) > MAX_PICTURE_BYTES:
                 sys.exit(
                     f"{name}.png has {len(picture)} bytes; the limit is {MAX_PICTURE_BYTES}. Show a smaller part of the page."
                 )
+        PICTURED_PAGES.write_text(json.dumps(pages, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _find_paths(page: Page, url: str) -> dict[str, str]:
@@ -118,23 +120,6 @@ def _find_paths(page: Page, url: str) -> dict[str, str]:
     page.goto(url + LINKS.runs("demo", readiness="unsafe_for_production", window="all"))
     run = str(page.locator("main tbody a").first.get_attribute("href"))
     return {"incident": incident, "exchange": exchange, "run": run}
-
-
-@contextmanager
-def _serve_demo(folder: Path) -> Iterator[tuple[str, str]]:
-    """Serve the demo; yield the address of the server and the token of an operator."""
-    database = folder / "demo.duckdb"
-    policy = folder / "policy.yaml"
-    with AccessStore(access_file(database), utc_now) as access:
-        if access.holder("operator", OPERATOR) is None:
-            token = access.add(Holder("operator", OPERATOR, None))
-        else:
-            access.revoke("operator", OPERATOR)
-            token = access.rotate("operator", OPERATOR)
-    arguments = ["serve", "--port", "0", "--judge", "none", "--db", str(database), "--policy", str(policy)]
-    arguments += ["--as-of", present_of(SCRIPT_END).isoformat()]
-    with serving(arguments, {}, folder / "pictures.log") as url:
-        yield url, token
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import duckdb
+import httpx2
 import pytest
+from support.demo_pages import PICTURED_PAGES, headings_of, serving_demo
 from support.servers import Child, Home, nursery, until
 from support.typed_guides import Terminal, is_shown, typed_in
 
@@ -410,6 +412,15 @@ def test_the_server_it_suggests_serves_and_stops(shown: Shown, tmp_path: Path) -
         assert server.serving().startswith("http://127.0.0.1:")
         server.send(signal.SIGTERM)
         assert server.wait() == 0
+
+
+def test_the_pictures_in_the_documents_are_of_pages_as_they_are(shown: Shown) -> None:
+    """A reader looks for what a picture shows. If a page has other headings by now, `make pictures` takes the pictures again."""
+    pictured = json.loads(PICTURED_PAGES.read_text("utf-8"))
+    with serving_demo(shown.folder) as (url, token), httpx2.Client(base_url=url, headers={"accept": "text/html"}) as client:
+        client.post("/api/audit/sign-in", headers={"authorization": f"Bearer {token}"}, json={}).raise_for_status()
+        shown_headings = {name: headings_of(client.get(page["path"]).text) for name, page in pictured.items()}
+    assert shown_headings == {name: page["headings"] for name, page in pictured.items()}
 
 
 def test_no_secret_that_was_planted_is_kept(shown: Shown) -> None:
