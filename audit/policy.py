@@ -17,13 +17,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from audit.anchors import anchor_project, is_reserved, refuse_reserved_name
@@ -339,6 +349,11 @@ class Traces(PolicyModel):
     """The scale of evaluations in traces (`gen_ai.evaluation.result`), which count as scores from 1 to 5 by a rater of their name."""
 
 
+WEEK, MAX_MAINTENANCE = timedelta(days=7), timedelta(days=31)
+MAX_WINDOWS = 50
+"""Maintenance windows of a project."""
+
+
 class MinAlertedChange(PolicyModel):
     """The smallest change of a mean that is worth waking somebody. A change alerts if it reaches one of the first two, or the third."""
 
@@ -354,6 +369,35 @@ class MinAlertedChange(PolicyModel):
         low, high = bounds
         smallest = self.points.get(tier, min(self.sigmas * sigma, self.share * (high - low)))  # type: ignore[call-overload]
         return bool(abs(size) >= smallest)
+
+
+class Maintenance(PolicyModel):
+    """A time in which changes are expected: no alerts are sent, and incidents that are found are marked."""
+
+    start: Annotated[AwareDatetime, Field(alias="from", strict=False)]
+    """Its start, with the offset from UTC."""
+    until: Annotated[AwareDatetime, Field(strict=False)]
+    """Its end, exclusive."""
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    """Shown with incidents that were found in it."""
+    weekly: bool = False
+    """On: it recurs each week from the start on, at the same times in UTC."""
+
+    @model_validator(mode="after")
+    def _require_order(self) -> Self:
+        longest = WEEK if self.weekly else MAX_MAINTENANCE
+        if not timedelta() < self.until - self.start <= longest:
+            raise ValueError(f"until: must be after from, by at most {longest.days} days")
+        return self
+
+    def end_of(self, moment: datetime) -> datetime | None:
+        """Return the end of the window in which a moment falls; None if it falls in none."""
+        offset = moment - self.start
+        if self.weekly and offset >= timedelta():
+            offset %= WEEK
+        if not timedelta() <= offset < self.until - self.start:
+            return None
+        return moment - offset + (self.until - self.start)
 
 
 class ProjectSettings(PolicyModel):
@@ -416,6 +460,10 @@ class ProjectSettings(PolicyModel):
     """The smallest change of a tier's mean that alerts; smaller ones are listed as suspected, however certain they are."""
     alert_on_suspected: bool = False
     """On: alerts are also sent for suspected incidents. Off: only for confirmed ones."""
+    alert_from: Literal["warning", "critical"] = "warning"
+    """The lowest severity of incidents that alert. Less severe ones are listed all the same."""
+    maintenance: Annotated[tuple[Maintenance, ...], Field(max_length=MAX_WINDOWS)] = ()
+    """Times in which changes are expected. Those under `defaults` are for all projects, beside a project's own."""
     retention_days: Days | None = 90
     """Days of event time for which exchanges and the records about them are kept; null keeps them for ever."""
     anchors: Anchors = Anchors()
@@ -591,6 +639,11 @@ class Policy(PolicyModel):
         """Cached policies; not a private attribute, which takes a microsecond to read, twice per exchange."""
         return {}
 
+    def maintenance_at(self, project: str, moment: datetime) -> Maintenance | None:
+        """Return the maintenance window, of a project or of all, in which a moment falls; None if it falls in none."""
+        windows = (*self.for_project(project).settings.maintenance, *self.defaults.maintenance)
+        return next((window for window in windows if window.end_of(moment) is not None), None)
+
     def for_project(self, name: str) -> ProjectPolicy:
         """Return the policy of a project: its own settings over the defaults, or the defaults alone.
 
@@ -670,6 +723,8 @@ class Policy(PolicyModel):
                     "watched_labels",
                     "min_alerted_change",
                     "alert_on_suspected",
+                    "alert_from",
+                    "maintenance",
                     "detectors",
                     "session_judging",
                     "traces",

@@ -39,6 +39,7 @@ import msgspec
 
 from analytics.queries import query_rows
 from analytics.store.store import DELIVERED, GIVEN_UP, WAITING, Outbox, Store
+from audit.drift.watched_series import is_more_severe
 from audit.fingerprints import stable_id
 from audit.policy import Policy
 from audit.redaction import Redactor
@@ -249,16 +250,24 @@ class Alerts:
         self.policy = policy or Policy()
 
     async def raise_alerts(self, notices: Sequence[Notice]) -> int:
-        """Add alerts to the outbox durably, and return the number of new entries. Alerts that were raised before are skipped."""
+        """Add alerts to the outbox durably, and return the number of new entries. Alerts that were raised before are skipped.
+
+        Those about a project under maintenance are not added. An incident that is still live afterwards raises its alert then.
+        """
+        now = self.now()
+        notices = [
+            notice for notice in notices if notice.project is None or self.policy.maintenance_at(notice.project, now) is None
+        ]
         if not self.channels or not notices:
             return 0
         return await asyncio.to_thread(lambda: self.outbox.put(self._build_entries(notices)))
 
     def wants(self, incident: Incident) -> bool:
-        """Return whether an incident raises an alert: a confirmed one, or a suspected one if the project's policy says so."""
-        if incident.confidence == CONFIRMED:
-            return True
-        return self.policy.for_project(incident.project).settings.alert_on_suspected
+        """Return whether an incident raises an alert by the project's policy: its severity, its confidence, and no maintenance."""
+        settings = self.policy.for_project(incident.project).settings
+        if is_more_severe(settings.alert_from, incident.severity):
+            return False
+        return incident.confidence == CONFIRMED or settings.alert_on_suspected
 
     def not_before(self, severity: str, moment: datetime) -> datetime:
         """Return the earliest delivery time of an alert that is due at a moment: that moment, or the end of the quiet hours."""

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
+from audit.drift.watched_series import TIERS
 from audit.policy import Policy
 from audit.settings_files import MAX_FILE_BYTES
 from schemas.errors import InputError
@@ -135,6 +136,7 @@ async def policy(request: Request, _: Administrator, services: Services, project
         "project": project,
         "projects": await services.ask(lambda cursor: known_projects(cursor, named)),
         "settings": _list_settings(running, project or OTHER_PROJECTS),
+        "alerting": _describe_alerting(running, project or OTHER_PROJECTS),
         "digest": running.for_project(project or OTHER_PROJECTS).digest,
         "max_length": MAX_FILE_BYTES,
         "names": NAMES,
@@ -159,6 +161,29 @@ async def trial(request: Request, _: Sender, services: Services, body: TrialBody
 def format_setting(value: Any) -> str:
     """Format a setting's value as YAML on one line."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _describe_alerting(running: Policy, project: str) -> list[str]:
+    """Return in sentences what becomes an incident of a project, and which incidents alert."""
+    settings = running.for_project(project).settings
+    smallest = settings.min_alerted_change
+    windows = dict.fromkeys((*settings.maintenance, *running.defaults.maintenance))
+    points = "".join(f"; of {TIERS[tier]}, {size:g} points" for tier, size in smallest.points.items())
+    severities = "critical incidents" if settings.alert_from == "critical" else "warnings and critical incidents"
+    confidence = "confirmed or only suspected" if settings.alert_on_suspected else "once they are confirmed"
+    size = (
+        f"{smallest.sigmas:g} standard deviations of a session or {smallest.share:.0%} of the scale, whichever is less{points}"
+    )
+    return [
+        f"A change of a tier is confirmed from {size}. Smaller ones stay suspected (minAlertedChange).",
+        f"Incidents come from the rules {', '.join(settings.incident_rules) or 'none'} (incidentRules).",
+        f"Alerts are sent for {severities} (alertFrom), {confidence} (alertOnSuspected).",
+        *(
+            f"Maintenance{' each week' if window.weekly else ''} from {window.start.astimezone(UTC):%Y-%m-%d %H:%M} to "
+            f"{window.until.astimezone(UTC):%Y-%m-%d %H:%M} UTC: {window.reason} (maintenance)."
+            for window in windows
+        ),
+    ]
 
 
 def _list_settings(running: Policy, project: str) -> list[tuple[str, Any, Any]]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from audit.policy import Policy
 from schemas.errors import InputError
 from schemas.records import Incident
 from service.pages.incidents import COMMON_REASONS, SNOOZES, find_first_day
@@ -108,7 +109,7 @@ class Family(NamedTuple):
     """The number of matching incidents of the change, which may be more than those listed."""
     projects: int
     incidents: Sequence[tuple[Incident, str | None, str]]
-    """The incidents, each with its first day and the state of its snooze in words."""
+    """The incidents, each with its first day, and its maintenance and snooze in words."""
 
 
 @router.get(INBOX_PAGE)
@@ -156,7 +157,7 @@ async def _build_values(
     saved_views = views_of(services, viewer)
     people = people_of(services.access, viewer.project)
     return {
-        "families": [_build_family(family, now) for family in shown],
+        "families": [_build_family(family, now, services.engine.policy) for family in shown],
         "incident_count": sum(map(len, shown)),
         "grouping": None if filters.change else Links().inbox(**{**view, "group": ["off"] if grouped else []}),
         "grouped": grouped,
@@ -193,7 +194,7 @@ async def _build_values(
     }
 
 
-def _build_family(family: Sequence[ListedIncident], now: datetime) -> Family:
+def _build_family(family: Sequence[ListedIncident], now: datetime, policy: Policy) -> Family:
     """Return the values about incidents of one change."""
     incidents = [entry.incident for entry in family]
     return Family(
@@ -201,8 +202,15 @@ def _build_family(family: Sequence[ListedIncident], now: datetime) -> Family:
         name_alike(incidents[0].title),
         family[0].alike if len(family) > 1 else 1,
         len({incident.project for incident in incidents}),
-        [(incident, find_first_day(incident), describe_snooze(incident, now)) for incident in incidents],
+        [(incident, find_first_day(incident), _describe_circumstances(incident, now, policy)) for incident in incidents],
     )
+
+
+def _describe_circumstances(incident: Incident, now: datetime, policy: Policy) -> str:
+    """Return the maintenance in which an incident was found, and its snooze, in words; empty without either."""
+    window = policy.maintenance_at(incident.project, incident.detected_at)
+    maintenance = "" if window is None else f"Found during maintenance: {window.reason}. "
+    return f"{maintenance}{describe_snooze(incident, now)}".strip()
 
 
 def _list_suggestions(counts: Mapping[str, int]) -> list[str]:

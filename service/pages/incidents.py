@@ -212,6 +212,7 @@ async def incident(
         "common_reasons": COMMON_REASONS[is_live(record)],
         "snooze": describe_snooze(record, now),
         "is_snoozed": is_snoozed(record, now),
+        "maintenance": services.engine.policy.maintenance_at(project, record.detected_at),
         "snoozes": SNOOZES,
         "growth": MIN_GROWTH_FACTOR,
         "is_live": is_live(record),

@@ -87,6 +87,9 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             now=now,
             zone=str(reader_zone()),
             zone_offset=describe_zone(now),
+            maintenance_of=lambda project: request.app.state.context.engine.policy.maintenance_at(
+                project, request.app.state.context.engine.now()
+            ),
             policy_of=request.app.state.context.engine.policy.for_project,
             open_incidents=getattr(request.state, "open_incidents", None),
             judging_notices=getattr(request.state, "judging_notices", ()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ DEFAULTS = {
     "watchedLabels": ("agent_version", "prompt_version", "tool_version", "task", "language"),
     "minAlertedChange": {"sigmas": 0.5, "share": 0.02, "points": {}},
     "alertOnSuspected": False,
+    "alertFrom": "warning",
+    "maintenance": (),
     "incidentRules": ("sequential", "consecutive_days", "rate_ratio", "runs", "sessions", "behaviour"),
     "retentionDays": 90,
     "anchors": {"enabled": True, "count": 20, "intervalHours": 24},
@@ -428,3 +431,23 @@ def test_caps_of_a_day_and_a_month_change_no_digest(tmp_path: Path) -> None:
     assert not has_shared_caps(Policy())
     with pytest.raises(PolicyError, match=r"defaults\.costCaps\.week: unknown field"):
         load_policy(write(tmp_path, "version: 1\ndefaults: {costCaps: {week: 5}}\n"))
+
+
+@pytest.mark.parametrize(
+    ("moment", "end"),
+    [
+        ("2026-12-05T21:59:59Z", None),
+        ("2026-12-05T22:00:00Z", "2026-12-06T02:00:00+00:00"),
+        ("2026-12-06T02:00:00Z", None),
+        ("2026-12-20T00:30:00Z", "2026-12-20T02:00:00+00:00"),
+        ("2026-11-29T00:30:00Z", None),
+    ],
+)
+def test_maintenance_recurs_weekly_from_its_start_on(moment: str, end: str | None) -> None:
+    """A weekly window must hold in each later week, across midnight, and never before it was planned to begin."""
+    window = {"from": "2026-12-05T23:00:00+01:00", "until": "2026-12-06T02:00:00Z", "reason": "move", "weekly": True}
+    policy = Policy.model_validate({"defaults": {"maintenance": (window,)}})
+    time = datetime.fromisoformat(moment)
+    holding = policy.maintenance_at("ops", time)
+    expected = None if end is None else datetime.fromisoformat(end)
+    assert (None if holding is None else holding.end_of(time)) == expected

@@ -354,6 +354,30 @@ def test_a_policy_may_enable_alerts_on_suspicions(desk: Desk, receiver: Receiver
     assert titles(receiver) == ["Suspected: Tier 2 falls", "Tier 2 falls"]
 
 
+def test_maintenance_holds_alerts_until_its_end_and_a_project_chooses_their_lowest_severity(
+    desk: Desk, receiver: Receiver
+) -> None:
+    """Nobody is woken by an expected change, but one that outlasts the maintenance is told; and warnings may stay in the list."""
+    window = {"from": desk.now.isoformat(), "until": (desk.now + timedelta(hours=2)).isoformat(), "reason": "move"}
+    desk.channels = (webhook(receiver),)
+    desk.policy = Policy.model_validate(
+        {"defaults": {"maintenance": (window,)}, "projects": {"ops": {"maintenance": ()}, "web": {"alertFrom": "critical"}}}
+    )
+    publish(desk, incident(desk, severity="warning"))
+    publish(desk, incident(desk, incident_id="i2", project="web", severity="warning"))
+    desk.deliver()
+    desk.wait(hours=1)
+    desk.deliver()
+    assert titles(receiver) == []
+    desk.wait(hours=1)
+    for _ in range(2):
+        desk.deliver()
+    assert titles(receiver) == ["Tier 2 falls"]
+    publish(desk, incident(desk, incident_id="i2", project="web", revision=1, severity="critical"))
+    desk.deliver()
+    assert titles(receiver) == ["Tier 2 falls"] * 2
+
+
 @pytest.mark.parametrize(("status", "told"), [("acknowledged", 1), ("resolved", 0), ("dismissed", 0)])
 def test_the_assignee_is_alerted_of_an_escalation_and_nobody_of_a_decision(
     desk: Desk, receiver: Receiver, status: str, told: int
