@@ -103,7 +103,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             text = text.replace(f'name="{MARK_FIELD}" value="{_MARK}"', f'name="{MARK_FIELD}" value="{mark}"')
     if shared_link is not None:
         # A guest may open no other page, so links to them are texts. What a guest may read is decided before the page is.
-        text = _OTHER_PAGES.sub(lambda match: match[0] if match[2].startswith(f"{shared_link.page}") else match[1], text)
+        text = _OTHER_PAGES.sub(lambda match: match[0] if re.split("[?#]", match[2])[0] == shared_link.page else match[1], text)
         return HTMLResponse(text, status, {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
     return HTMLResponse(text, status, FORMS_HEADERS if forms else {"Content-Security-Policy": POLICY})
 
