@@ -134,13 +134,18 @@ def list_links(database: Database = None, as_json: AsJson = False) -> None:
 
 @links_app.command("revoke")
 def revoke_link(
-    link: Annotated[str, typer.Argument(metavar="ID", help="Id of the link, as in the list.")], database: Database = None
+    link: Annotated[str, typer.Argument(metavar="ID", help="Id of the link, as in the list.")],
+    database: Database = None,
+    as_json: AsJson = False,
 ) -> None:
     """Revoke a shared link: its page closes at once."""
     with _open_access(database) as access, _record_command(access, "links revoke", link):
         if not access.shared_links.revoke(link):
             raise InputError(f"there is no shared link {link[:64]!r}", hint="`driftline links list` shows them.")
-    out.print("revoked")
+    if as_json:
+        print_json({"id": link, "revoked": True})
+    else:
+        out.print("revoked")
 
 
 def _links_table(links: Sequence[SharedLink]) -> Table:

@@ -183,6 +183,7 @@ def define_review_queue(
     rater: Rater = None,
     database: Database = None,
     policy: PolicyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Create a review queue, replace its definition, or close it."""
     configuration = settings_of(database, policy)
@@ -200,14 +201,17 @@ def define_review_queue(
         text = None if parsed is None else dump_settings(parsed)
         record = review_queue(project, name, _name_reviewer(rater), text, now=workspace.now())
         asyncio.run(workspace.publisher.publish(REVIEWS, [record]))
-    out.say(f"queue {plain(name)} of project {project}: {record.status}")
+    if as_json:
+        print_json({"queue": name, "project": project, "status": record.status})
+    else:
+        out.say(f"queue {plain(name)} of project {project}: {record.status}")
 
 
 @review_app.command("add")
 def add_to_review_queue(
     name: QueueArgument,
     project: OfProject,
-    scores: Annotated[list[str] | None, typer.Argument(metavar="SCORE…", help="Ids of the exchanges' scores.")] = None,
+    scores: Annotated[list[str] | None, typer.Argument(metavar="SCORE", help="Ids of the exchanges' scores.")] = None,
     session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help=f"The first {MAX_ADDED} scored exchanges of a session.")
     ] = None,
@@ -215,6 +219,7 @@ def add_to_review_queue(
     rater: Rater = None,
     database: Database = None,
     policy: PolicyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Add exchanges to a review queue, or take them out."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
@@ -231,6 +236,9 @@ def add_to_review_queue(
         by, now = _name_reviewer(rater), workspace.now()
         records = [queue_item(project, name, score_id, at, by, now=now, is_removed=remove) for score_id, at in items if at]
         asyncio.run(workspace.publisher.publish(REVIEWS, records))
+    if as_json:
+        print_json({"queue": name, "project": project, "exchanges": len(records), "removed": remove})
+        return
     out.say(f"{counted(len(records), 'exchange')} {'taken out of' if remove else 'added to'} {plain(name)}")
 
 

@@ -26,6 +26,7 @@ LISTS = {
     "dead-letters list": "since until limit json",  # bytes that could not be read have no project
     "replays": "since until limit json",  # files beside the database, most of every project
     "anchors list": "project json",  # the anchors in force: a policy bounds their number
+    "links list": "json",  # a few
     "connections list": "json",  # by name; a few
     "operators list": "json",  # by name; a few
     "topics describe": "json",  # of a cluster
@@ -35,7 +36,7 @@ MAY_DIFFER = {
     # An option that means something else in each command, by the nature of the command.
     "--agent", "--at", "--by", "--case", "--comment", "--connection", "--count", "--days", "--label", "--model", "--name", "--output",
     "--port", "--reason", "--session", "--status", "--tag", "--verbose", "--stage", "--source", "--judge", "--policy-file", "--set",
-    "--as-of", "--host", "--text", "--dry-run", "--interval", "--list", "--until", "--project",
+    "--as-of", "--host", "--text", "--expires", "--dry-run", "--interval", "--list", "--until", "--project",
 }  # fmt: skip
 """Options whose help may differ between commands."""
 PROJECTS = {"Only this project.", "The project.", "Project under which to store records [DRIFTLINE_PROJECT, default]."}
