@@ -144,6 +144,7 @@ TIERS = (
     ("tier3", "tier3_score", "tier3_state"),
 )
 """The tiers with the columns of their score and state."""
+_SEVERITIES = {severity: rank for rank, severity in enumerate(("critical", "high", "medium", "low"))}
 _links = Links()
 
 
@@ -235,6 +236,7 @@ def session_values(details: SessionDetails, shown: Mapping[str, Any], selection:
         "session": details.session,
         "run": details.session.run,
         "findings": details.findings,
+        "worst_first": sorted(details.findings.findings, key=lambda finding: _SEVERITIES.get(finding.severity, len(_SEVERITIES))),
         "link_turns": partial(link_turns, details.header),
         "link_event": partial(link_event, details.header),
         "selection": selection,
