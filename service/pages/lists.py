@@ -127,7 +127,7 @@ EXCHANGES = ListDefinition(
     ),
     derive_params=_derive_label,
     columns=(
-        Column(key="exchange_at", title="Exchange", cell="exchange", sort="at"),
+        Column(key="exchange_at", title="Time", cell="exchange", sort="at"),
         Column(key="question", title="Question, answer and findings", cell="texts"),
         Column(key="answer", title="Answer", is_shown=False),
         Column(key="anomaly_reasons", title="Findings", is_shown=False),
@@ -160,7 +160,7 @@ SESSIONS = ListDefinition(
     is_notable=lambda row: row["anomalies"] > 0,
     total_query="total_sessions",
     total_filters=frozenset({"agent", "anomalies", "project", "turns"}),
-    total_of="with exchanges",
+    total_of="with exchanges (not counted: those with events only)",
     query="list_sessions",
     sort="at",
     filters=(
