@@ -149,7 +149,6 @@ def environment() -> Environment:
         "tier_names": TIERS,
         "tier_headings": TIER_HEADINGS,
         "closings": WORDS["closings"],
-        "dispositions": WORDS["dispositions"],
         "verdicts": WORDS["verdicts"],
         "band_meaning": WORDS["charts"]["band"],
         "version": version(),

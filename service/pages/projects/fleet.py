@@ -218,7 +218,7 @@ FLEET = ListDefinition(
         Column(key="recent_scores", title="Exchanges", sort="exchanges", is_number=True),
         Column(key="recent_tier2", title=TIERS["tier2"], is_number=True),
         Column(key="rate", title="Anomalous", sort="anomalies", is_number=True),
-        Column(key="unscored_rate", title="Unscored", is_number=True),
+        Column(key="unscored_rate", title="Not judged", is_number=True),
         Column(key="recent_unsafe_runs", title="Unsafe", is_number=True),
         Column(key="recent_cost_usd", title="Cost", is_number=True),
         Column(key="newest", title="Newest record", sort="last"),
@@ -310,7 +310,7 @@ def explain_health(project: Project, *, has_judge: bool) -> list[str]:
 def _describe_unscored(project: Project, has_judge: bool) -> str:
     recent = project.recent
     due = number(recent.scored + recent.unscored)
-    sentence = f"{number(recent.unscored)} of {due} exchanges due to be judged in {RECENT_DAYS} days are unscored"
+    sentence = f"{number(recent.unscored)} of {due} exchanges due to be judged in {RECENT_DAYS} days are not judged"
     return sentence if has_judge else f"{sentence}: this server has no judge"
 
 

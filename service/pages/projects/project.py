@@ -386,7 +386,7 @@ _FIGURES: Mapping[str, Callable[[_Period], float | None]] = {
     "Judged": lambda period: period.exchanges("scored"),
     "Not sampled": lambda period: period.exchanges("sampling_skip"),
     "Over budget": lambda period: period.exchanges("skipped_cost_cap"),
-    "Unscored": lambda period: period.exchanges("unscored"),
+    "Not judged": lambda period: period.exchanges("unscored"),
     "Anomalies": lambda period: period.anomalies,
     "Cost of judging": lambda period: sum_known_costs(period.costs),
 }

@@ -91,7 +91,7 @@ def test_a_page_shows_texts_and_findings(call: Call, tokens: Tokens, store: Stor
     for fragment in (
         "Is the backup healthy?", "All is well.", "Let me see.", "[Slack] Is the backup healthy?", "It strays.",
         "The first turns of a session are always judged", "Nothing opened the gate", "500 in, 100 out", "$0.0010",
-        "claude-haiku-4-5-20251001", "Scored",
+        "claude-haiku-4-5-20251001", "Judged",
     ):  # fmt: skip
         assert fragment in page_text, fragment
 

@@ -493,7 +493,7 @@ def test_the_sampling_mix_shows_the_rules(call: Call, root: str, store: Store) -
         [score("s", 1, **recent), score("s", 2, sampling_reason="sampling_skip", disposition="sampling_skip", **recent)],
     )
     page_text = text(looks(call, root, "/projects/ops/details"))
-    assert "Unscored 1 50.0%" in page_text
+    assert "Not judged 1 50.0%" in page_text
     assert "Not sampled 1 50.0%" in page_text
 
 
