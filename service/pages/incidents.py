@@ -150,7 +150,6 @@ async def incidents(
         "range": range_control(request, window, now, has_all=True, last=last),
         "comparison": _describe_counts(*counts) if counts else None,
         "incidents": [(record, find_first_day(record)) for record in shown],
-        "measures": sum(max(1, len(IncidentFacts(record).evidence.moved)) for record in shown),
         "following": following,
         "is_first": cursor is None,
         "filters": {"status": given, "type": kind, "confirmed": None if confirmed is None else f"{confirmed}".lower()},
