@@ -236,7 +236,9 @@ def session_values(details: SessionDetails, shown: Mapping[str, Any], selection:
         "session": details.session,
         "run": details.session.run,
         "findings": details.findings,
-        "worst_first": sorted(details.findings.findings, key=lambda finding: _SEVERITIES.get(finding.severity, len(_SEVERITIES))),
+        "worst_first": sorted(
+            details.findings.findings, key=lambda finding: _SEVERITIES.get(finding.severity, len(_SEVERITIES))
+        ),
         "link_turns": partial(link_turns, details.header),
         "link_event": partial(link_event, details.header),
         "selection": selection,

@@ -71,12 +71,12 @@ def test_a_project_without_runs_explains_how_runs_are_created(look: Callable[...
 
 
 def test_the_verdict_comes_first(finished: Finished, look: Callable[..., str]) -> None:
-    """Readiness, failure, its steps, trust and the remedy follow in this order."""
+    """Readiness, trust, failure, its steps and the remedy follow in this order."""
     finished("s1", LOOP, 1)
     page = look(RUN)
     places = [
         page.index(text)
-        for text in ("<h1>run_001</h1>", "Review recommended", "Infinite tool loop", "loop flagged", 'data-copy="#fix"', ">96<", "Six dimensions")
+        for text in ("<h1>run_001</h1>", "Review recommended", "</a> 96 of 100", "Infinite tool loop", "loop flagged", 'data-copy="#fix"', "Six dimensions")
     ]  # fmt: skip
     assert sorted(places) == places
     assert page.count("<meter") == 6
@@ -250,7 +250,7 @@ def test_runs_can_be_filtered_by_readiness(finished: Finished, look: Callable[..
     """They are listed newest first, and the unsafe ones alone on request."""
     finished("good", [{"event": "session_start"}], 1)
     finished("bad", LOOP, 2)
-    listed = re.compile(r'<td class="whole"><a href="[^"]+">(run_\d+)</a>')
+    listed = re.compile(r'<td class="whole"[^>]*><a href="[^"]+">(run_\d+)</a>')
     assert listed.findall(look(RUNS)) == ["run_002", "run_001"]
     assert listed.findall(look(f"{RUNS}?readiness=ready_for_runtime")) == ["run_001"]
     look(f"{RUNS}?readiness=odd", 400)
