@@ -86,6 +86,8 @@ _INJECTED = """() => {
         || one.matches("script, img, link") && !ours(one)
         || one.matches("form") && one.hasAttribute("action") && !one.getAttribute("action").startsWith("/api/audit/")
         || one.matches("a[href]") && !/^[/#]/.test(one.getAttribute("href"))
+            // Links of Markdown, whose targets are written beside them.
+            && !(one.matches('.rendered a[rel="noopener nofollow"]') && /^(https?:\\/\\/|mailto:)/i.test(one.getAttribute("href")))
         || [...one.attributes].some(({ name, value }) => name.startsWith("on") || (name === "style" && !one.closest(".plot, .spark")) || name === "srcdoc"
             || name === "formaction" || /^\\s*javascript:/i.test(value) && name !== "value")
     // What somebody writes into the editor stands behind it again, unseen, for its lines to be numbered.
@@ -95,6 +97,7 @@ _INJECTED = """() => {
 _UNREAD = """(places) => {
     const written = (json) => json.replace(/\\\\u([0-9a-f]{4})/gi, (_, code) => String.fromCharCode(parseInt(code, 16))).replace(/\\\\(.)/g, "$1");
     for (const one of document.querySelectorAll("details")) one.open = true;
+    document.documentElement.dataset.texts = "raw";
     return Object.entries(places).flatMap(([place, texts]) => {
         const found = [...document.querySelectorAll(place)].map((one) => one.innerText);
         return !found.length ? [`there is no ${place}`] : texts.filter((text) =>
@@ -128,6 +131,7 @@ def wild(site: Site) -> Mapping[int, str]:
 def read(window: Window, places: Places) -> None:
     """All of it is read on the page as it is now; nothing ran, nothing was let in, and nothing is out of its place on screen or phone."""
     page, before = window.page, window.page.url
+    assert page.evaluate(_INJECTED) == []
     assert page.evaluate(_UNREAD, places) == []
     assert page.evaluate(_INJECTED) == []
     for size in (DESKTOP, PHONE):
