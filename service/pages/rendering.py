@@ -171,10 +171,15 @@ def sentence(error: str) -> str:
 
 
 def moment(at: datetime | str | None) -> Markup:
-    """Format a time, or its text in ISO 8601, as an element with the exact time, which shows the reader's time to the minute."""
+    """Format a time, or its text in ISO 8601, as an element with the exact time, which shows the reader's time to the minute; another text stays."""
     if at is None:
         return escape(NOTHING)
-    at = datetime.fromisoformat(at) if isinstance(at, str) else at
+    if isinstance(at, str):
+        try:
+            at = datetime.fromisoformat(at)
+        except ValueError:
+            # The evidence of an incident may come from a detector that is not ours.
+            return shown(at)
     utc = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     return Markup('<time datetime="{}">{}</time>').format(iso_time(utc), f"{local(utc):%Y-%m-%d %H:%M}")
 
