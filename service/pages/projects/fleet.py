@@ -47,6 +47,7 @@ from service.text.formats import counted, grouped_count
 from service.text.links import Links
 from service.text.window import RECENT
 from service.text.words import TERMS
+from service.text.zone import local
 from service.web.context import Services, projects_of, with_their_changes, worst_of
 
 router = APIRouter(include_in_schema=False)
@@ -99,6 +100,7 @@ def _build_card(project: Project, now: datetime, *, has_judge: bool) -> dict[str
         "project": project,
         "change": build_change_values(project, project.change),
         "age": describe_age(project.newest, now),
+        "newest": project.newest and (format_day(local(project.newest).date(), now.date()), f"{local(project.newest):%H:%M}"),
         "last_address": None if last is None else Links({"window": RECENT, "until": f"{last}"}).project(project.project),
         "level": None if project.change else _find_level(project),
         "why": [
@@ -221,7 +223,7 @@ FLEET = ListDefinition(
         Column(key="unscored_rate", title="Not judged", is_number=True),
         Column(key="recent_unsafe_runs", title="Unsafe", is_number=True),
         Column(key="recent_cost_usd", title="Cost", is_number=True),
-        Column(key="newest", title="Newest record", sort="last"),
+        Column(key="newest", title="Newest", sort="last", is_number=True),
     ),
 )
 """Filters of the fleet, and the columns of its table."""
