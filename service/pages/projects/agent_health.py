@@ -199,12 +199,15 @@ def read_trust_chart(
 
 def limit_behaviour(behaviour: Mapping[str, list[dict[str, Any]]], limit: int) -> dict[str, Any]:
     """Return the template's values about what agents did, with at most `limit` measures."""
-    shown: dict[str, list[dict[str, Any]]] = {}
+    shown: dict[str, dict[str, Any]] = {}
+    left_out = 0
     for agent, measures in behaviour.items():
-        if limit > 0:
-            shown[agent] = measures[:limit]
-            limit -= len(shown[agent])
-    left_out = sum(map(len, behaviour.values())) - sum(map(len, shown.values()))
+        paired = pair_versions(measures)
+        rows = paired["rows"][: max(0, limit)]
+        limit -= len(rows)
+        left_out += len(paired["rows"]) - len(rows)
+        if rows:
+            shown[agent] = {**paired, "rows": rows}
     return {"behaviour": shown, "more_behaviour": left_out}
 
 
