@@ -137,21 +137,20 @@ async def audit_log(
     name: ConnectionName | None = None,
     project: ConnectionName | None = None,
     show: Literal["changes", "sign-ins", "all"] = "changes",
+    since: str = "",
     day: str = "",
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """Show the audit log, optionally only of one operator or one project, or up to a day (UTC)."""
+    """Show the audit log, optionally only of one operator or one project, or from and up to a day (UTC)."""
     before = None if cursor is None else cursor.number
-    try:
-        last_day = date.fromisoformat(day) if day else None
-    except ValueError:
-        raise ApiError(HTTPStatus.BAD_REQUEST, "bad_request", f"day: {day!r} must be a day such as 2026-11-26") from None
+    first_day, last_day = _parse_day("since", since), _parse_day("day", day)
     lines = await asyncio.to_thread(
         services.access.audit_log.lines,
         LINES_PER_PAGE + 1,
         before,
         name=name,
         project=project,
+        since=None if first_day is None else datetime.combine(first_day, time(), UTC),
         until=None if last_day is None else datetime.combine(last_day + timedelta(days=1), time(), UTC),
         signing={"changes": False, "sign-ins": True, "all": None}[show],
     )
@@ -162,14 +161,21 @@ async def audit_log(
         "project": project,
         "show": show,
         "kinds": (("changes", "Changes"), ("sign-ins", "Sign-ins"), ("all", "All")),
+        "since": first_day,
         "day": last_day,
         "paged": cursor is not None,
         "following": following
-        and Links().audit_log(
-            name=name, project=project, show=show, day=None if last_day is None else str(last_day), cursor=following
-        ),
+        and Links().audit_log(name=name, project=project, show=show, since=since or None, day=day or None, cursor=following),
     }
     return page(request, "admin/audit_log.html", values)
+
+
+def _parse_day(name: str, text: str) -> date | None:
+    """Parse a day of the filter; None if it is empty. Raises ApiError (400) if it is no day."""
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "bad_request", f"{name}: {text!r} must be a day such as 2026-11-26") from None
 
 
 HolderFinder = Callable[[Kind, str], Holder | None]

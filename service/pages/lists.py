@@ -247,7 +247,7 @@ COSTS = ListDefinition(
     columns=(
         Column(key="session_id", title="Session", cell="session_name", sort="session", down=False),
         Column(key="run_id", title="Run", cell="run"),
-        Column(key="last_at", title="Last activity", cell="moment", sort="at"),
+        Column(key="last_at", title="Last activity", cell="day", sort="at"),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
         Column(key="judgements", title="Judgements", cell="number", sort="judgements", is_number=True),
         Column(key="input_tokens", title="Tokens in", cell="number", sort="input", is_number=True),

@@ -726,22 +726,24 @@ class AuditLog:
         *,
         name: str | None = None,
         project: str | None = None,
+        since: datetime | None = None,
         until: datetime | None = None,
         signing: bool | None = None,
     ) -> list[AuditLine]:
-        """Return lines, newest first. They can be limited to those before a line number or a time, of a name or of a project.
+        """Return lines, newest first. They can be limited to those before a line number, between two times, of a name or of a project.
 
         `signing` selects sign-ins and sign-outs, or everything else.
         """
         rows = self._file.rows(
             f"SELECT {LINE_COLUMNS} FROM writes WHERE (:before IS NULL OR id < :before) AND (:name IS NULL OR name = :name) "  # noqa: S608 - a literal
-            "AND (:project IS NULL OR project = :project) AND (:until IS NULL OR at < :until) "
+            "AND (:project IS NULL OR project = :project) AND (:since IS NULL OR at >= :since) AND (:until IS NULL OR at < :until) "
             "AND (:signing IS NULL OR (route LIKE '/api/audit/sign-%') = :signing) ORDER BY id DESC LIMIT :limit",
             {
                 "before": before,
                 "limit": limit,
                 "name": name,
                 "project": project,
+                "since": None if since is None else since.isoformat(),
                 "until": None if until is None else until.isoformat(),
                 "signing": signing,
             },

@@ -67,7 +67,7 @@ SUBJECTS: Mapping[str, tuple[str, Callable[[Page], None]]] = {
     "fleet": (LINKS.fleet, _stay_at_top),
     "project": (LINKS.project("support"), _stay_at_top),
     "trends": (LINKS.project("support"), _scroll_to("#days")),
-    "cost": (LINKS.project("support"), _scroll_to("section:has(> .head > h2:text-is('Cost of judging'))")),
+    "cost": (LINKS.project("support"), _expand("#judging-costs")),
     "incident": ("incident", _stay_at_top),
     "moved": ("incident", _expand("#moved")),
     "exchange": ("exchange", _stay_at_top),

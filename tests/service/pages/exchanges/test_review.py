@@ -210,7 +210,7 @@ def test_a_reader_is_told_why_scoring_is_unavailable(call: Call, access: AccessS
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
     page = open_page(call, token)
     assert item_of(page) is None
-    assert "scope review" in page
+    assert "Scoring needs the Review permission" in page
     assert "looker" in page
 
 
