@@ -172,7 +172,7 @@ def test_decided_incidents_are_not_listed_as_open(call: Call, root: str, store: 
     put(store, "incidents", [drift(status="dismissed", resolved_at=NOW, resolved_by="ada")])
     page = looks(call, root)
     assert "Tier 2 fell" not in page.text
-    assert 'href="/projects/ops/incidents?window=all">All incidents' in page.text
+    assert 'href="/projects/ops/incidents?status=any&amp;window=all">All incidents' in page.text
     assert "off baseline" not in page.text
 
 
