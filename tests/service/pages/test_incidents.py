@@ -547,7 +547,7 @@ def test_a_decision_on_the_page_needs_a_reason(call: Call, tokens: Tokens, store
     (field,) = re.findall(r'<textarea id="reason"[^>]*>', page)
     assert "required" in field
     assert "reason-help" in field
-    assert page.count("data-reason>") == 6
+    assert page.count("data-reason>") == 7
     value = from_page(signed_in(call, tokens.root))
     assert call("PUT", LINKS.deciding("ops", "i1"), json={"status": "accepted"}, headers=value).status_code == 200
 
