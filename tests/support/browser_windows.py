@@ -256,7 +256,7 @@ BEYOND_THE_WINDOW = """() => [...document.querySelectorAll("main *")].filter((el
     && element.getBoundingClientRect().right > innerWidth + 1).slice(0, 3).map((element) => element.outerHTML.slice(0, 120))"""
 """Returns the elements that reach beyond the right edge of the window."""
 OVERFLOWING = """() => [...document.querySelectorAll("body *")].filter((element) => {
-    if (element.closest(".visually-hidden, .skip, svg, textarea, select") || !element.checkVisibility()) return false;
+    if (element.closest(".visually-hidden, .skip, .custom, svg, textarea, select") || !element.checkVisibility()) return false;
     const { overflowX, display } = getComputedStyle(element);
     return overflowX === "visible" && !display.startsWith("inline") && display !== "contents" && element.scrollWidth > element.clientWidth + 4
         && element.clientWidth > 1;
@@ -269,7 +269,7 @@ STOPS = """() => {
     const look = (element) => JSON.stringify([element, element.parentElement, ...element.children].filter(Boolean).map(style));
     const isUsable = (element) => !element.disabled && element.checkVisibility({ visibilityProperty: true });
     const takesTab = (element) => element.type !== "radio" || element.checked
-        || element === [...element.form.elements[element.name]].find((_, place, all) => !place && !all.some((other) => other.checked));
+        || element === [...document.getElementsByName(element.name)].filter((other) => other.form === element.form).find((_, place, all) => !place && !all.some((other) => other.checked));
     const elements = [...document.querySelectorAll("*")];
     const stops = elements.filter((element) =>
         element.matches("a[href], button, input, select, textarea, summary, [tabindex], [contenteditable]")
