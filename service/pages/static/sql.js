@@ -323,7 +323,7 @@ document.addEventListener("click", (event) => {
     takeParameters(new URL(example.href).searchParams);
     chosen.chart = chosen.as = null;
     parameters.querySelector("[data-fields]").replaceChildren();
-    insert(example.closest("details").querySelector("pre").textContent);
+    insert(example.closest(".example").querySelector("pre").textContent);
     statement.setSelectionRange(0, 0);
     updateAddress();
     scrollTo(0, 0);
