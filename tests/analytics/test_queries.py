@@ -71,7 +71,8 @@ def test_parameters_must_match_those_of_the_query(values: dict[str, object] | No
     with (
         Store(None) as store,
         pytest.raises(
-            QueryError, match="query runs has the parameters project, since, until, agent, failure, tool, newest, not"
+            QueryError,
+            match="query runs has the parameters project, since, until, agent, failure, tool, version, tool_error, newest, not",
         ),
     ):
         run_query(store.cursor(), "runs", values)

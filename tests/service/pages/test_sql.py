@@ -28,7 +28,8 @@ def test_every_view_is_listed_with_its_columns_and_comments(call: Call, tokens: 
     """The page lists every view and column, because users cannot remember them."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
     view_names = re.findall(r'data-insert="([^"]+)"', page)
-    assert sorted(column.name for one in load_catalog() for column in one.columns) == sorted(view_names)
+    views = sorted(load_catalog(), key=lambda view: view.name not in {"turns", "runs", "session_summaries"})
+    assert [column.name for view in views for column in view.columns] == view_names
     assert "Judge: scope and completeness, 0 to 1." in page
     assert editor(page) == INITIAL_STATEMENT
 

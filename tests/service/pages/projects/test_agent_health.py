@@ -176,7 +176,7 @@ def test_the_page_compares_an_agents_last_two_versions(looks: Looks, store: Stor
     said_of = " ".join(re.sub(r"<[^>]+>", " ", looks().split('id="versions"')[1].split('id="agents"')[0]).split())
     assert "Worse scout since 2026-" in said_of
     assert "Version 7 is worse than 6" in said_of
-    assert "before 0.9" in said_of
+    assert "0.406, before 0.902 (\u22120.496, 95%: \u2212" in said_of
     assert "4 of 4 runs unsafe, before 0 of 4 (95%: +" in said_of
     assert 'href="/projects/ops/exchanges?agent=scout&amp;label=agent_version%3D7&amp;window=90d"' in looks()
     assert "agent_version 7 since" in cells(looks(), "Agents with their runs")[0][0]

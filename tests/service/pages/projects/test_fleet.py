@@ -155,7 +155,8 @@ def test_a_large_fleet_has_an_overview_of_squares(call: Call, tokens: Tokens, st
     assert "<table" in page
     assert "<table" not in call("GET", "/?view=cards", headers=cookie(value)).text
     assert glance.count("<a ") >= 33
-    assert re.findall(r'title="[^"]*"', glance)[0].startswith('title="team-07: Critical, 1 open;')
+    remark = "Set up a judge to score answers; the rules of Tier 1 and the diagnosis of runs need none"
+    assert re.findall(r'title="[^"]*"', glance)[0] == f'title="team-07: Critical, 1 open; {remark}"'
 
 
 def test_a_card_names_the_fall_and_its_start(call: Call, tokens: Tokens, store: Store) -> None:
