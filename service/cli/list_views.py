@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 
 from schemas.errors import StoreError
-from service.cli.commands.options import json_line, offer_older, settings_of, show_rows
+from service.cli.commands.options import ViewOptions, json_line, offer_older, settings_of, show_rows
 from service.cli.terminal import Layout, ListTable, err, out, print_text
 from service.read.known_projects import require_known
 from service.setup.settings import Settings
@@ -42,36 +42,26 @@ class ListView(Generic[Item]):
     keys: Sequence[str]
     """Names of the fields in JSON, unless all are to be printed: those of the table, and the ids."""
     identify: Callable[[Item], Hashable]
-    as_json: bool
-    full: bool
-    """Whether to print JSON with all fields."""
+    options: ViewOptions
     none: str
     """Printed if there are no rows."""
-    limit: int
     describe_none: Callable[[Workspace], str] = lambda _: ""
     """Explains why there are no rows."""
     project: str | None = None
-    since: datetime | None = None
     time_of: Callable[[Item], datetime] | None = None
-    """Returns the time that `since` applies to."""
+    """Returns the time that `--since` applies to."""
     note: Callable[[Sequence[Item]], str] = lambda _: ""
     """Returns a note on the rows, for standard error."""
-    database: Path | None = None
     policy: Path | None = None
-
-    @property
-    def is_json(self) -> bool:
-        """Whether the rows are printed as JSON."""
-        return self.as_json or self.full
 
     def document(self, row: Item) -> dict[str, Any]:
         """Return a row as JSON has it."""
-        return document(row) if self.full else short_document(self.keys, row)
+        return document(row) if self.options.full else short_document(self.keys, row)
 
     @property
     def settings(self) -> Settings:
         """The settings, overridden by the options of the command."""
-        return settings_of(self.database, self.policy)
+        return settings_of(self.options.database, self.policy)
 
 
 def short_document(keys: Sequence[str], row: Answer) -> dict[str, Any]:
@@ -86,13 +76,14 @@ def printed(build: Callable[..., ListView[Any]]) -> Callable[..., None]:
     @functools.wraps(build)
     def command(*arguments: Any, **options: Any) -> None:
         view = build(*arguments, **options)
-        with open_for_display(view.database, view.project, view.policy) as workspace:
-            rows = view.read(workspace, view.since)
+        is_json, limit, start = view.options.is_json, view.options.limit, view.options.start
+        with open_for_display(view.options.database, view.project, view.policy) as workspace:
+            rows = view.read(workspace, start)
             none = ". ".join(filter(None, [view.none, "" if rows else view.describe_none(workspace)]))
-            if not rows and view.since is not None and view.time_of is not None:
-                offer_older(view.since, next((view.time_of(row).date() for row in view.read(workspace, None)), None))
-        show_rows(rows, view.table, as_json=view.is_json, none=none, limit=view.limit, document=view.document)
-        if not view.is_json and (note := view.note(rows[: view.limit])):
+            if not rows and start is not None and view.time_of is not None:
+                offer_older(start, next((view.time_of(row).date() for row in view.read(workspace, None)), None))
+        show_rows(rows, view.table, as_json=is_json, none=none, limit=limit, document=view.document)
+        if not is_json and (note := view.note(rows[:limit])):
             err.say(note, style="yellow")
 
     return command
@@ -113,16 +104,17 @@ def watch(view: ListView[Any]) -> None:
 
     Raises StoreError if the database cannot be opened at first. Later, an import may have it for a while.
     """
+    limit = view.options.limit
     shown: dict[Hashable, str] | None = None
     layout: Layout | None = None
     for rows in _read_repeatedly(view):
-        listed = rows[: view.limit]
+        listed = rows[:limit]
         lines = {view.identify(row): json_line(rounded(view.document(row))) for row in listed}
         changed = [
             row for row in reversed(listed) if shown is None or shown.get(view.identify(row)) != lines[view.identify(row)]
         ]
-        if shown and len(rows) > view.limit and not lines.keys() & shown.keys():
-            err.say(f"note: more than {view.limit} rows came at once; --limit N shows N of them", style="yellow")
+        if shown and len(rows) > limit and not lines.keys() & shown.keys():
+            err.say(f"note: more than {limit} rows came at once; --limit N shows N of them", style="yellow")
         if shown is None and not rows:
             err.say(f"{view.none}. Waiting for the first.")
         layout = _print_rows(view, changed, lines, layout)
@@ -135,11 +127,11 @@ def _read_repeatedly(view: ListView[Item]) -> Iterator[Sequence[Item]]:
     while True:
         start = monotonic()
         open_database = (
-            open_for_display(view.database, view.project, view.policy) if is_first else open_workspace(view.settings)
+            open_for_display(view.options.database, view.project, view.policy) if is_first else open_workspace(view.settings)
         )
         try:
             with open_database as workspace:
-                rows = view.read(workspace, view.since)
+                rows = view.read(workspace, view.options.start)
         except StoreError as error:
             if is_first:
                 raise
@@ -155,7 +147,7 @@ def _read_repeatedly(view: ListView[Item]) -> Iterator[Sequence[Item]]:
 
 def _print_rows(view: ListView[Any], rows: Sequence[Any], lines: dict[Hashable, str], layout: Layout | None) -> Layout | None:
     """Print rows below those of earlier calls, as JSON or in the columns of the first rows; return the layout of these."""
-    if view.is_json:
+    if view.options.is_json:
         print_text("".join(f"{lines[view.identify(row)]}\n" for row in rows))
         sys.stdout.flush()
         return None

@@ -15,18 +15,12 @@ from service.alerts.delivery import Channel, Outcome, OutgoingMessage, configure
 from service.alerts.notices import trial_notice
 from service.cli.commands.listing import describe_filters, of_project
 from service.cli.commands.options import (
-    SHOWN,
     AsJson,
-    Database,
-    Full,
-    Limit,
     Project,
-    Since,
-    Until,
+    ViewOptions,
     print_json,
     settings_of,
-    since_of,
-    until_of,
+    with_option_group,
 )
 from service.cli.completion import completed
 from service.cli.exit_codes import fails_when, leave
@@ -64,24 +58,15 @@ def try_channels(as_json: AsJson = False) -> None:
     leave(failed=any(outcome.verdict != "delivered" for _, outcome in outcomes))
 
 
-def list_alerts(
-    project: Project = None,
-    status: Status = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = SHOWN,
-    database: Database = None,
-    as_json: AsJson = False,
-    full: Full = False,
-) -> ListView[AlertDelivery]:
+@with_option_group
+def list_alerts(project: Project = None, status: Status = None, *, options: ViewOptions) -> ListView[AlertDelivery]:
     """List alerts and their delivery, newest first."""
     if status is not None and status not in ALERT_STATUSES:
         raise InputError(f"--status {plain(status, 40)} is not a status", hint=f"Use one of {', '.join(ALERT_STATUSES)}.")
-    start, end = since_of(since), until_of(until)
 
     def read(workspace: Workspace, first: datetime | None) -> list[AlertDelivery]:
-        before = None if end is None else (end, "")
-        alerts = alert_deliveries(workspace.store.cursor(), limit + 1, status=status, project=project, before=before)
+        before = None if options.end is None else (options.end, "")
+        alerts = alert_deliveries(workspace.store.cursor(), options.limit + 1, status=status, project=project, before=before)
         return [alert for alert in alerts if first is None or alert.created_at >= first]
 
     return ListView(
@@ -89,14 +74,10 @@ def list_alerts(
         table=_table,
         keys=ALERT_KEYS,
         identify=lambda alert: alert.id,
-        as_json=as_json,
-        full=full,
-        none=f"no alerts{of_project(project)}{describe_filters(start, end, status)}",
-        limit=limit,
+        options=options,
+        none=f"no alerts{of_project(project)}{describe_filters(options, status)}",
         project=project,
-        since=start,
         time_of=lambda alert: alert.created_at,
-        database=database,
     )
 
 

@@ -16,21 +16,16 @@ from schemas.errors import InputError, SettingsError, StoreError
 from service.cli.commands.diagnosing import FaultReport, diagnose_files
 from service.cli.commands.listing import describe_filters, of_project
 from service.cli.commands.options import (
-    SHOWN,
     AsJson,
     AsOf,
     Database,
-    Full,
-    Limit,
     PolicyFile,
     Project,
-    Since,
-    Until,
+    ViewOptions,
     clock_of,
     print_json,
     settings_of,
-    since_of,
-    until_of,
+    with_option_group,
 )
 from service.cli.completion import completed
 from service.cli.exit_codes import fails_when, leave
@@ -103,18 +98,9 @@ def finalize(
         _show_runs(workspace.store, runs_named(workspace.store, session), as_json=as_json)
 
 
-def list_wrap_ups(
-    project: Project = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = SHOWN,
-    database: Database = None,
-    policy: PolicyFile = None,
-    as_json: AsJson = False,
-    full: Full = False,
-) -> ListView[WrapUp]:
+@with_option_group
+def list_wrap_ups(project: Project = None, policy: PolicyFile = None, *, options: ViewOptions) -> ListView[WrapUp]:
     """Show how well sessions were wrapped up, newest first: the steps of the wrap protocol that are missing at their ends."""
-    start, end = since_of(since), until_of(until)
 
     def describe_none(workspace: Workspace) -> str:
         if expecting_projects(workspace.policy, project) == []:
@@ -125,20 +111,16 @@ def list_wrap_ups(
 
     return ListView(
         read=lambda workspace, first: wrap_ups(
-            workspace.store.cursor(), workspace.policy, project, limit + 1, between=(first, end)
+            workspace.store.cursor(), workspace.policy, project, options.limit + 1, between=(first, options.end)
         ),
         table=wrap_table,
         keys=WRAP_KEYS,
         identify=lambda session: session.place,
-        as_json=as_json,
-        full=full,
-        none=f"no wrap-ups{of_project(project)}{describe_filters(start, end)}",
+        options=options,
+        none=f"no wrap-ups{of_project(project)}{describe_filters(options)}",
         describe_none=describe_none,
-        limit=limit,
         project=project,
-        since=start,
         time_of=lambda session: session.last_timestamp,
-        database=database,
         policy=policy,
     )
 

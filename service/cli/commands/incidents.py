@@ -24,21 +24,15 @@ from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.cli.commands.listing import of_project
 from service.cli.commands.options import (
-    SHOWN,
     AsJson,
     AsOf,
     Database,
-    Full,
-    Limit,
     PolicyFile,
     Project,
-    Since,
-    Until,
+    ViewOptions,
     clock_of,
     print_json,
     settings_of,
-    since_of,
-    until_of,
     with_option_group,
 )
 from service.cli.completion import completed
@@ -167,22 +161,16 @@ class Filters:
         str,
         typer.Option("--sort", metavar="ORDER", help=f"Order: {', '.join(SORTS)}.", autocompletion=completed(SORTS)),
     ] = "newest"
-    since: Since = None
-    until: Until = None
-    limit: Limit = SHOWN
-    database: Database = None
-    as_json: AsJson = False
-    full: Full = False
 
 
 @with_option_group
-def incident_list(project: Project = None, *, filters: Filters) -> ListView[IncidentAnswer]:
+def incident_list(project: Project = None, *, filters: Filters, options: ViewOptions) -> ListView[IncidentAnswer]:
     """List the incidents, newest first by default."""
-    inbox_filter = _build_filter(project, filters)
+    inbox_filter = _build_filter(project, filters, options)
 
     def read(workspace: Workspace, start: datetime | None) -> list[IncidentAnswer]:
         listed = inbox(
-            workspace.store.cursor(), replace(inbox_filter, since=start), None, filters.limit + 1, now=workspace.now()
+            workspace.store.cursor(), replace(inbox_filter, since=start), None, options.limit + 1, now=workspace.now()
         ).listed
         return [incident_answer(item.incident, with_sql=False) for item in listed]
 
@@ -191,25 +179,21 @@ def incident_list(project: Project = None, *, filters: Filters) -> ListView[Inci
         table=incidents_table,
         keys=INCIDENT_KEYS,
         identify=lambda incident: incident.id,
-        as_json=filters.as_json,
-        full=filters.full,
-        none=_describe_no_match(project, filters, inbox_filter),
+        options=options,
+        none=_describe_no_match(project, filters, options, inbox_filter),
         describe_none=lambda workspace: describe_unchecked(_read_checks(workspace, project)),
-        limit=filters.limit,
         project=project,
-        since=inbox_filter.since,
         time_of=lambda incident: incident.detected_at,
-        database=filters.database,
     )
 
 
 incidents_app.command("list")(printed(incident_list))
 
 
-def _describe_no_match(project: str | None, filters: Filters, inbox_filter: InboxFilter) -> str:
+def _describe_no_match(project: str | None, filters: Filters, options: ViewOptions, inbox_filter: InboxFilter) -> str:
     states = [" or ".join(inbox_filter.statuses), confidence_of(confirmed=filters.confirmed)]
     state = "".join(f"{part} " for part in states if part)
-    others = (filters.kind, filters.severity, filters.agent, filters.assignee, filters.text, filters.since, filters.until)
+    others = (filters.kind, filters.severity, filters.agent, filters.assignee, filters.text, options.since, options.until)
     matching = "" if all(value is None for value in others) else " matches"
     return f"no {state}incident{of_project(project)}{matching}"
 
@@ -429,7 +413,7 @@ def gate_lines(incidents: Collection[Incident], kinds: Collection[FailOn]) -> It
     yield f"{number} {kind_names}. `driftline incidents show ID` shows the reasons; `driftline incidents resolve ID` closes one."
 
 
-def _build_filter(project: str | None, filters: Filters) -> InboxFilter:
+def _build_filter(project: str | None, filters: Filters, options: ViewOptions) -> InboxFilter:
     """Return the filter from the options. Raises InputError for an unknown value."""
     statuses = [current_status(name) for name in filters.status or ()]
     for name in statuses:
@@ -452,8 +436,8 @@ def _build_filter(project: str | None, filters: Filters) -> InboxFilter:
         assignee=getpass.getuser() if filters.assignee == ME else filters.assignee,
         text=filters.text,
         snoozed=filters.snoozed,
-        since=since_of(filters.since),
-        until=until_of(filters.until),
+        since=options.start,
+        until=options.end,
         sort=next(name for name in SORTS if name == filters.sort),
     )
 

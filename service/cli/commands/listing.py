@@ -14,25 +14,19 @@ import typer
 from schemas.bounds import EARLIEST
 from schemas.errors import SettingsError
 from service.cli.commands.options import (
-    SHOWN,
     Agent,
     AgentVersion,
     Anomalies,
-    AsJson,
-    Database,
     Failure,
-    Full,
-    Limit,
+    ListOptions,
     PolicyFile,
     Project,
-    Since,
     Tool,
     ToolErrors,
-    Until,
+    ViewOptions,
     offer_older,
     show_rows,
-    since_of,
-    until_of,
+    with_option_group,
 )
 from service.cli.list_views import ListView, open_for_display, printed
 from service.cli.terminal import out
@@ -54,6 +48,7 @@ from service.text.answers import document
 from service.text.formats import MISSING, counted, plain
 
 
+@with_option_group
 def list_runs(
     project: Project = None,
     agent: Agent = None,
@@ -61,19 +56,15 @@ def list_runs(
     failure: Failure = None,
     tool: Tool = None,
     tool_errors: ToolErrors = False,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = SHOWN,
-    database: Database = None,
-    as_json: AsJson = False,
-    full: Full = False,
+    *,
+    options: ViewOptions,
 ) -> ListView[Run]:
     """List the runs, most recently ended first: readiness level, trust score, primary failure, tool calls."""
-    start, end = since_of(since), until_of(until)
     named = {"agent": agent_of(agent), "failure": failure_of(failure), "tool": tool, "version": version}
 
     def read(workspace: Workspace, first: datetime | None) -> list[Run]:
-        runs = runs_of(workspace.store, project, newest=limit + 1, between=(first, end), tool_error=tool_errors, **named)
+        between = (first, options.end)
+        runs = runs_of(workspace.store, project, newest=options.limit + 1, between=between, tool_error=tool_errors, **named)
         return sorted(runs, key=_last_at, reverse=True)
 
     return ListView(
@@ -81,15 +72,11 @@ def list_runs(
         table=runs_table,
         keys=RUN_KEYS,
         identify=lambda run: (run.project, run.run_id),
-        as_json=as_json,
-        full=full,
-        none=f"no runs{of_project(project)}{describe_filters(start, end, *named.values(), 'on' if tool_errors else None)}: a session becomes a run when it ends "
-        "(driftline finalize SESSION)",
-        limit=limit,
+        options=options,
+        none=f"no runs{of_project(project)}{describe_filters(options, *named.values(), tool_errors)}: "
+        "a session becomes a run when it ends (driftline finalize SESSION)",
         project=project,
-        since=start,
         time_of=_last_at,
-        database=database,
     )
 
 
@@ -97,6 +84,7 @@ runs = printed(list_runs)
 sessions_app = typer.Typer(no_args_is_help=True, help="List the sessions.")
 
 
+@with_option_group
 def session_list(
     project: Project = None,
     agent: Agent = None,
@@ -105,54 +93,46 @@ def session_list(
     tool: Tool = None,
     tool_errors: ToolErrors = False,
     anomalies: Anomalies = False,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = SHOWN,
-    database: Database = None,
-    as_json: AsJson = False,
-    full: Full = False,
+    *,
+    options: ViewOptions,
 ) -> ListView[Any]:
     """List the sessions, most recently active first: turns, events, anomalies, failure of the run, first question."""
     from service.read.sessions import SessionFilter, recent_sessions  # noqa: PLC0415 - it loads rules, which the other lists do not need
 
-    begin, end = since_of(since), until_of(until)
     agent_name, primary_failure = agent_of(agent), failure_of(failure)
 
     def read(workspace: Workspace, start: datetime | None) -> list[Any]:
         filters = SessionFilter(
             start=start or EARLIEST,
             # Clocks of senders may be ahead.
-            end=end or workspace.now() + timedelta(days=1),
+            end=options.end or workspace.now() + timedelta(days=1),
             agent=agent_name,
             version=version,
             tool=tool,
             tool_error=tool_errors,
             failure=primary_failure,
             anomalies=anomalies,
-            limit=limit + 1,
+            limit=options.limit + 1,
         )
         return recent_sessions(workspace.store.cursor(), project, filters)
 
-    selected = (agent, version, failure, tool, *(["on"] if tool_errors or anomalies else []))
+    selected = (agent, version, failure, tool, tool_errors, anomalies)
     return ListView(
         read=read,
         table=sessions_table,
         keys=SESSION_KEYS,
         identify=lambda session: (session.connection, session.session_id),
-        as_json=as_json,
-        full=full,
-        none=f"no sessions{of_project(project)}{describe_filters(begin, end, *selected)}",
-        limit=limit,
+        options=options,
+        none=f"no sessions{of_project(project)}{describe_filters(options, *selected)}",
         project=project,
-        since=begin,
         time_of=lambda session: session.last_at,
-        database=database,
     )
 
 
 sessions_app.command("list")(printed(session_list))
 
 
+@with_option_group
 def list_scores(
     project: Project = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
@@ -169,16 +149,13 @@ def list_scores(
     tool: Tool = None,
     tool_errors: ToolErrors = False,
     anomalies: Anomalies = False,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = SHOWN,
-    database: Database = None,
-    as_json: AsJson = False,
-    full: Full = False,
+    *,
+    options: ViewOptions,
 ) -> ListView[Score]:
     """List the scores, newest exchange first: tiers, sampling reasons, anomalies."""
     filters = ScoreFilter(
-        end=until_of(until),
+        start=options.start,
+        end=options.end,
         session=session,
         text=text,
         agent=agent_of(agent),
@@ -186,21 +163,17 @@ def list_scores(
         tool=tool,
         tool_error=tool_errors,
         anomalies=anomalies,
-        limit=limit + 1,
+        limit=options.limit + 1,
     )
     return ListView(
         read=lambda workspace, start: project_scores(workspace.store.cursor(), project, replace(filters, start=start)),
         table=scores_table,
         keys=SCORE_KEYS,
         identify=lambda score: score.score_id,
-        as_json=as_json,
-        full=full,
+        options=options,
         none="no score matches",
-        limit=limit,
         project=project,
-        since=since_of(since),
         time_of=lambda score: score.exchange_at,
-        database=database,
     )
 
 
@@ -227,10 +200,11 @@ def failure_of(name: str | None) -> str | None:
     return name
 
 
-def describe_filters(start: datetime | None, end: datetime | None, *others: str | None) -> str:
-    """Return what a message about an empty list says of its filters."""
-    period = [f"{name} {time:%Y-%m-%d %H:%M}" for name, time in (("since", start), ("until", end)) if time is not None]
-    matching = ["that match"] if any(value is not None for value in others) else []
+def describe_filters(options: ListOptions, *others: str | bool | None) -> str:
+    """Return what a message about an empty list says of its filters. None and False stand for no filter."""
+    times = (("since", options.start), ("until", options.end))
+    period = [f"{name} {time:%Y-%m-%d %H:%M}" for name, time in times if time is not None]
+    matching = ["that match"] if any(value not in (None, False) for value in others) else []
     return f" {' '.join([*period, *matching]) or 'yet'}"
 
 
@@ -265,6 +239,7 @@ AGENT_GROUPS = (By.PROJECT, By.AGENT, By.VERSION, By.MODEL, By.DAY)
 """The groups of the costs of agents."""
 
 
+@with_option_group
 def costs(
     by: Annotated[
         By, typer.Option("--by", help="What to group by; agent and version only with --agents. Days are UTC.")
@@ -274,12 +249,9 @@ def costs(
         typer.Option("--agents", help="Show what the agents' models cost, in place of judging; the last 30 days by default."),
     ] = False,
     project: Project = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = SHOWN,
-    database: Database = None,
     policy: PolicyFile = None,
-    as_json: AsJson = False,
+    *,
+    options: ListOptions,
 ) -> None:
     """Show the cost of judging, or of the agents: calls, tokens and money.
 
@@ -293,49 +265,30 @@ def costs(
         other = "the agents are not grouped by session" if agents else f"judging is not grouped by {by.value}"
         hint = f"Use one of {', '.join(allowed)}" + ("." if agents else ", or add --agents.")
         raise SettingsError(f"--by {by.value}: {other}", hint=hint)
-    start, end = since_of(since), until_of(until)
-    with open_for_display(database, project, policy) as workspace:
-        if agents:
-            _show_agent_costs(workspace, by, project, start, end, limit, as_json=as_json)
-        else:
-            _show_judging_costs(workspace, by, project, start, end, limit, as_json=as_json)
+    show = _show_agent_costs if agents else _show_judging_costs
+    with open_for_display(options.database, project, policy) as workspace:
+        show(workspace, by, project, options)
 
 
-def _show_judging_costs(
-    workspace: Workspace,
-    by: By,
-    project: str | None,
-    start: datetime | None,
-    end: datetime | None,
-    limit: int,
-    *,
-    as_json: bool,
-) -> None:
+def _show_judging_costs(workspace: Workspace, by: By, project: str | None, options: ListOptions) -> None:
     from service.read.caps import shared_caps  # noqa: PLC0415 - it loads the policy, which the other lists do not need
 
+    start, end = options.start, options.end
     rows = judge_costs(workspace.store.cursor(), by.value, project, start, end)
     if start is not None and end is None and not rows:
         older = judge_costs(workspace.store.cursor(), By.DAY.value, project, end=start)
         offer_older(start, older[-1].day if older else None)
-    caps = [] if as_json else shared_caps(workspace.store.cursor(), workspace.policy, project, workspace.now())
+    caps = [] if options.as_json else shared_caps(workspace.store.cursor(), workspace.policy, project, workspace.now())
     if by is By.DAY:
         rows.reverse()
     none = f"no judge calls{of_project(project)}{' in this period' if start or end else ''}: no cost"
-    show_rows(rows, partial(costs_table, JUDGING_GROUPS[by]), as_json=as_json, none=none, limit=limit, document=document)
+    as_table = partial(costs_table, JUDGING_GROUPS[by])
+    show_rows(rows, as_table, as_json=options.as_json, none=none, limit=options.limit, document=document)
     if caps:
         out.print(caps_table(caps))
 
 
-def _show_agent_costs(
-    workspace: Workspace,
-    by: By,
-    project: str | None,
-    start: datetime | None,
-    end: datetime | None,
-    limit: int,
-    *,
-    as_json: bool,
-) -> None:
+def _show_agent_costs(workspace: Workspace, by: By, project: str | None, options: ListOptions) -> None:
     """Show the costs of the agents, and below them that of judging in the same period."""
     from service.read.agent_costs import (  # noqa: PLC0415 - it loads prices, which the other lists do not need
         DEFAULT_PERIOD,
@@ -344,17 +297,17 @@ def _show_agent_costs(
         sum_known_usd,
     )
 
-    last = end or workspace.now()
-    first = start or last - DEFAULT_PERIOD
+    last = options.end or workspace.now()
+    first = options.start or last - DEFAULT_PERIOD
     rows = read_agent_costs(workspace.store.cursor(), project, first, last, workspace.policy.prices)
     groups = sum_agent_costs(rows, [by.value])
     if by is By.DAY:
         groups.reverse()
     period = f"from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
     none = f"no exchanges{of_project(project)} {period}: no cost"
-    table = partial(agent_costs_table, by.value)
-    show_rows(groups, table, as_json=as_json, none=none, limit=limit, document=document)
-    if groups and not as_json:
+    as_table = partial(agent_costs_table, by.value)
+    show_rows(groups, as_table, as_json=options.as_json, none=none, limit=options.limit, document=document)
+    if groups and not options.as_json:
         judging = judge_costs(workspace.store.cursor(), "all", project, first, last)
         judging_usd = judging[0].cost_usd if judging else 0.0
         agents, judge = (MISSING if usd is None else f"{usd:.4f} USD" for usd in (sum_known_usd(rows), judging_usd))

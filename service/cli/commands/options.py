@@ -6,7 +6,7 @@ import functools
 import inspect
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import date, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -141,6 +141,39 @@ def until_of(until: str | None, now: datetime | None = None) -> datetime | None:
     return None if until is None else moment_of(until, "--until", now or utc_now(), age_start)
 
 
+@dataclass(frozen=True)
+class ListOptions:
+    """Options of a list: its period, its length, and the form of the result."""
+
+    since: Since = None
+    until: Until = None
+    limit: Limit = SHOWN
+    database: Database = None
+    as_json: AsJson = False
+
+    @functools.cached_property
+    def start(self) -> datetime | None:
+        """The time of `--since`. Raises SettingsError if the text is not a time."""
+        return since_of(self.since)
+
+    @functools.cached_property
+    def end(self) -> datetime | None:
+        """The time of `--until`. Raises SettingsError if the text is not a time."""
+        return until_of(self.until)
+
+
+@dataclass(frozen=True)
+class ViewOptions(ListOptions):
+    """Options of a list whose JSON leaves out fields, unless all are requested."""
+
+    full: Full = False
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the rows are printed as JSON."""
+        return self.as_json or self.full
+
+
 def newest(rows: Sequence[Item], since: datetime | None, time_of: Callable[[Item], datetime | None]) -> list[Item]:
     """Return the rows since a time. The rows are sorted newest first, and `time_of` returns a row's time.
 
@@ -205,25 +238,35 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_option_group(command: Command) -> Command:
-    """Replace the last parameter of a command, a dataclass, by one option per field.
+    """Replace each parameter of a command that is a dataclass by one option per field.
 
     Typer reads a command's signature, so each field becomes a parameter, in order, with its annotation and default.
     """
     hints = get_type_hints(command, include_extras=True)
-    parameters = list(inspect.signature(command).parameters.values())
-    last = parameters.pop()
-    group: Any = hints[last.name]
-    if not (isinstance(group, type) and is_dataclass(group)):
-        raise TypeError(f"{command.__name__}: the last parameter must be a dataclass of options")
-    types = get_type_hints(group, include_extras=True)
-    names = [field.name for field in fields(group)]
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        annotation = hints[parameter.name]
+        if isinstance(annotation, type) and is_dataclass(annotation):
+            groups[parameter.name] = annotation
+            parameters += _parameters_of(annotation)
+        else:
+            parameters.append(parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(command)
-    def call_with_group(**arguments: Any) -> Any:
-        options = group(**{name: arguments.pop(name) for name in names})
-        return command(**{last.name: options}, **arguments)
+    def call_with_groups(**arguments: Any) -> Any:
+        for name, group in groups.items():
+            arguments[name] = group(**{field.name: arguments.pop(field.name) for field in fields(group)})
+        return command(**arguments)
 
-    group_parameters = [
+    call_with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call_with_groups.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call_with_groups  # type: ignore[return-value]
+
+
+def _parameters_of(group: Any) -> list[inspect.Parameter]:
+    types = get_type_hints(group, include_extras=True)
+    return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -232,10 +275,3 @@ def with_option_group(command: Command) -> Command:
         )
         for field in fields(group)
     ]
-    own_parameters = [
-        parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters
-    ]
-    all_parameters = [*own_parameters, *group_parameters]
-    call_with_group.__signature__ = inspect.Signature(all_parameters)  # type: ignore[attr-defined]
-    call_with_group.__annotations__ = {parameter.name: parameter.annotation for parameter in all_parameters}
-    return call_with_group  # type: ignore[return-value]

@@ -12,7 +12,7 @@ import typer
 from audit.drift.watched_series import format_level
 from schemas.bounds import NAME
 from schemas.errors import InputError, SettingsError
-from service.cli.commands.options import SHOWN, AsJson, Database, Full, Limit, PolicyFile, print_json, settings_of
+from service.cli.commands.options import SHOWN, AsJson, Database, Full, Limit, PolicyFile, ViewOptions, print_json, settings_of
 from service.cli.completion import project_names
 from service.cli.list_views import ListView, printed
 from service.cli.terminal import ListTable, err, out
@@ -65,12 +65,9 @@ def list_projects(
         table=projects_table,
         keys=PROJECT_KEYS,
         identify=lambda project: project.project,
-        as_json=as_json,
-        full=full,
+        options=ViewOptions(limit=limit, database=database, as_json=as_json, full=full),
         none=f"no projects yet. {IMPORT_FIRST}" if health is None else f"no project is {health}",
-        limit=limit,
         note=describe_silent,
-        database=database,
         policy=policy,
     )
 
