@@ -193,8 +193,8 @@ incidents_app.command("list")(printed(incident_list))
 def _describe_no_match(project: str | None, filters: Filters, options: ViewOptions, inbox_filter: InboxFilter) -> str:
     states = [" or ".join(inbox_filter.statuses), confidence_of(confirmed=filters.confirmed)]
     state = "".join(f"{part} " for part in states if part)
-    others = (filters.kind, filters.severity, filters.agent, filters.assignee, filters.text, options.since, options.until)
-    matching = "" if all(value is None for value in others) else " matches"
+    selected = (filters.kind, filters.severity, filters.agent, filters.assignee, filters.snoozed, filters.text)
+    matching = "" if all(value is None for value in (*selected, options.since, options.until)) else " matches"
     return f"no {state}incident{of_project(project)}{matching}"
 
 
