@@ -245,30 +245,48 @@ _add_decision("dismiss", DISMISSED, "Dismiss an unimportant incident. The same c
 _add_decision("reopen", OPEN, "Reopen an incident.")
 
 
+@dataclass(frozen=True)
+class ChangeOptions:
+    """Options of a change that needs no reason."""
+
+    by: Author = None
+    reason: Annotated[
+        str | None, typer.Option("--reason", "--comment", metavar="TEXT", help="Reason, which is shown with the incident.")
+    ] = None
+    database: Database = None
+    as_of: AsOf = None
+    as_json: AsJson = False
+
+    @property
+    def author(self) -> str:
+        """The person who makes the change."""
+        return self.by or getpass.getuser()
+
+    @property
+    def comment(self) -> str | None:
+        """The reason. Raises InputError if it is blank or too long."""
+        return None if self.reason is None else _require_reason(self.reason)
+
+
 @incidents_app.command("assign")
+@with_option_group
 def assign(
     incident: IncidentId,
     assignee: Annotated[str, typer.Argument(metavar="NAME", help="An operator who may see the project, or me, or nobody.")],
-    by: Author = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", "--comment", metavar="TEXT", help="Reason, which is shown with the incident.")
-    ] = None,
-    database: Database = None,
-    as_of: AsOf = None,
-    as_json: AsJson = False,
+    options: ChangeOptions,
 ) -> None:
     """Assign an incident to a person, or to nobody. Its state does not change."""
-    reason_text = None if reason is None else _require_reason(reason)
-    author = by or getpass.getuser()
+    author, comment = options.author, options.comment
     person = {ME: author, NOBODY: None}.get(assignee, assignee)
-    with _open_for_writing(database, as_of) as workspace:
+    with _open_for_writing(options.database, options.as_of) as workspace:
         record = _find_incident(workspace, incident)
         require_operator(workspace, record.project, person, author)
-        changed = _apply_change(workspace, record, Change(assigns=True, assignee=person, comment=reason_text), author)
-    _print_change(changed, f"is assigned to {plain(assignee_of(changed) or NOBODY, 64)}", as_json=as_json)
+        changed = _apply_change(workspace, record, Change(assigns=True, assignee=person, comment=comment), author)
+    _print_change(changed, f"is assigned to {plain(assignee_of(changed) or NOBODY, 64)}", as_json=options.as_json)
 
 
 @incidents_app.command("snooze")
+@with_option_group
 def snooze(
     incident: IncidentId,
     until: Annotated[
@@ -278,27 +296,21 @@ def snooze(
         ),
     ] = None,
     end: Annotated[bool, typer.Option("--end", help="End the snooze now.")] = False,
-    by: Author = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", "--comment", metavar="TEXT", help="Reason, which is shown with the incident.")
-    ] = None,
-    database: Database = None,
-    as_of: AsOf = None,
-    as_json: AsJson = False,
+    *,
+    options: ChangeOptions,
 ) -> None:
     """Snooze a live incident until a time or until it gets worse. It stays red, but leaves the inbox, and no alert is sent."""
     if end and until:
         raise InputError("--end: cannot be combined with --until", hint="Give one of them.")
-    with _open_for_writing(database, as_of) as workspace:
+    comment = options.comment
+    with _open_for_writing(options.database, options.as_of) as workspace:
         now = workspace.now()
         record = _find_incident(workspace, incident)
-        change = Change(
-            snoozes=True,
-            until=now if end else read_snooze_end(until or WORSE, now),
-            comment=None if reason is None else _require_reason(reason),
-        )
-        changed = _apply_change(workspace, record, change, by or getpass.getuser())
-    _print_change(changed, lower_first(describe_snooze(changed, now)).rstrip(".") or "is not snoozed", as_json=as_json)
+        snooze_end = now if end else read_snooze_end(until or WORSE, now)
+        change = Change(snoozes=True, until=snooze_end, comment=comment)
+        changed = _apply_change(workspace, record, change, options.author)
+    state = lower_first(describe_snooze(changed, now)).rstrip(".") or "is not snoozed"
+    _print_change(changed, state, as_json=options.as_json)
 
 
 @incidents_app.command("comment")
