@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,13 +16,13 @@ from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 
 from schemas.errors import StoreError
-from service.cli.commands.options import ViewOptions, json_line, offer_older, settings_of, show_rows
+from service.cli.commands.options import ListOptions, ViewOptions, json_line, offer_older, settings_of, show_rows
 from service.cli.terminal import Layout, ListTable, err, out, print_text
 from service.read.known_projects import require_known
 from service.setup.settings import Settings
 from service.setup.workspace import CATCH_UP, Workspace, describe_lag, open_workspace
 from service.text.answers import Answer, document
-from service.text.formats import rounded
+from service.text.formats import MISSING, rounded
 
 Item = TypeVar("Item", bound=Answer)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -87,6 +87,28 @@ def printed(build: Callable[..., ListView[Any]]) -> Callable[..., None]:
             err.say(note, style="yellow")
 
     return command
+
+
+def print_of_project(
+    project: str,
+    options: ListOptions,
+    read: Callable[..., Sequence[Answer]],
+    names: Sequence[str],
+    *,
+    whole: Collection[str],
+    optional: Sequence[str],
+    none: str,
+) -> None:
+    """Print a list of a known project, with a column for each named field. `read` gets a cursor, the project, the period and the limit."""
+
+    def tabulate(rows: Sequence[Answer]) -> ListTable:
+        cells = [[fields[name] or MISSING for name in names] for fields in map(document, rows)]
+        return ListTable(names, cells, whole=whole, optional=optional)
+
+    with open_workspace(settings_of(options.database)) as workspace, closing(workspace.store.cursor()) as cursor:
+        require_known(workspace, project)
+        rows = read(cursor, project, options.start, options.end, limit=options.limit + 1)
+    show_rows(rows, tabulate, as_json=options.as_json, none=none, limit=options.limit, document=document)
 
 
 def watched(build: Callable[..., ListView[Any]]) -> Callable[..., None]:

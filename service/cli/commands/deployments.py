@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -12,26 +10,22 @@ import typer
 
 from audit.times import iso_time
 from service.cli.commands.options import (
-    SHOWN,
     AsJson,
     Database,
-    Limit,
+    ListOptions,
     OfProject,
     PolicyFile,
-    Since,
-    Until,
     print_json,
     settings_of,
-    show_rows,
-    since_of,
-    until_of,
+    with_option_group,
 )
-from service.cli.terminal import ListTable, out
+from service.cli.list_views import print_of_project
+from service.cli.terminal import out
 from service.read.known_projects import require_known
-from service.read.versions import DeployedVersion, deployed_version, deployed_versions
+from service.read.versions import deployed_version, deployed_versions
 from service.setup.workspace import open_workspace, utc_now
 from service.text.answers import document
-from service.text.formats import MISSING, plain
+from service.text.formats import plain
 from service.text.window import moment_of
 from streams.log.admission import EncodedRecords, encode_validated
 from streams.upkeep.annotations import DEFAULT_LABEL, TOPIC, deployment, find_repeated_deployment
@@ -96,23 +90,8 @@ def add_deployment(
 
 
 @deployments_app.command("list")
-def list_deployments(
-    project: OfProject,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = SHOWN,
-    database: Database = None,
-    as_json: AsJson = False,
-) -> None:
+@with_option_group
+def list_deployments(project: OfProject, options: ListOptions) -> None:
     """List the deployments of a project, newest first."""
-    with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
-        require_known(workspace, project)
-        shown = deployed_versions(cursor, project, since_of(since), until_of(until), limit=limit + 1)
-    show_rows(shown, _table, as_json=as_json, none="no deployment", limit=limit, document=document)
-
-
-def _table(deployments: Sequence[DeployedVersion]) -> ListTable:
     names = ("at", "label", "version", "agent", "by", "comment", "url")
-    documents = map(document, deployments)
-    cells = [[shown[name] or MISSING for name in names] for shown in documents]
-    return ListTable(names, cells, whole=["at"], optional=["url", "by"])
+    print_of_project(project, options, deployed_versions, names, whole=["at"], optional=["url", "by"], none="no deployment")
