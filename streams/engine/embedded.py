@@ -82,7 +82,8 @@ class EmbeddedRunner:
                 outcome.known += added.known
                 outcome.written = dict(Counter(outcome.written) + Counter(added.written))
             transaction.set_progress(progress)
-            transaction.set_watermark(UNFINISHED, "", 1)
+            if any(stage.source in accepted.messages for stage in TOPOLOGY):
+                transaction.set_watermark(UNFINISHED, "", 1)
         return outcomes
 
     def run(self, report: Callable[[StageProgress], None] | None = None) -> int:

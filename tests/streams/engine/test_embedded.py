@@ -26,6 +26,7 @@ from streams.log.admission import Admission, EncodedRecords
 from streams.stage_batches import StageBatch, StepOutcome
 from streams.stage_progress import StageProgress
 from streams.topology import TOPOLOGY, derived_tables
+from streams.upkeep.annotations import deployment
 
 NOW = datetime(2026, 10, 2, tzinfo=UTC)
 
@@ -80,6 +81,16 @@ def test_running_again_reads_nothing(store: Store) -> None:
     fill(runner)
     assert runner.run() > 0
     assert runner.run() == 0
+
+
+def test_only_records_for_a_stage_leave_unfinished_work(store: Store) -> None:
+    """Unfinished work is done without a judge: a recorded deployment must not cost the exchanges that wait for one their scores."""
+    runner = runner_of(store)
+    release = deployment(project="ops", version="2", by="ann", now=NOW, redactor=Redactor(Policy().redaction))
+    runner.publish(accepted_of("deployments", [release]))
+    assert not runner.finish()
+    runner.publish(accepted_of("agent-events", [build.event("s1", 0, event="tool_call", tool="exec")]))
+    assert runner.finish()
 
 
 def test_a_redelivery_changes_nothing(store: Store) -> None:
