@@ -216,9 +216,9 @@ def annotation(
     return _review_annotation(project, subject, author, now, comment=redacted, marked_from=start, marked_until=until)
 
 
-def deleted_annotation(project: str, annotation_id: str, by: str, now: datetime) -> Review:
-    """Return the record that deletes a person's mark."""
-    return _review_annotation(project, annotation_id, by, now, status=DELETED)
+def deleted_annotation(project: str, annotation_id: str, by: str, now: datetime, redactor: Redactor) -> Review:
+    """Return the record that deletes a person's mark. Raises InputError for an invalid name."""
+    return _review_annotation(project, annotation_id, _redact_name("by", by, redactor), now, status=DELETED)
 
 
 def _review_annotation(project: str, subject: str, by: str, now: datetime, **fields: Any) -> Review:

@@ -82,7 +82,8 @@ def delete_annotation(
     """Remove an annotation from all charts."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         current = _require_annotation(workspace, project, annotation_id)
-        review = deleted_annotation(project, annotation_id, by or getpass.getuser(), workspace.now())
+        author = by or getpass.getuser()
+        review = deleted_annotation(project, annotation_id, author, workspace.now(), workspace.redactor)
         asyncio.run(workspace.publisher.publish(REVIEWS, [review]))
     if as_json:
         print_json(document(current))

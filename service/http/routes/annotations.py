@@ -67,7 +67,8 @@ async def delete_annotation(
 ) -> Response:
     """Remove an annotation from all charts. Only its author and admins may. The log keeps it, as every decision."""
     await _require_own(services, project, annotation_id, caller)
-    await _publish(services, deleted_annotation(project, annotation_id, caller.name, services.engine.now()))
+    engine = services.engine
+    await _publish(services, deleted_annotation(project, annotation_id, caller.name, engine.now(), engine.redactor))
     return Response(status_code=204)
 
 
