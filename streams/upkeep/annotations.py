@@ -40,7 +40,7 @@ from streams.sources.otlp.trace_exchanges import TracedRating
 TOPIC = "deployments"
 DEFAULT_LABEL = "agent_version"
 MAX_LISTED = 1_000
-"""Maximum number of deployments in a list."""
+"""Maximum number of deployments, or of annotations, in a list."""
 MAX_DEPLOYMENT_COMMENT = 2_000
 MAX_URL = 2_000
 _URL = re.compile(r"https?://[^\s<>\"']+")
@@ -65,8 +65,7 @@ def deployment(
         raise InputError(
             f"label: {label[:64]!r} is not a valid label name", hint="Use a-z, 0-9, _ and ., such as agent_version."
         )
-    if at is not None and at > now + CLOCK_TOLERANCE:
-        raise InputError("at: lies more than a day in the future", hint="Record a deployment after it has happened.")
+    occurred_at = _require_past("at", at or now, now, "Record a deployment after it has happened.")
     if url is not None and (len(url) > MAX_URL or not _URL.fullmatch(url)):
         raise InputError(f"url: must be an http or https address of at most {MAX_URL} characters", hint="Leave it out.")
     if comment is not None and len(comment) > MAX_DEPLOYMENT_COMMENT:
@@ -76,7 +75,6 @@ def deployment(
     version = _redact_name("version", version, redactor)
     author = _redact_name("by", by, redactor)
     agent = None if agent is None else _redact_name("agent", agent, redactor)
-    occurred_at = at or now
     return Deployment(
         deployment_id=stable_id("deployment", project, label, version, agent or "", occurred_at.isoformat()),
         project=project,
@@ -89,6 +87,13 @@ def deployment(
         comment=None if comment is None else redactor.redact(comment)[0],
         url=None if url is None else redactor.redact(url)[0],
     )
+
+
+def _require_past(field: str, moment: datetime, now: datetime, hint: str) -> datetime:
+    """Return a time. Raises InputError, with the field, if it is later than clocks can differ."""
+    if moment > now + CLOCK_TOLERANCE:
+        raise InputError(f"{field}: lies more than a day in the future", hint=hint)
+    return moment
 
 
 def _redact_name(field: str, name: str, redactor: Redactor) -> str:
@@ -198,17 +203,13 @@ def annotation(
     """
     author = _redact_name("by", by, redactor)
     redacted = redactor.redact(text)[0].strip()
-    start = at or now
     if not redacted or len(redacted) > MAX_ANNOTATION:
         raise InputError(
             f"text: has {len(redacted)} characters", hint=f"Describe what happened in 1 to {MAX_ANNOTATION} characters."
         )
-    if max(start, until or start) > now + CLOCK_TOLERANCE:
-        raise InputError(
-            f"{'until' if start <= now + CLOCK_TOLERANCE else 'at'}: lies more than a day in the future",
-            hint="Annotate what has happened.",
-        )
-    if until is not None and until <= start:
+    hint = "Annotate what has happened."
+    start = _require_past("at", at or now, now, hint)
+    if until is not None and _require_past("until", until, now, hint) <= start:
         raise InputError("until: must be after at", hint="Leave it out to mark a moment.")
     subject = annotation_id or stable_id(
         ANNOTATION, project, redacted, author, start.isoformat(), "" if until is None else until.isoformat()
