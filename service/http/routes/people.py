@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field, StringConstraints
 
 from audit.agreement import HIGHEST, LOWEST
-from schemas.errors import InputError, PolicyError
+from schemas.errors import PolicyError
 from schemas.lazy import duckdb
 from service.read.agreement import Agreement, project_agreement
 from service.read.incidents import assignee_problem, people_of
@@ -127,25 +127,22 @@ async def score_by_a_person(
     _require_human_scores(services, project)
     score = await _require_score(services, project, score_id)
     rater = body.rater or caller.name
-    queue = None if body.queue is None else await require_queue(services, project, body.queue)
+    queue = None if body.queue is None else await _require_queue(services, project, body.queue)
     for name in body.dimensions:
         if queue is None or name not in queue.settings.dimensions:
             raise ApiError(400, "invalid", f"dimensions.{name}: is not a dimension of the review queue")
-    try:
-        record = human_score(
-            project,
-            score_id,
-            rater,
-            body.score,
-            body.comment,
-            redactor=engine.redactor,
-            now=engine.now(),
-            queue=body.queue,
-            dimensions=body.dimensions,
-            exchange_at=score.exchange_at if queue else None,
-        )
-    except InputError as error:
-        raise ApiError(400, "invalid", str(error)) from None
+    record = human_score(
+        project,
+        score_id,
+        rater,
+        body.score,
+        body.comment,
+        redactor=engine.redactor,
+        now=engine.now(),
+        queue=body.queue,
+        dimensions=body.dimensions,
+        exchange_at=score.exchange_at if queue else None,
+    )
     with durable_or_refused():
         await engine.publish(REVIEWS, [record])
     return OneScore(score=with_human_score(score, record))
@@ -176,7 +173,7 @@ async def next_review(
     reviewer = rater or caller.name
     times = services.score_times
     if queue is not None:
-        chosen = await require_queue(services, project, queue)
+        chosen = await _require_queue(services, project, queue)
         now = services.engine.now()
         item, _ = await services.ask(
             lambda cursor: next_of_queue(cursor, project, chosen, reviewer, skip or (), now=now, blind=blind)
@@ -212,11 +209,7 @@ async def define_queue(
     """Create a review queue, or replace its definition. Its exchanges and scores stay. 409 with too many queues."""
     engine = services.engine
     await services.require_project(project)
-    policy = engine.policy.for_project(project)
-    try:
-        settings = parse_settings(body.model_dump(by_alias=True), policy)
-    except InputError as error:
-        raise ApiError(400, "invalid", str(error)) from None
+    settings = parse_settings(body.model_dump(by_alias=True), engine.policy.for_project(project))
     people = people_of(services.access, project)
     for assignee in settings.assignees:
         problem = assignee_problem(assignee, people, project)
@@ -235,7 +228,7 @@ async def define_queue(
 @router.delete(f"{PROJECT}/review/queues/{{name}}", responses=documented(400, 404, 408))
 async def close_queue(project: VisibleProject, name: NamedQueue, caller: Reviewer, services: Services) -> ReviewQueue:
     """Close a review queue. Its scores stay; defining it again reopens it with its exchanges."""
-    queue = await require_queue(services, project, name)
+    queue = await _require_queue(services, project, name)
     with durable_or_refused():
         await services.engine.publish(REVIEWS, [review_queue(project, name, caller.name, None, now=services.engine.now())])
     return queue
@@ -246,7 +239,7 @@ async def add_items(
     project: VisibleProject, name: NamedQueue, body: ItemsBody, caller: Reviewer, services: Services
 ) -> ChangedItems:
     """Add exchanges to a review queue, or take them out: by the ids of their scores, or those of a session."""
-    await require_queue(services, project, name)
+    await _require_queue(services, project, name)
     if not body.scores and body.session is None:
         raise ApiError(400, "invalid", "scores: give ids of scores, or a session")
     times = services.score_times
@@ -271,7 +264,7 @@ async def add_items(
     return ChangedItems(queue=name, changed=len(records))
 
 
-async def require_queue(services: ApiContext, project: str, name: str) -> ReviewQueue:
+async def _require_queue(services: ApiContext, project: str, name: str) -> ReviewQueue:
     """Return an open review queue without its progress; 404 if the project has none of this name."""
     queues = await services.ask(lambda cursor: read_queues(cursor, project))
     queue = next((queue for queue in queues if queue.name == name), None)
