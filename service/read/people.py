@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from analytics.queries import query_records, query_rows
 from schemas.lazy import duckdb
 from schemas.records import Exchange, Review
 from service.read.agreement import LabelGain, label_gains
-from service.read.review_queues import ReviewQueue, count_progress, next_item, queue_items
+from service.read.review_queues import ReviewQueue, count_progress, next_item, queue_items, scores_of_session
 from service.read.scores import Score, newest_score, score_by_id
 from service.text.answers import Answer, Moment
 
@@ -121,6 +121,22 @@ class ScoreTimes:
     def store(self, project: str, score_id: str, at: datetime) -> None:
         """Cache the time of a score's exchange."""
         self._scored[project, score_id] = at
+
+
+def find_scores(
+    cursor: duckdb.DuckDBPyConnection,
+    times: ScoreTimes,
+    project: str,
+    score_ids: Iterable[str],
+    *,
+    session: str | None = None,
+    connection: str | None = None,
+) -> dict[str, datetime | None]:
+    """Return the times of the exchanges of scores, and of the first scores of a session; None if the project has no such score."""
+    scores = {score_id: times.find(cursor, project, score_id) for score_id in score_ids}
+    if session:
+        scores |= dict(scores_of_session(cursor, project, session, connection))
+    return scores
 
 
 def _search_time(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:

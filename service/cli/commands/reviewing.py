@@ -22,7 +22,7 @@ from service.cli.terminal import err, out, table
 from service.cli.views import agreement_cells
 from service.read.agreement import VerdictEstimate, project_agreement
 from service.read.known_projects import require_known
-from service.read.people import ReviewItem, ScoreTimes, next_of_queue, next_to_review, with_human_score
+from service.read.people import ReviewItem, ScoreTimes, find_scores, next_of_queue, next_to_review, with_human_score
 from service.read.review_queues import (
     MAX_ADDED,
     MAX_QUEUES,
@@ -33,7 +33,6 @@ from service.read.review_queues import (
     parse_settings,
     read_queues,
     review_queues,
-    scores_of_session,
 )
 from service.read.scores import score_by_id
 from service.setup.workspace import Workspace, open_workspace
@@ -224,17 +223,17 @@ def add_to_review_queue(
     """Add exchanges to a review queue, or take them out."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
-        times = ScoreTimes()
         with contextlib.closing(workspace.store.cursor()) as cursor:
             _require_queue(cursor, project, name)
-            items = [(score_id, times.find(cursor, project, score_id)) for score_id in scores or []]
-            items += scores_of_session(cursor, project, session, None) if session else []
-        missing = next((score_id for score_id, at in items if at is None), None)
+            items = find_scores(cursor, ScoreTimes(), project, scores or [], session=session)
+        missing = next((score_id for score_id, at in items.items() if at is None), None)
         if missing or not items:
             reason = f"no score {plain(missing)!r}" if missing else "no scored exchange of this session, and none was named,"
             raise InputError(f"{reason} in project {project}", hint="`driftline scores` shows ids.")
         by, now = _name_reviewer(rater), workspace.now()
-        records = [queue_item(project, name, score_id, at, by, now=now, is_removed=remove) for score_id, at in items if at]
+        records = [
+            queue_item(project, name, score_id, at, by, now=now, is_removed=remove) for score_id, at in items.items() if at
+        ]
         asyncio.run(workspace.publisher.publish(REVIEWS, records))
     if as_json:
         print_json({"queue": name, "project": project, "exchanges": len(records), "removed": remove})

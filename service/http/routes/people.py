@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -11,7 +10,6 @@ from pydantic import Field, StringConstraints
 
 from audit.agreement import HIGHEST, LOWEST
 from schemas.errors import PolicyError
-from schemas.lazy import duckdb
 from service.read.agreement import Agreement, project_agreement
 from service.read.incidents import assignee_problem, people_of
 from service.read.people import (
@@ -19,6 +17,7 @@ from service.read.people import (
     HumanScores,
     NextReview,
     Order,
+    find_scores,
     human_scores,
     next_of_queue,
     next_to_review,
@@ -39,7 +38,6 @@ from service.read.review_queues import (
     parse_settings,
     read_queues,
     review_queues,
-    scores_of_session,
 )
 from service.read.scores import OneScore, Score, score_by_id
 from service.text.links import API
@@ -243,20 +241,17 @@ async def add_items(
     if not body.scores and body.session is None:
         raise ApiError(400, "invalid", "scores: give ids of scores, or a session")
     times = services.score_times
-
-    def find_times(cursor: duckdb.DuckDBPyConnection) -> list[tuple[str, datetime | None]]:
-        scores = [(score_id, times.find(cursor, project, score_id)) for score_id in dict.fromkeys(body.scores)]
-        return scores + (scores_of_session(cursor, project, body.session, body.connection) if body.session else [])
-
-    scores = await services.ask(find_times)
-    missing = [score_id for score_id, at in scores if at is None]
+    scores = await services.ask(
+        lambda cursor: find_scores(cursor, times, project, body.scores, session=body.session, connection=body.connection)
+    )
+    missing = [score_id for score_id, at in scores.items() if at is None]
     if missing or not scores:
         named = f"no score with the id {missing[0]}" if missing else "no scored exchange in this session"
         raise ApiError(404, "not_found", f"the project has {named}")
     now = services.engine.now()
     records = [
         queue_item(project, name, score_id, at, caller.name, now=now, is_removed=body.remove)
-        for score_id, at in scores
+        for score_id, at in scores.items()
         if at is not None
     ]
     with durable_or_refused():
