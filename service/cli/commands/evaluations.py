@@ -158,20 +158,8 @@ def _show_one(cursor: duckdb.DuckDBPyConnection, evaluation_id: str, *, as_json:
 
 
 EVALUATION_KEYS = (
-    *(
-        "id",
-        "project",
-        "connection",
-        "sessionId",
-        "agent",
-        "model",
-        "caseId",
-        "judgeModel",
-        "status",
-        "finalScore",
-        "overallSpread",
-    ),
-    *("costUsd", "evaluatedAt", "simulated"),
+    *("id", "project", "connection", "sessionId", "agent", "model", "caseId", "judgeModel", "status"),
+    *("finalScore", "overallSpread", "costUsd", "evaluatedAt", "simulated"),
 )
 """The fields of an evaluation in a list."""
 

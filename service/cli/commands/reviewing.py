@@ -42,8 +42,6 @@ from streams.upkeep.annotations import REVIEWS, human_score, queue_item, require
 
 review_app = typer.Typer(no_args_is_help=True, help="Show the next exchange to review, and record your score.")
 Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Name of the reviewer; your account by default.")]
-
-
 InQueue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="A review queue; by default the general one.")]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the review queue.")]
 
@@ -185,15 +183,14 @@ def define_review_queue(
     as_json: AsJson = False,
 ) -> None:
     """Create a review queue, replace its definition, or close it."""
-    configuration = settings_of(database, policy)
-    with open_workspace(configuration, writes=True) as workspace:
+    if close == (settings is not None):
+        raise InputError("give either the settings of the queue or --close", hint='An example: \'{"rubric": "Polite?"}\'.')
+    with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
             names = {queue.name for queue in read_queues(cursor, project)}
             if close:
                 _require_queue(cursor, project, name)
-        if close == (settings is not None):
-            raise InputError("give either the settings of the queue or --close", hint='An example: \'{"rubric": "Polite?"}\'.')
         parsed = None if settings is None else _parse_queue(name, settings, workspace, project)
         if parsed and len(names | {name}) > MAX_QUEUES:
             raise InputError(f"the project has {MAX_QUEUES} review queues", hint="Close one first.")
