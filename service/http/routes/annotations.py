@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import Field
 
 from schemas.records import Review
@@ -15,6 +15,7 @@ from service.web.authentication import Reader, Reviewer, VisibleProject
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.json_routes import JsonRoute
+from service.web.middleware import set_subject
 from service.web.models import Id, Moment, OperatorBody, QueryMoment, Text
 from streams.upkeep.annotations import MAX_ANNOTATION, REVIEWS, annotation, deleted_annotation
 
@@ -46,10 +47,12 @@ async def list_annotations(
 
 @router.post(PATH, status_code=201, responses=documented(400, 404, 408, 413, 415))
 async def add_annotation(
-    project: VisibleProject, caller: Reviewer, services: Services, body: AnnotationBody
+    request: Request, project: VisibleProject, caller: Reviewer, services: Services, body: AnnotationBody
 ) -> ChangedAnnotation:
     """Mark a time or a range on all charts of the project. The same mark sent again, with its time, is one."""
-    return await _store(services, _build_record(services, project, caller, body))
+    record = _build_record(services, project, caller, body)
+    set_subject(request, record.subject_id)
+    return await _store(services, record)
 
 
 @router.put(f"{PATH}/{{annotation_id}}", responses=documented(400, 403, 404, 408, 413, 415))

@@ -58,7 +58,6 @@ async def add_deployment(
 ) -> RecordedDeployment:
     """Record a deployment. Recording it again changes nothing. Charts mark it, and an incident that began with it names it."""
     engine = services.engine
-    set_subject(request, f"{body.label} {body.version}")
     record = deployment(
         project=project,
         version=body.version,
@@ -71,6 +70,7 @@ async def add_deployment(
         comment=body.comment,
         url=body.url,
     )
+    set_subject(request, f"{record.label} {record.version}")
     recorded_before = None if body.at is not None else await asyncio.to_thread(find_repeated_deployment, engine.store, record)
     if recorded_before is not None:
         response.status_code = 200

@@ -24,8 +24,8 @@ def scored_project(store: Store) -> None:
     put(store, "scores", history(steady, 3, end=NOW - timedelta(hours=1)))
 
 
-def test_an_annotation_is_made_changed_and_deleted(call: Call, tokens: Tokens) -> None:
-    """People correct what they wrote; each change is a record, and the newest counts."""
+def test_an_annotation_is_made_changed_and_deleted(call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """People correct what they wrote; each change is a record, and the newest counts. The audit log names the annotation."""
     made = call("POST", PATH, tokens.root, json={"text": "Outage", "at": AT, "until": UNTIL})
     assert made.status_code == 201
     note = made.json()["annotation"]
@@ -40,6 +40,7 @@ def test_an_annotation_is_made_changed_and_deleted(call: Call, tokens: Tokens) -
     assert call("DELETE", f"{PATH}/{note['id']}", tokens.root).status_code == 204
     assert call("GET", PATH, tokens.root).json()["count"] == 0
     assert call("DELETE", f"{PATH}/{note['id']}", tokens.root).status_code == 404
+    assert {line.subject for line in access.audit_log.lines(10)} == {note["id"]}
 
 
 def test_only_its_author_and_admins_change_an_annotation(call: Call, tokens: Tokens, access: AccessStore) -> None:
