@@ -1,11 +1,12 @@
--- purpose: the daily points of a project's charts: each tier with the 95% confidence interval of its mean, anomalies
+-- purpose: the daily points of the charts of a project or of an agent in it: each tier with the 95% confidence interval of its mean, anomalies
 --     and exchanges
 -- grain: one row per UTC day with scores, oldest first. mean: a judged exchange counts 1 / sampling_probability
 --     times, except in Tier 1; weight: number of exchanges that the scores represent; half: half the width of the
 --     interval (Student's t with the effective sample size), NULL for fewer than two scores
--- parameters: $project, $from (inclusive) and $to (exclusive) of the time of the exchange
+-- parameters: $project, $agent (NULL: any), $from (inclusive) and $to (exclusive) of the time of the exchange
 WITH days AS (
-    FROM log.score_days($project, $from::TIMESTAMP, $to::TIMESTAMP) WHERE project = $project
+    FROM log.score_days($project, $from::TIMESTAMP, $to::TIMESTAMP)
+    WHERE project = $project AND ($agent::VARCHAR IS NULL OR agent = $agent::VARCHAR)
 ), tiers AS (
     SELECT day, 'tier1' AS tier, 1 AS weight, tier1_count AS n, tier1_sum AS total, tier1_squares AS squares FROM days
     UNION ALL

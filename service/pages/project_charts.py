@@ -500,19 +500,21 @@ def _draw_counts(
 _EMPTY_COUNTS = {"anomalies": 0, "runs": 0, "unsafe_runs": 0, "incidents": 0, "evaluations": 0, "mean_score": None}
 
 
-def read_points(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    """Return the hours or days of a window that have scores, each with its tiers by name."""
+def read_points(
+    cursor: duckdb.DuckDBPyConnection, project: str, window: Window, agent: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the hours or days of a window that have scores, each with its tiers by name; days can be those of an agent."""
+    values = {"project": project, "from": window.start, "to": window.end}
     query = "points_by_hour" if window.is_hourly else "points_by_day"
-    rows = query_days(cursor, query, {"project": project, "from": window.start, "to": window.end})
+    rows = query_days(cursor, query, values if window.is_hourly else {**values, "agent": agent})
     return [{**row, "tiers": {tier["tier"]: tier for tier in row["tiers"]}} for row in rows]
 
 
 def draw_agent_quality(cursor: duckdb.DuckDBPyConnection, project: str, agent: str, window: Window) -> Markup | None:
     """Return the chart of an agent's answer quality by day in a window of days; None without scores."""
-    rows = query_days(cursor, "agent_days", {"project": project, "agent": agent, "from": window.start, "to": window.end})
-    if not rows:
+    points = select_tier(read_points(cursor, project, window, agent), "tier2")
+    if not points:
         return None
-    points = {row["period"].replace(tzinfo=UTC): row for row in rows}
     chart_window = build_chart_window(project, window, marks_within(cursor, project, window.start, window.end, window.step))
     chart = chart_window.chart(
         f"{TERMS['tier2']}: mean",

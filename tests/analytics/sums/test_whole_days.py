@@ -63,7 +63,8 @@ def test_stored_sums_give_the_same_answer(store: Store, stored_macros: list[set[
         }
         baseline_parameters = {"project": parameters["project"], "as_of": NOON + HOUR * chance.randrange(-100, 120), "days": 3}
         for name, values in (
-            *((one, parameters) for one in ("points_by_day", "project_sampling", "period_counts")),
+            *(("points_by_day", {**parameters, "agent": agent}) for agent in (None, "scout")),
+            *((one, parameters) for one in ("project_sampling", "period_counts")),
             ("daily_averages", {**baseline_parameters, "agent": None}),
             ("trends", baseline_parameters),
             ("project_summary", {"project": parameters["project"]}),
@@ -76,12 +77,12 @@ def test_stored_sums_give_the_same_answer(store: Store, stored_macros: list[set[
 @pytest.mark.parametrize(
     ("name", "bounds", "kept"),
     [
-        ("points_by_day", {"from": MIDNIGHT - DAY, "to": MIDNIGHT + DAY}, {"score_days"}),
-        ("points_by_day", {"from": MIDNIGHT - DAY + HOUR, "to": MIDNIGHT + DAY}, set()),
-        ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON - HOUR}, set()),
-        ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON}, set()),
-        ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON + timedelta(microseconds=1)}, {"score_days"}),
-        ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON + DAY}, {"score_days"}),
+        ("points_by_day", {"agent": None, "from": MIDNIGHT - DAY, "to": MIDNIGHT + DAY}, {"score_days"}),
+        ("points_by_day", {"agent": None, "from": MIDNIGHT - DAY + HOUR, "to": MIDNIGHT + DAY}, set()),
+        ("points_by_day", {"agent": None, "from": MIDNIGHT - DAY, "to": NOON - HOUR}, set()),
+        ("points_by_day", {"agent": None, "from": MIDNIGHT - DAY, "to": NOON}, set()),
+        ("points_by_day", {"agent": None, "from": MIDNIGHT - DAY, "to": NOON + timedelta(microseconds=1)}, {"score_days"}),
+        ("points_by_day", {"agent": None, "from": MIDNIGHT - DAY, "to": NOON + DAY}, {"score_days"}),
         ("daily_averages", {"agent": None, "as_of": NOON + HOUR, "days": 2}, {"score_days"}),
         ("daily_averages", {"agent": None, "as_of": NOON, "days": 2}, set()),
         ("window_costs", {"by": "hour", "from": NOON - DAY, "to": NOON + HOUR}, {"cost_hours"}),
