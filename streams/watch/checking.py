@@ -62,7 +62,17 @@ from streams.watch.incidents import (
     find_open_changes,
     plan_updates,
 )
-from streams.watch.lifecycle import OPEN, Levels, decision_of, end_if_over, end_if_vanished, is_live, levels_of
+from streams.watch.lifecycle import (
+    ASSIGNMENT,
+    OPEN,
+    SNOOZE,
+    Levels,
+    decision_of,
+    end_if_over,
+    end_if_vanished,
+    is_live,
+    levels_of,
+)
 from streams.watch.measures import (
     OTHER_AGENTS,
     SESSION_SERIES,
@@ -422,12 +432,7 @@ def _end_vanished(incidents: Mapping[str, Incident], findings: Sequence[Finding]
 def _read_pending_reviews(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str]) -> list[dict[str, Any]]:
     """Return the decisions, assignments and snoozes that their incidents do not show, oldest first."""
     values = {"projects": list(projects), "incident": None}
-    reviews = [
-        row
-        for name in ("incident_decisions", "incident_assignments", "incident_snoozes")
-        for row in query_rows(cursor, name, values)
-    ]
-    return sorted((review for review in reviews if review["pending"]), key=lambda review: review["occurred_at"])
+    return [review for review in query_rows(cursor, "incident_reviews", values) if review["pending"]]
 
 
 def _apply_missed_reviews(
@@ -445,9 +450,9 @@ def _apply_missed_reviews(
 
 
 def _apply_review(incident: Incident, review: Mapping[str, Any]) -> Incident:
-    if "until" in review:
+    if review["kind"] == SNOOZE:
         return apply_snooze(incident, review["until"], review["reviewer"], review["occurred_at"])
-    if review["status"] is None:
+    if review["kind"] == ASSIGNMENT:
         return apply_assignment(incident, review["assignee"], review["occurred_at"])
     return apply_decision(incident, decision_of(review["status"]), review["reviewer"], review["occurred_at"])
 

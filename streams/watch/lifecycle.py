@@ -15,7 +15,7 @@ An incident may have an assignee in every state. Acknowledging an incident assig
 got it by acknowledging it. Assigning an incident does not acknowledge it. In older records without an assignee, it is the person who
 acknowledged the incident.
 
-A live incident can be snoozed until a time, or only until it gets worse. It then stays red, but lists of open incidents and alerts leave it
+A live incident can be snoozed until a time, or only until it gets worse. It then stays open, but lists of open incidents and alerts leave it
 out. A snooze ends at its time, when the change gets worse (`streams.watch.incidents`), with the next decision, or when a person ends it.
 
 Recovery. The level of a series decides when its change is over, in whole days:
@@ -63,6 +63,8 @@ RECOVERED, VANISHED, FIXED = "recovered", "vanished", "fixed"
 """The reasons why an incident is resolved, other than that it is the new normal."""
 SUSPECTED, CONFIRMED = "suspected", "confirmed"
 DAY = timedelta(days=1)
+DECISION, ASSIGNMENT, COMMENT, SNOOZE = "incident_decision", "incident_assignment", "incident_comment", "incident_snooze"
+"""The kinds of reviews of an incident."""
 MAX_SNOOZE = timedelta(days=366)
 """The longest snooze with an end."""
 SYSTEM = "driftline"

@@ -36,7 +36,19 @@ from streams.watch.checking import Checker, CheckResult, KnownRecords
 from streams.watch.evidence import SIDE_BY_SIDE, Explanation, explain_by_anchors, measure_change
 from streams.watch.findings import Finding
 from streams.watch.incidents import apply_assignment, apply_decision, apply_snooze
-from streams.watch.lifecycle import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_in_effect, is_live, is_snoozed
+from streams.watch.lifecycle import (
+    ACKNOWLEDGED,
+    ASSIGNMENT,
+    COMMENT,
+    DECISION,
+    LIVE,
+    SNOOZE,
+    assignee_of,
+    decision_of,
+    is_in_effect,
+    is_live,
+    is_snoozed,
+)
 from streams.watch.measures import measure_scores
 
 
@@ -107,8 +119,6 @@ class PublishedRecords:
         return False
 
 
-DECISION, ASSIGNMENT, COMMENT, SNOOZE = "incident_decision", "incident_assignment", "incident_comment", "incident_snooze"
-"""The kinds of reviews of an incident."""
 PROJECT_BATCH_SIZE = 50
 """Projects that are checked together, so that one scan reads their scores."""
 Answer = TypeVar("Answer")

@@ -190,9 +190,7 @@ def test_a_check_completes_an_assignment_that_was_interrupted(store: Store) -> N
     cursor = store.cursor()
     cursor.execute("DELETE FROM log.incidents WHERE revision = 2")
     assert current_incident(store).assignee == "ann"
-    (pending,) = (
-        row for row in query_rows(cursor, "incident_assignments", {"projects": None, "incident": "i1"}) if row["pending"]
-    )
+    (pending,) = (row for row in query_rows(cursor, "incident_reviews", {"projects": None, "incident": "i1"}) if row["pending"])
     assert pending["assignee"] == "bob"
     asyncio.run(watch_over(store).check(["ops"], END + 2 * HOUR))
     assert current_incident(store).status == ACKNOWLEDGED

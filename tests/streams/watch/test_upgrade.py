@@ -126,7 +126,7 @@ def test_an_upgrade_keeps_rows_and_decisions_as_they_were_written(database: Path
         decisions = history_of(store.cursor(), "accepted")
         pending = [
             row
-            for row in query_rows(store.cursor(), "incident_decisions", {"projects": None, "incident": None})
+            for row in query_rows(store.cursor(), "incident_reviews", {"projects": None, "incident": None})
             if row["pending"]
         ]
         listed = [incident_answer(incident) for incident in incident_records(store.cursor(), "ops", statuses=["resolved"])]
