@@ -743,8 +743,8 @@ class AuditLog:
                 "limit": limit,
                 "name": name,
                 "project": project,
-                "since": None if since is None else since.isoformat(),
-                "until": None if until is None else until.isoformat(),
+                "since": since and format_timestamp(since),
+                "until": until and format_timestamp(until),
                 "signing": signing,
             },
         )
