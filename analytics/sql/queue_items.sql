@@ -41,7 +41,7 @@ WITH marks AS (
     FROM log.listed_scores(
         $project, $since::TIMESTAMP, $until::TIMESTAMP, $agent, NULL, $anomalies::BOOLEAN, $reason, NULL, $tier, NULL, $most, 'at'
     )
-    WHERE $has_rule AND md5_number_lower(concat_ws('/', $queue, score_id)) / 18446744073709551616.0 < $share
+    WHERE $has_rule AND hash / 18446744073709551616.0 < $share
         AND ($version IS NULL AND $tool IS NULL AND $tool_error IS NULL OR connection || '/' || exchange_id IN (SELECT id FROM tagged))
 ), later AS (
     SELECT score_id, max((revision, _offset)) AS version

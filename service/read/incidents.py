@@ -482,10 +482,7 @@ def read_address(pairs: Iterable[tuple[str, str]]) -> AddressParams:
     if "status" in params:
         selected = params["status"]
         params["status"] = [ANY] if ANY in selected else [status for status in STATUSES if status in selected]
-    if params.keys() & {"since"} and not kept_of({name: values[0] for name, values in params.items()}).keys() & {
-        "since",
-        "window",
-    }:
+    if "since" in params and not kept_of({name: values[0] for name, values in params.items()}).keys() & {"since", "window"}:
         raise InputError("since: must be before until, by at most a year", hint="Give another range.")
     defaults = {"status": list(LIVE_STATES), "sort": ["worst"], "window": [ALL]}
     return {name: params[name] for name in FIELDS if name in params and params[name] != defaults.get(name)}
@@ -548,7 +545,7 @@ WORSE, NOW = "worse", "now"
 
 
 def read_snooze_end(text: str, now: datetime) -> datetime | None:
-    """Return the end of a snooze: a time, `3d` or `8h` from now, or `now`; None for `worse`. Raises InputError for any other."""
+    """Return the end of a snooze: a time, `3d` or `8h` from now, or `now`; None for `worse`. Raises DriftlineError for any other."""
     if text in {WORSE, NOW}:
         return None if text == WORSE else now
     end = moment_of(text, "snooze", now, lambda age, now: now + age)
