@@ -18,7 +18,7 @@ WITH words AS MATERIALIZED (
 ), indexed AS (
     SELECT block, earliest, latest FROM blocks WHERE word = -1 OR block IN (FROM matches)
 ), marks AS (
-    SELECT partition, next_position FROM log.watermarks WHERE consumer = 'words of exchanges'
+    SELECT partition, next_position FROM log.watermarks WHERE consumer = 'words and times of exchanges'
 ), unindexed AS (
     SELECT log.block_of(_partition, _offset) AS block, min(occurred_at) AS earliest, max(occurred_at) AS latest
     FROM log.exchanges

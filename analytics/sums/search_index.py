@@ -26,7 +26,7 @@ from schemas.lazy import duckdb, pl
 if TYPE_CHECKING:
     from analytics.store.store import Store
 
-SEARCH = "words of exchanges"
+SEARCH = "words and times of exchanges"
 """Consumer of the index. Rename it when words are read differently, so that all blocks are indexed again."""
 ANY_WORD = -1
 """Stands for any word in a block that is not indexed again yet."""
