@@ -590,7 +590,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     moved: list[ChangedSeries] = []
     """The changed series, the leading one first."""
     decided_sizes: dict[str, float | None] = {}
-    """The size of the change when a person decided on it, by rule, and by series and rule."""
+    """The size of the change when a person last decided on it or snoozed it, by rule, and by series and rule."""
 
     def lead_series(self, incident: Incident) -> Series:
         """Return the leading series of the incident."""

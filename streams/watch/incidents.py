@@ -311,7 +311,7 @@ def _is_repetition(known: _KnownIncident, series: Series, finding: Finding) -> b
 
 
 def _decided_size(evidence: Evidence, series: Series, rule: str) -> float | None:
-    """Return the size of a change at the decision; None if unknown."""
+    """Return the size of a change at the last decision or snooze; None if unknown."""
     sizes = evidence.decided_sizes
     return sizes.get(f"{series.key.series} {series.kind} {rule}", sizes.get(rule))
 
