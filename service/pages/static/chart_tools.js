@@ -8,23 +8,6 @@ const SCALE_KEY = "driftline.scale";
 const MAX_REMEMBERED_CHARTS = 200;
 const FULL_MARK = "#full=";
 
-/** Reads a value of this browser; `otherwise` if there is none or storage is off. */
-function readStored(key, otherwise) {
-  try {
-    return JSON.parse(localStorage.getItem(key)) ?? otherwise;
-  } catch {
-    return otherwise;
-  }
-}
-
-function writeStored(key, value) {
-  try {
-    localStorage.setItem(key, JSON.stringify(value));
-  } catch {
-    // Without storage, the choice lasts as long as the page.
-  }
-}
-
 let hiddenParts = readStored(HIDDEN_KEY, {}); // names of hidden parts, by page and chart
 let chartScale = readStored(SCALE_KEY, "fit");
 

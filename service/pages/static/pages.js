@@ -27,6 +27,23 @@ function createDialog(label) {
   return dialog;
 }
 
+/** Reads a value of this browser; `otherwise` if there is none or storage is off. */
+function readStored(key, otherwise) {
+  try {
+    return JSON.parse(localStorage.getItem(key)) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+function writeStored(key, value) {
+  try {
+    localStorage.setItem(key, JSON.stringify(value));
+  } catch {
+    // Without storage, the choice lasts as long as the page.
+  }
+}
+
 /** Formats an error message of the API as a sentence. `sentence` in rendering.py does the same. */
 function toSentence(error) {
   const text = /^[^\s:]+:\s/.test(error) ? `Not valid: ${error}` : error.slice(0, 1).toUpperCase() + error.slice(1);

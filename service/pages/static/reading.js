@@ -1,33 +1,22 @@
 "use strict";
 // Reading of conversations: answers rendered or raw, as this browser remembers, and keys to go from match to match of a search.
 
-const TEXTS_KEY = "driftline-texts";
+const TEXTS_KEY = "driftline.texts";
+let chosenTexts = readStored(TEXTS_KEY, "rendered");
 
-/** Shows the answers as this browser remembers, and a switch where a rendered answer is on the page. */
+/** Shows the answers as chosen, and a switch where a rendered answer is on the page. */
 function showTexts() {
-  let isRaw = false;
-  try {
-    isRaw = localStorage.getItem(TEXTS_KEY) === "raw";
-  } catch {
-    // Storage may be forbidden. The choice then holds for this page alone.
-    isRaw = document.documentElement.dataset.texts === "raw";
-  }
-  document.documentElement.dataset.texts = isRaw ? "raw" : "rendered";
+  document.documentElement.dataset.texts = chosenTexts;
   const hasRendered = document.querySelector(".rendered") !== null;
   for (const button of document.querySelectorAll("[data-texts-switch]")) {
     button.hidden = !hasRendered;
-    button.textContent = isRaw ? "Show rendered text" : "Show raw text";
+    button.textContent = chosenTexts === "raw" ? "Show rendered text" : "Show raw text";
   }
 }
 
 function switchTexts() {
-  const next = document.documentElement.dataset.texts === "raw" ? "rendered" : "raw";
-  document.documentElement.dataset.texts = next;
-  try {
-    localStorage.setItem(TEXTS_KEY, next);
-  } catch {
-    // As above.
-  }
+  chosenTexts = chosenTexts === "raw" ? "rendered" : "raw";
+  writeStored(TEXTS_KEY, chosenTexts);
   showTexts();
 }
 

@@ -6,18 +6,14 @@ const statusMessage = document.querySelector("[data-said]");
 const scored = []; // recently scored ids, skipped because their records may not be stored yet
 const MAX_SCORED = 20;
 
-const EARLIER_KEY = "driftline-earlier";
+const EARLIER_KEY = "driftline.earlier";
 
 /** Opens the earlier turns if they were open at the last exchange. */
 function foldEarlier() {
   const earlier = document.getElementById("earlier");
   if (!earlier) return;
-  try {
-    earlier.open = localStorage.getItem(EARLIER_KEY) === "open";
-    earlier.addEventListener("toggle", () => { localStorage.setItem(EARLIER_KEY, earlier.open ? "open" : "folded"); });
-  } catch {
-    // Storage may be forbidden. Each exchange then starts with them folded.
-  }
+  earlier.open = readStored(EARLIER_KEY, false);
+  earlier.addEventListener("toggle", () => writeStored(EARLIER_KEY, earlier.open));
 }
 foldEarlier();
 
