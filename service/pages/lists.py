@@ -307,7 +307,7 @@ WRAPS = ListDefinition(
         Column(key="exchange_count", title="Exchanges", cell="number", sort="exchanges", is_number=True),
         Column(key="found", title="Steps", cell="steps_found", sort="found", down=False),
         *(Column(key=step, title=words, cell="step") for step, words in WORDS["wrap_steps"].items()),
-        Column(key="score", title="Score", cell="share", is_shown=False),
+        Column(key="score", title="Score", is_shown=False),
     ),
 )
 LISTS: Mapping[str, ListDefinition] = {
