@@ -256,7 +256,7 @@ BEYOND_THE_WINDOW = """() => [...document.querySelectorAll("main *")].filter((el
     && element.getBoundingClientRect().right > innerWidth + 1).slice(0, 3).map((element) => element.outerHTML.slice(0, 120))"""
 """Returns the elements that reach beyond the right edge of the window."""
 OVERFLOWING = """() => [...document.querySelectorAll("body *")].filter((element) => {
-    if (element.closest(".visually-hidden, .skip, .custom, svg, textarea, select") || !element.checkVisibility()) return false;
+    if (element.closest(".visually-hidden, .skip, svg, textarea, select") || !element.checkVisibility()) return false;
     const { overflowX, display } = getComputedStyle(element);
     return overflowX === "visible" && !display.startsWith("inline") && display !== "contents" && element.scrollWidth > element.clientWidth + 4
         && element.clientWidth > 1;

@@ -280,11 +280,10 @@ document.addEventListener("submit", (event) => {
   showPeriod({ since: join(since, sinceTime), until: join(until, untilTime), zone: event.target.closest("[data-range]").dataset.zone });
 });
 document.addEventListener("click", (event) => {
-  const open = document.querySelector("details.custom[open]");
-  if (open && !open.contains(event.target)) open.open = false;
+  for (const open of document.querySelectorAll("details.popover[open]")) if (!open.contains(event.target)) open.open = false;
 });
 document.addEventListener("keydown", (event) => {
-  const open = event.key === "Escape" && document.querySelector("details.custom[open]");
+  const open = event.key === "Escape" && document.querySelector("details.popover[open]");
   if (!open) return;
   open.open = false;
   open.querySelector("summary").focus();
