@@ -20,6 +20,7 @@ from service.read.known_projects import known_projects, named_projects
 from service.setup.access import MAX_LIVE_TOKENS, SCOPES, AuditLine, Holder, Kind, Scope, Token
 from service.text.answers import Place, page_of
 from service.text.links import Links
+from service.text.window import read_day
 from service.text.words import WORDS
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
@@ -173,9 +174,9 @@ async def audit_log(
 def _parse_day(name: str, text: str) -> date | None:
     """Parse a day of the filter; None if it is empty. Raises ApiError (400) if it is no day."""
     try:
-        return date.fromisoformat(text) if text else None
-    except ValueError:
-        raise ApiError(HTTPStatus.BAD_REQUEST, "bad_request", f"{name}: {text!r} must be a day such as 2026-11-26") from None
+        return read_day(text or None)
+    except ValueError as error:
+        raise ApiError(HTTPStatus.BAD_REQUEST, "bad_request", f"{name}: {error}") from None
 
 
 HolderFinder = Callable[[Kind, str], Holder | None]
