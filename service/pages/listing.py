@@ -44,7 +44,7 @@ _FIRST_BLOCKS = 2
 _MAX_GAP = timedelta(hours=1)
 """Longest time without exchanges between blocks that are read together."""
 _SEARCH_SECONDS = 0.25
-"""A search for words reads no further blocks after this time. Its page then links to older exchanges."""
+"""A search for words for a page reads no further blocks after this time. The page then links to older exchanges."""
 _MAX_MATCHES = 500
 """Exchanges with the words whose sessions are listed: the newest."""
 _MAX_WORDS = 16
@@ -270,7 +270,7 @@ def read_list(
     after: RowPosition | None,
 ) -> list[Row]:
     """Return rows of a list of a project, or of all, within a period, after a position."""
-    return _read_list(cursor, project, request, bounds, limit=limit, after=after)[0]
+    return _read_list(cursor, project, request, bounds, limit=limit, after=after, seconds=None)[0]
 
 
 def _read_list(
@@ -281,22 +281,23 @@ def _read_list(
     *,
     limit: int,
     after: RowPosition | None,
+    seconds: float | None,
 ) -> tuple[list[Row], datetime | None]:
-    """Return the rows and, if sessions were searched for words, the time down to which exchanges were read; None if all."""
+    """Return the rows and, of a search for words, the time down to which it came within the seconds; None if it ended."""
     query_params = _build_params(project, request, bounds, limit=limit, after=after)
     definition = request.definition
     searched_to = None
     if request.words:
-        query_params["ids"], searched_to = _find_sessions(cursor, project, request.words, bounds)
+        query_params["ids"], searched_to = _find_sessions(cursor, project, request.words, bounds, seconds)
     if request.is_search:
-        return _read_matches(cursor, definition.query, query_params, None)
+        return _read_matches(cursor, definition.query, query_params, seconds)
     if definition.prefix_query is None:
         return query_days(cursor, definition.query, query_params), searched_to
     return _read_prefix(cursor, definition.query, definition.prefix_query, query_params), None
 
 
 def _find_sessions(
-    cursor: duckdb.DuckDBPyConnection, project: str | None, words: str, bounds: Bounds
+    cursor: duckdb.DuckDBPyConnection, project: str | None, words: str, bounds: Bounds, seconds: float | None
 ) -> tuple[list[str], datetime | None]:
     """Return the sessions of the newest exchanges with these words, and the time down to which was searched; None if that is everything."""
     any_exchange: dict[str, Any] = dict.fromkeys(queries()["list_exchanges"].parameters)
@@ -310,7 +311,7 @@ def _find_sessions(
         "down": True,
         "limit": _MAX_MATCHES,
     }
-    rows, searched_to = _read_matches(cursor, "list_exchanges", params, _SEARCH_SECONDS)
+    rows, searched_to = _read_matches(cursor, "list_exchanges", params, seconds)
     if len(rows) == _MAX_MATCHES:
         searched_to = rows[-1]["exchange_at"]
     return sorted({f"{row['connection']}/{row['session_id']}" for row in rows}), searched_to
@@ -401,12 +402,9 @@ def read_page(
 ) -> Listing:
     """Return the requested page; it has ROWS_PER_PAGE rows by default."""
     limit = page_size or ROWS_PER_PAGE
-    searched_to = None
-    if request.is_search:
-        params = _build_params(project, request, bounds, limit=limit + 1, after=request.after)
-        rows, searched_to = _read_matches(cursor, request.definition.query, params, _SEARCH_SECONDS)
-    else:
-        rows, searched_to = _read_list(cursor, project, request, bounds, limit=limit + 1, after=request.after)
+    rows, searched_to = _read_list(
+        cursor, project, request, bounds, limit=limit + 1, after=request.after, seconds=_SEARCH_SECONDS
+    )
     shown = rows[:limit]
     _name_sessions(cursor, project, request, shown)
     following = None

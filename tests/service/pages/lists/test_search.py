@@ -18,7 +18,7 @@ from analytics.sums.macros import BLOCK_SIZE
 from analytics.sums.search_index import ANY_WORD, refresh_search
 from schemas.bounds import EARLIEST, LATEST
 from service.pages import listing
-from service.pages.listing import Listing, parse_list_request, read_page
+from service.pages.listing import Listing, parse_list_request, read_list, read_page
 from service.pages.lists import FLEET_LISTS
 
 BLOCKS = 3
@@ -99,7 +99,7 @@ def test_a_search_that_ran_out_of_time_goes_on_where_it_stopped(store: Store, mo
 
 
 def test_sessions_are_found_by_the_words_of_their_exchanges(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader remembers what was said, not an id. The search is as bounded as that of exchanges, and says so."""
+    """A reader remembers what was said, not an id. The search is as bounded as that of exchanges, and says so; a file waits for it."""
     at = NOW - timedelta(days=1)
     put(store, "exchanges", [exchange("t", 1, exchange_id="other", user_message="a needle", occurred_at=at, ingested_at=at)])
     put(store, "scores", [score("t", 1, exchange_id="other", score_id="other", exchange_at=at)])
@@ -110,6 +110,13 @@ def test_sessions_are_found_by_the_words_of_their_exchanges(store: Store, monkey
     monkeypatch.setattr(listing, "_MAX_MATCHES", 1)
     page = find(store, "sessions", text="needle")
     assert ([row["session_id"] for row in page.rows], page.searched_to is None) == (["t"], False)
+    monkeypatch.setattr(listing, "_MAX_MATCHES", 500)
+    monkeypatch.setattr(listing, "_SEARCH_SECONDS", -1.0)
+    monkeypatch.setattr(listing, "_FIRST_BLOCKS", 1)
+    request = parse_list_request(FLEET_LISTS["sessions"], QueryParams(text="needle"))
+    rows = read_list(store.cursor(), None, request, (EARLIEST, LATEST), limit=10, after=None)
+    assert {row["session_id"] for row in rows} == {"s", "t"}
+    assert find(store, "sessions", text="needle").searched_to is not None
 
 
 def test_the_index_keeps_no_word_of_deleted_exchanges(store: Store) -> None:
