@@ -10,7 +10,7 @@ import math
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -135,6 +135,11 @@ class ListDefinition:
     def sorts(self) -> dict[str, Column]:
         """The sortable columns by their names in the address."""
         return {column.sort: column for column in self.columns if column.sort is not None}
+
+    def showing(self, **is_shown: bool) -> ListDefinition:
+        """Return the list with some columns shown or not, by their keys."""
+        columns = [replace(column, is_shown=is_shown.get(column.key, column.is_shown)) for column in self.columns]
+        return replace(self, columns=columns)
 
 
 class RowPosition(msgspec.Struct, frozen=True, array_like=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
@@ -124,10 +123,7 @@ async def run(
     return page(request, "run.html", {"project": project, "listing": listing, **values})
 
 
-_RUN_EXCHANGES = dataclasses.replace(
-    EXCHANGES,
-    columns=[dataclasses.replace(column, is_shown=column.is_shown and column.key != "agent") for column in EXCHANGES.columns],
-)
+_RUN_EXCHANGES = EXCHANGES.showing(agent=False)
 
 
 def _read_exchanges(cursor: duckdb.DuckDBPyConnection, record: Run, scores: Sequence[Row]) -> Listing:

@@ -31,14 +31,7 @@ from service.web.context import Services
 from service.web.errors import ApiError
 
 router = APIRouter(include_in_schema=False)
-_COLUMNS = {"agent": False, "project": True}
-_SESSIONS = dataclasses.replace(
-    FLEET_LISTS["sessions"],
-    columns=[
-        dataclasses.replace(column, is_shown=_COLUMNS.get(column.key, column.is_shown))
-        for column in FLEET_LISTS["sessions"].columns
-    ],
-)
+_SESSIONS = FLEET_LISTS["sessions"].showing(agent=False, project=True)
 """Sessions of an agent, whose name needs no column."""
 _MAX_PROJECTS = 100
 """Projects in the table."""
