@@ -26,7 +26,7 @@ from service.pages.rendering import Excerpt, excerpt, page
 from service.pages.viewing import ShownProject, Viewer
 from service.read.people import HumanScore, ScoreTimes, human_scores
 from service.read.review_queues import read_queues
-from service.read.sessions import session_questions
+from service.read.sessions import session_question
 from service.text.links import Links
 from service.text.words import CHECKS, WORDS
 from service.web.context import ApiContext, Services
@@ -354,7 +354,6 @@ def exchange_record(
         return None
     score = revisions[0]
     session = {"connection": score.connection, "session": score.session_id}
-    key = (score.connection, score.session_id)
     params = {"project": project, "at": score.exchange_at, "turn": score.turn_number, "score": score_id}
     sides = {row["is_after"]: row for row in query_rows(cursor, "session_neighbours", session | params)}
     runs = [row["run_id"] for row in query_rows(cursor, "session_run", session) if row["project"] == project]
@@ -367,7 +366,7 @@ def exchange_record(
         before=sides.get(False),
         after=sides.get(True),
         run=runs[0] if runs else None,
-        session_question=session_questions(cursor, project, [key]).get(key),
+        session_question=session_question(cursor, project, score.connection, score.session_id),
     )
 
 

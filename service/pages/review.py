@@ -31,7 +31,7 @@ from service.read.review_queues import (
     read_queues,
     review_queues,
 )
-from service.read.sessions import TurnRange, find_sessions, session_questions, session_turns
+from service.read.sessions import TurnRange, find_sessions, session_question, session_turns
 from service.text.answers import document
 from service.text.links import Links
 from service.web.context import ApiContext, Services
@@ -105,14 +105,13 @@ async def review(
         else:
             item, waiting = read_general(cursor)
         earlier = [] if item is None else read_earlier_turns(cursor, project, item)
-        key = None if item is None else (item.connection, item.session_id)
         return {
             "queues": queues,
             "queue": named,
             "item": item,
             "waiting": waiting,
             "earlier": earlier,
-            "session_question": session_questions(cursor, project, [key]).get(key) if key else None,
+            "session_question": item and session_question(cursor, project, item.connection, item.session_id),
         }
 
     values = await services.ask(read)

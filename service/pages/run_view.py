@@ -34,7 +34,7 @@ from service.read.sessions import (
     SessionHeader,
     find_sessions,
     session_findings,
-    session_questions,
+    session_question,
 )
 from service.text.links import Links
 from service.text.words import TERMS
@@ -209,7 +209,6 @@ def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
     history = [row for row in neighbours if row["of_agent"]]
     params = {"project": run.project, "connection": run.connection, "session": run.session_id, "limit": MAX_EXCHANGES + 1}
     evaluations = evaluation_page(cursor, run.project, session=run.session_id, limit=MAX_EVALUATIONS)
-    key = (run.connection, run.session_id)
     return RunContext(
         previous=_find_neighbour(neighbours, "is_previous"),
         following=_find_neighbour(neighbours, "is_following"),
@@ -218,7 +217,7 @@ def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
         exchanges=query_rows(cursor, "session_scores", params)[::-1],
         evaluations=[evaluation for evaluation in evaluations if evaluation.connection == run.connection],
         queues=read_queues(cursor, run.project),
-        session_question=session_questions(cursor, run.project, [key]).get(key),
+        session_question=session_question(cursor, run.project, run.connection, run.session_id),
     )
 
 

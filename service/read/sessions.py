@@ -792,6 +792,12 @@ def session_questions(
     return {(row["connection"], row["session_id"]): row["question"] for row in rows if row["question"]}
 
 
+def session_question(cursor: duckdb.DuckDBPyConnection, project: str, connection: str, session: str) -> str | None:
+    """Return the beginning of the first question of a session; None without a score."""
+    key = (connection, session)
+    return session_questions(cursor, project, [key]).get(key)
+
+
 def session_steps(
     cursor: duckdb.DuckDBPyConnection, session: SessionHeader, parts: Collection[int], rows: tuple[int, int]
 ) -> dict[int, Row]:
