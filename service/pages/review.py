@@ -25,6 +25,7 @@ from service.read.review_queues import (
     MAX_PER_DAY,
     MAX_REVIEWS,
     MAX_RUBRIC,
+    QueueRule,
     QueueSettings,
     ReviewQueue,
     dimensions_of,
@@ -54,7 +55,6 @@ MAX_EARLIER_TURNS = 5
 """Turns of the session before the reviewed exchange."""
 MAX_EARLIER_TEXT = 2_000
 """Characters of a text of an earlier turn."""
-RULE_FIELDS = ("agent", "version", "tool", "toolError", "anomaly", "reason", "failure", "tier", "most", "share", "perDay")
 TEXTS = ("user_message", "agent_response", "agent_thinking")
 """The texts of an exchange, in order."""
 _links = Links()
@@ -149,10 +149,13 @@ async def queues(
     now = services.engine.now()
     listed = await services.ask(lambda cursor: review_queues(cursor, project, viewer.name, now))
     edited = next((queue for queue in listed if queue.name == edit), None)
-    given = request.query_params
-    rule = {name: given[name] for name in RULE_FIELDS if given.get(name)}
+    params = request.query_params
+    rule = {name: params[name] for name in QueueRule.__struct_encode_fields__ if params.get(name)}
     if edited is not None and edited.settings.rule is not None:
-        rule = {name: value for name, value in document(edited.settings.rule).items() if value not in {None, False}}
+        # Not by equality: 0 is a score, and equals False.
+        rule = {
+            name: value for name, value in document(edited.settings.rule).items() if value is not None and value is not False
+        }
     values = {
         "project": project,
         "queues": listed,

@@ -157,6 +157,8 @@ def test_a_queue_has_its_rubric_its_people_and_its_progress(call: Call, tokens: 
     assert item_of(open_page(call, tokens.root, f"{REVIEW}?queue=odd+ones")) is None
     listed = open_page(call, tokens.root, "/projects/ops/review/queues")
     assert "an anomaly, at most 5 a day; and by hand" in listed
+    call("PUT", f"{QUEUES}/zero", tokens.root, json={"rule": {"most": 0}})
+    assert 'name="rule.most" type="number" value="0.0"' in open_page(call, tokens.root, "/projects/ops/review/queues?edit=zero")
     assert call("DELETE", f"{QUEUES}/odd ones", tokens.root).status_code == 200
     assert call("GET", f"{REVIEW}?queue=odd+ones", headers=cookie(signed_in(call, tokens.root))).status_code == 404
 
