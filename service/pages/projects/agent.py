@@ -20,7 +20,7 @@ from service.pages.listing import Listing, parse_list_request, read_page
 from service.pages.lists import FLEET_LISTS
 from service.pages.periods import ListPeriod, range_control
 from service.pages.project_charts import draw_agent_quality
-from service.pages.projects.agent_health import compare_behaviour, pair_versions, read_trust_chart
+from service.pages.projects.agent_health import compare_behaviour, limit_behaviour, read_trust_chart
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.incidents import ANY, filter_of, inbox
@@ -37,8 +37,8 @@ _MAX_PROJECTS = 100
 """Projects in the table."""
 _MAX_DETAILED = 5
 """Projects whose versions and behaviour are read: those of most exchanges."""
-_MAX_BEHAVIOUR = 100
-"""Measures by version that are read of each project."""
+_MAX_BEHAVIOUR = 250
+"""Measures in the tables of what it does."""
 _MAX_SESSIONS = 10
 _MAX_INCIDENTS = 10
 
@@ -60,11 +60,11 @@ async def agent(
     sessions_request = parse_list_request(_SESSIONS, QueryParams({"agent": name}), FLEET_SESSIONS)
     filters = filter_of({"agent": [name], "status": [ANY]}, viewer.project, viewer.name)
 
-    def read_projects(cursor: duckdb.DuckDBPyConnection) -> tuple[list[dict[str, Any]], list[Any], list[Any], list[Any]]:
+    def read_projects(cursor: duckdb.DuckDBPyConnection) -> tuple[list[dict[str, Any]], list[Any], dict[str, Any], list[Any]]:
         params = {"agent": name, "project": viewer.project, "since": since, "until": until}
         projects = query_rows(cursor, "agent_projects", params)
         versions: list[tuple[str, AgentVersions]] = []
-        behaviour: list[dict[str, Any]] = []
+        behaviour: dict[str, list[dict[str, Any]]] = {}
         charts: list[tuple[str, list[tuple[str, Markup]]]] = []
         for number, row in enumerate(projects[:_MAX_DETAILED]):
             project = row["project"]
@@ -75,10 +75,9 @@ async def agent(
             charts.append((project, [(title, chart) for title, chart in drawn if chart]))
             compared = agent_versions(cursor, project, quarter.start, quarter.end, name).agents
             versions += [(project, entry) for entry in compared]
-            measures = compare_behaviour(cursor, project, shown_window, name).get(name, [])
-            if measures:
-                behaviour.append({**pair_versions(measures[:_MAX_BEHAVIOUR]), "project": project})
-        return projects, versions, behaviour, charts
+            if measures := compare_behaviour(cursor, project, shown_window, name).get(name):
+                behaviour[project] = measures
+        return projects, versions, limit_behaviour(behaviour, _MAX_BEHAVIOUR), charts
 
     def read_sessions(cursor: duckdb.DuckDBPyConnection) -> Listing:
         return read_page(cursor, viewer.project, sessions_request, (since, until), page_size=_MAX_SESSIONS)
@@ -99,7 +98,7 @@ async def agent(
         "has_more_details": len(projects) > _MAX_DETAILED,
         "max_detailed": _MAX_DETAILED,
         "versions": versions,
-        "behaviour": behaviour,
+        **behaviour,
         "charts": [entry for entry in charts if entry[1]],
         "listing": sessions,
         "incidents": [entry.incident for entry in incidents.listed],

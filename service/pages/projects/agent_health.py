@@ -158,7 +158,7 @@ def compare_behaviour(
     return dict(sorted(by_agent.items(), key=lambda item: (-turns[item[0]], item[0])))
 
 
-def pair_versions(measures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _pair_versions(measures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the measures of an agent with the two newest versions side by side: their names, and a row for each measure."""
     first_days: dict[str, Any] = {}
     for measure in measures:
@@ -198,16 +198,16 @@ def read_trust_chart(
 
 
 def limit_behaviour(behaviour: Mapping[str, list[dict[str, Any]]], limit: int) -> dict[str, Any]:
-    """Return the template's values about what agents did, with at most `limit` measures."""
+    """Return the template's values about what agents did, by agent or project, with at most `limit` measures."""
     shown: dict[str, dict[str, Any]] = {}
     left_out = 0
-    for agent, measures in behaviour.items():
-        paired = pair_versions(measures)
+    for name, measures in behaviour.items():
+        paired = _pair_versions(measures)
         rows = paired["rows"][: max(0, limit)]
         limit -= len(rows)
         left_out += len(paired["rows"]) - len(rows)
         if rows:
-            shown[agent] = {**paired, "rows": rows}
+            shown[name] = {**paired, "rows": rows}
     return {"behaviour": shown, "more_behaviour": left_out}
 
 
