@@ -72,7 +72,8 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
     caller: Holder | None = getattr(request.state, "caller", None)
     shared_link: SharedLink | None = getattr(request.state, "shared_link", None)
     cookie: bytes = getattr(request.state, "cookie", b"")
-    now = request.app.state.context.engine.now()
+    engine = request.app.state.context.engine
+    now = engine.now()
     text = (
         environment()
         .get_template(template)
@@ -87,10 +88,8 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             now=now,
             zone=str(reader_zone()),
             zone_offset=describe_zone(now),
-            maintenance_of=lambda project: request.app.state.context.engine.policy.maintenance_at(
-                project, request.app.state.context.engine.now()
-            ),
-            policy_of=request.app.state.context.engine.policy.for_project,
+            maintenance_of=lambda project: engine.policy.maintenance_at(project, now),
+            policy_of=engine.policy.for_project,
             open_incidents=getattr(request.state, "open_incidents", None),
             judging_notices=getattr(request.state, "judging_notices", ()),
         )
@@ -180,15 +179,17 @@ def moment(at: datetime | str | None) -> Markup:
         except ValueError:
             # The evidence of an incident may come from a detector that is not ours.
             return shown(at)
-    utc = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    return Markup('<time datetime="{}">{}</time>').format(iso_time(utc), f"{local(utc):%Y-%m-%d %H:%M}")
+    return _format_time(at, "%Y-%m-%d %H:%M")
 
 
 def clock(at: datetime) -> Markup:
     """Format a time as an element which shows the reader's time of day to the second."""
-    return Markup('<time datetime="{}">{}</time>').format(
-        iso_time(at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)), f"{local(at):%H:%M:%S}"
-    )
+    return _format_time(at, "%H:%M:%S")
+
+
+def _format_time(at: datetime, form: str) -> Markup:
+    utc = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return Markup('<time datetime="{}">{}</time>').format(iso_time(utc), f"{local(utc):{form}}")
 
 
 def day(at: datetime | None) -> str:
