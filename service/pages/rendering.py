@@ -58,8 +58,8 @@ MARK_FIELD = "mark"
 """Name of the hidden field in which a form repeats the mark of its page."""
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 """Units of time with their seconds, largest first."""
-MINUTE = 60
-_SHORT_UNITS = (("d", 86400), ("h", 3600), ("min", MINUTE), ("s", 1))
+_MINUTE = 60
+_SHORT_UNITS = (("d", 86400), ("h", 3600), ("min", _MINUTE), ("s", 1))
 _FIELD_FIRST = re.compile(r"[^\s:]+:\s")
 NOTHING = "\u2013"
 """Shown for an unknown value."""
@@ -206,13 +206,11 @@ def ago(seconds: float) -> str:
     return "less than a second"
 
 
-def duration(seconds: float | None) -> str:
-    """Format a duration with its two largest units; "unknown" for None."""
-    if seconds is None:
-        return "unknown"
+def duration(seconds: float) -> str:
+    """Format a duration with its two largest units."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < MINUTE:
+    if seconds < _MINUTE:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     whole = round(seconds)
     large, small = next((pair for pair in pairwise(_SHORT_UNITS) if whole >= pair[0][1]), _SHORT_UNITS[-2:])
