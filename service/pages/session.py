@@ -355,11 +355,11 @@ def _measure_calls(steps: Sequence[Row], payloads: Mapping[int, Row]) -> dict[in
     seconds = {}
     for step in steps:
         stored = payloads.get(step["place"], {})
-        call_id = stored.get("call_id")
+        call_id, reported = stored.get("call_id"), stored.get("duration_ms")
         if step["event"] == "tool_call" and call_id is not None:
             called_at[call_id] = step["occurred_at"]
-        elif step["event"] == "tool_output" and (stored.get("duration_ms") or -1) >= 0:
-            seconds[step["place"]] = stored["duration_ms"] / 1000
+        elif step["event"] == "tool_output" and reported is not None and reported >= 0:
+            seconds[step["place"]] = reported / 1000
         elif step["event"] == "tool_output" and call_id in called_at:
             seconds[step["place"]] = (step["occurred_at"] - called_at[call_id]).total_seconds()
     return seconds

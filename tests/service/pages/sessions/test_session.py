@@ -179,8 +179,10 @@ def test_durations_are_shown_where_records_tell_them_and_named_unknown_elsewhere
     talk(store)
     steps = [
         ("tool_call", 3, {"tool_call_id": "a"}),
+        ("tool_call", 4, {"tool_call_id": "b"}),
         ("tool_output", 9, {"tool_call_id": "a"}),
         ("tool_output", 10, {"duration_ms": 1250}),
+        ("tool_output", 10, {"duration_ms": 0, "tool_call_id": "b"}),
         ("tool_output", 11, {}),
         ("session_end", 40, {}),
     ]
@@ -194,8 +196,8 @@ def test_durations_are_shown_where_records_tell_them_and_named_unknown_elsewhere
     )
     page = look(LINKS.session("ops", "s"))
     outputs = re.findall(r"<strong>tool_output</strong> <small>(.*?)</small>", page)
-    assert outputs == ["6 s", "1.2 s", "duration unknown"]
-    assert "1 of 1 calls report it" in page
+    assert outputs == ["6 s", "1.2 s", "0 ms", "duration unknown"]
+    assert "2 of 2 calls report it" in page
     first, second = re.findall(r'<h3 id="turn-title-\d+">.*?</h3>', page)
     assert ("11 s" in first, "duration" in second) == (True, False)
 
