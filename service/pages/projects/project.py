@@ -146,7 +146,7 @@ async def project(
         "live_count": live,
         "unknown_params": [name for name in period.unknown if name != "split"],
         "split": split,
-        "splits": [(name, _build_split_address(request, name), name == split) for name in (None, *SPLITS)],
+        "splits": [(name, f"{links_of(request).project(project, split=name)}#days", name == split) for name in (None, *SPLITS)],
         "listed": _list_worst(open_incidents),
         "has_decided": any(not is_live(incident) for incident in latest),
         "wraps": policy.expects_wrap_up,
@@ -161,12 +161,6 @@ async def project(
         **_build_day_values(build_chart_window(project, data.window, marks, split), data, incidents, split),
     }
     return page(request, "project.html", values)
-
-
-def _build_split_address(request: Request, split: Split | None) -> str:
-    """Return the address of the page with its charts split in another way."""
-    address = request.url.remove_query_params("split") if split is None else request.url.include_query_params(split=split)
-    return f"{address.path}?{address.query}#days" if address.query else f"{address.path}#days"
 
 
 def _build_day_values(
