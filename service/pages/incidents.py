@@ -119,8 +119,8 @@ async def incidents(
     cursor: Cursor = None,
 ) -> HTMLResponse:
     """Show the incidents of a project, newest first."""
-    given = [name for name in status or () if name]
-    statuses = [] if ANY in given else [current_status(name) for name in given] or list(LIVE_STATES)
+    chosen = [current_status(name) for name in status or () if name]
+    statuses = [] if ANY in chosen else chosen or list(LIVE_STATES)
     now = services.engine.now()
     window = listed_window(time, now)
 
@@ -152,7 +152,7 @@ async def incidents(
         "incidents": [(record, find_first_day(record)) for record in shown],
         "following": following,
         "is_first": cursor is None,
-        "filters": {"status": given, "type": kind, "confirmed": None if confirmed is None else f"{confirmed}".lower()},
+        "filters": {"status": chosen, "type": kind, "confirmed": None if confirmed is None else f"{confirmed}".lower()},
         "statuses": STATUSES,
         "types": TYPES,
         "rules": RULE_NAMES,
