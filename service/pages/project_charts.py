@@ -158,10 +158,7 @@ Split = Literal["agent", "version", "model"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 _MAX_PARTS = MAX_SERIES - 1
 """Parts with a line of their own; the others are drawn together."""
-_SPLIT_COLUMNS = (
-    *("hour", "agent", "labels", "exchanges", "anomalies"),
-    *(f"{tier}_{column}" for tier in TIERS for column in ("weight", "total")),
-)
+_SPLIT_SUMS = ("exchanges", "anomalies", *(f"{tier}_{column}" for tier in TIERS for column in ("weight", "total")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,23 +180,22 @@ def read_split(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, 
 
     They are the hourly sums, where a session counts whole in the hour of its last turn of a day, and with the labels of that turn.
     """
-    hours = read_hours(cursor, [project], window.start.date(), window.end, _SPLIT_COLUMNS)
+    hours = read_hours(cursor, [project], window.start.date(), window.end, ("hour", "agent", "labels", *_SPLIT_SUMS))
     if hours is None:
         return None
     start = window.start.replace(tzinfo=None)
     hours = hours.filter((pl.col("hour") >= start) & (pl.col("hour") < window.end.replace(tzinfo=None)))
     kinds = hours.select("agent", "labels").unique().rows()
     names = pl.DataFrame(
-        [(*kind, name) for kind, name in _name_parts(kinds, split).items()], ["agent", "labels", "part"], orient="row"
+        [(*kind, name) for kind, name in _name_parts(kinds, split).items()],
+        {"agent": pl.String, "labels": pl.String, "part": pl.String},
+        orient="row",
     )
-    sums = pl.col("exchanges", "anomalies", *_SPLIT_COLUMNS[5:]).sum()
     return (
-        hours.join(
-            names.cast({"agent": pl.String, "labels": pl.String, "part": pl.String}), on=["agent", "labels"], nulls_equal=True
-        )
+        hours.join(names, on=["agent", "labels"], nulls_equal=True)
         .with_columns(slot=pl.col("hour").dt.truncate("1h" if window.is_hourly else "1d"))
         .group_by("part", "slot")
-        .agg(sums)
+        .agg(pl.col(*_SPLIT_SUMS).sum())
     )
 
 

@@ -240,7 +240,7 @@ class Links:
 
     def review(self, project: str, queue: str | None = None) -> str:
         """The next exchange of a review queue, by default of the general one."""
-        return self._within(f"{_project_address(project)}/review", {"queue": queue} if queue else {})
+        return self._within(f"{_project_address(project)}/review", {"queue": queue})
 
     def review_queues(self, project: str, fragment: str = "", **params: str | None) -> str:
         """The review queues, and the form for one: to `edit` a queue, or with a rule of the other parameters."""
