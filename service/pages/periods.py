@@ -6,7 +6,7 @@ The links of the control keep the other parameters of the page's address.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
@@ -171,13 +171,10 @@ def range_control(
     earlier, later, compare = None, None, None
     if window is not None:
         earlier, later = window.earlier(), window.later(now)
-        toggled = {name: value for name, value in window.params.items() if name != "compare"}
-        if not window.compare:
-            toggled["compare"] = BEFORE
         compare = Choice(
             "Compare with previous period",
             f"Compare with the previous period: {window.before.words}",
-            _build_address(request, toggled),
+            _build_address(request, replace(window, compare=not window.compare).params),
             window.compare,
         )
     is_custom = window is not None and window.length is None
@@ -228,7 +225,7 @@ def _name_days(now: datetime) -> dict[str, dict[str, str]]:
 
 
 def _is_shown(window: Window | None, params: Mapping[str, str]) -> bool:
-    return window is not None and {name: value for name, value in window.params.items() if name != "compare"} == params
+    return window is not None and replace(window, compare=False).params == params
 
 
 def _name_length(length: str | None) -> tuple[str, str]:
