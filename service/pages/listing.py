@@ -115,8 +115,7 @@ class ListDefinition:
     """What the notable rows have in common, for the total."""
     is_notable: Callable[[Row], bool] = lambda _: False
     total_query: str = ""
-    """The query of the total of all pages: `listed` and `notable` rows. It knows only the parameters of `total_filters`."""
-    total_filters: frozenset[str] = frozenset()
+    """The query of the total of all pages: `listed` and `notable` rows. Its parameters are the filters that it knows."""
     total_of: str = ""
     """What the rows have in common that the query counts, if it does not count all."""
     has_comparison: bool = False
@@ -442,12 +441,11 @@ def describe_total(cursor: duckdb.DuckDBPyConnection, project: str | None, listi
     request, definition = listing.request, listing.request.definition
     listed, notable, total_of = len(listing.rows), sum(map(definition.is_notable, listing.rows)), ""
     if listing.first or listing.following:
-        if not definition.total_query or not request.texts.keys() <= definition.total_filters:
+        parameters = queries()[definition.total_query].parameters if definition.total_query else ()
+        if not parameters or not request.texts.keys() <= set(parameters):
             return ""
         since, until = bounds
-        filters = {
-            name: request.values[name] for name in queries()[definition.total_query].parameters if name in request.values
-        }
+        filters = {name: request.values[name] for name in parameters if name in request.values}
         params = {**filters, "project": project, "since": since or EARLIEST, "until": until or LATEST}
         for total in query_days(cursor, definition.total_query, params):
             listed, notable = total["listed"], total["notable"]
