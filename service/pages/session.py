@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
 
@@ -39,6 +39,7 @@ from service.read.sessions import (
     find_sessions,
     judgement_of_session,
     matching_turns,
+    open_answers,
     read_session,
     session_steps,
     session_turns,
@@ -84,14 +85,20 @@ async def session(
     if len(headers) > 1:
         return _offer_choice(request, session_id, headers)
     # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
-    details, judgement, queues, shown = await asyncio.gather(
+    now, gap = services.engine.now(), timedelta(minutes=services.engine.policy.session_gap_minutes)
+    details, judgement, queues, shown, still_open = await asyncio.gather(
         services.ask(lambda cursor: read_session(cursor, headers[0])),
         services.ask(lambda cursor: judgement_of_session(cursor, headers[0], services.engine)),
         services.ask(lambda cursor: read_queues(cursor, project)),
         services.ask(lambda cursor: read_selection(cursor, headers[0], selection)),
+        services.ask(lambda cursor: open_answers(cursor, project, now, gap, headers[0])),
     )
     settings = services.engine.policy.for_project(project).settings.session_judging
-    values = session_values(details, shown, selection) | judgement_values(judgement, settings) | {"queues": queues}
+    values = (
+        session_values(details, shown, selection)
+        | judgement_values(judgement, settings)
+        | {"queues": queues, "still_open": still_open}
+    )
     answer = page(request, "session.html", values)
     # The page quotes agents' conversations, so no cache may store it.
     answer.headers["Cache-Control"] = "no-store"

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count, repeat
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, field
@@ -837,6 +837,36 @@ def _read_neighbours(
         if len(neighbours) == len(_SIDES):
             break
     return neighbours.get(False), neighbours.get(True)
+
+
+class OpenAnswers(NamedTuple):
+    """Answers that do not count yet, because they have not ended."""
+
+    answers: int
+    sessions: int
+    """Number of sessions that they are in."""
+    counts_at: datetime
+    """The time from which all of them count, if their sessions stay silent."""
+    is_over: bool
+    """Whether this time has passed, so that their transcripts have to be read again."""
+
+
+def open_answers(
+    cursor: duckdb.DuckDBPyConnection, project: str, now: datetime, gap: timedelta, session: SessionHeader | None = None
+) -> OpenAnswers | None:
+    """Return the open answers of a project's active sessions, or those of a session; None without one.
+
+    `gap` is the silence that ends a session.
+    """
+    if session is None:
+        values = {"project": project, "connection": None, "session": None, "since": now - gap}
+    else:
+        values = {**session.name_params, "since": session.first_at}
+    rows = query_rows(cursor, "open_answers", values)
+    if not rows:
+        return None
+    counts_at = rows[-1]["last_at"] + gap
+    return OpenAnswers(sum(row["answers"] for row in rows), len(rows), counts_at, is_over=counts_at < now)
 
 
 _SEARCH_DAYS = (1, 7, 30, 180, None)

@@ -15,7 +15,8 @@
 5. A history that was rewritten with other uuids counts once. A message is recognized by its id, request id and blocks, a result by its call. A
    question with the text of an earlier one is deferred until it is answered: it is a repetition if a repeated message answers it. A line that
    repeats a message takes the position of that message, and so do the lines after it.
-6. The log of a run ends with its `result` (`claude_code_files`), which has the answer and the token count of the run.
+6. The log of a run ends with its `result` (`claude_code_files`), which has the answer and the token count of the run. A `system` line of
+   subtype `turn_duration` ends a turn, too: older versions write no stop reason.
 7. A sidechain line is beside the conversation. If the whole file is a sidechain, it is a subagent's session with the id
    `<session id>.agent-<agent id>`. A line that is also in the subagent's own file counts there.
 
@@ -163,7 +164,6 @@ NOTICE_SUBTYPES = frozenset(
         "task_updated",
         "thinking",
         "thinking_tokens",
-        "turn_duration",
     }
 )
 """Subtypes of `system` lines that record nothing about the agent's work."""
@@ -294,6 +294,8 @@ class ClaudeCodeDialect(AgentDialect):
         if subtype == "api_error":
             return self._add_failure(body, position, "error", _read_error_text(body.get("error")))
         self._positions.inherit(body["uuid"], position)
+        if subtype == "turn_duration":
+            return [self._build_entry(TURN_END, body, position, suffix="end")]
         if isinstance(subtype, str) and subtype in _COMPACTIONS:
             return [self._build_entry(EVENTS, body, position, body_fields={"events": [_build_compaction(subtype, body)]})]
         if not isinstance(subtype, str) or subtype in NOTICE_SUBTYPES:

@@ -528,12 +528,13 @@ def _print_open_answers(answers: Sequence[PendingAnswer]) -> None:
     """Print the answers that are not complete yet, and when each will be counted."""
     if not answers:
         return
-    out.say(f"{counted(len(answers), 'answer')} still open:")
+    out.say(f"{counted(len(answers), 'answer')} {'is' if len(answers) == 1 else 'are'} still open:")
     for answer in sorted(answers, key=lambda answer: answer.counts_at)[:MAX_OPEN_ANSWERS]:
         session = plain(answer.session_id, MAX_SESSION_LENGTH)
         out.say(
             f"  session {session}, asked at {answer.asked_at:%Y-%m-%d %H:%M} UTC: {answer.reason}. "
-            f"It counts once it ends, or once it is read after {answer.counts_at:%Y-%m-%d %H:%M} UTC without additions."
+            f"It counts when it ends, at the latest at {answer.counts_at:%Y-%m-%d %H:%M} UTC (session idle limit), "
+            "with the next import."
         )
     if len(answers) > MAX_OPEN_ANSWERS:
         out.say(f"  … and {len(answers) - MAX_OPEN_ANSWERS} more")

@@ -55,6 +55,7 @@ from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_rec
 from service.read.project import describe_check, format_banner, manual_check_date, read_project, with_remarks
 from service.read.runs import run_page
 from service.read.scores import ProjectSummary, newest_score, project_summary
+from service.read.sessions import open_answers
 from service.read.versions import agent_versions, sort_by_verdict
 from service.read.why import find_related, find_suspected_cause
 from service.text.links import Links
@@ -114,10 +115,12 @@ async def project(
     """Show a project."""
     now = services.engine.now()
     window = window_of(period, now)
-    summary, data, (open_incidents, latest) = await asyncio.gather(
+    gap = timedelta(minutes=services.engine.policy.session_gap_minutes)
+    summary, data, (open_incidents, latest), still_open = await asyncio.gather(
         services.ask(lambda reading: read_project(reading, services.engine.policy, now, project)),
         services.ask(lambda reading: _read_window(reading, project, window, now, split)),
         services.ask(lambda reading: _read_incidents(reading, project)),
+        services.ask(lambda reading: open_answers(reading, project, now, gap)),
     )
     policy = services.engine.policy.for_project(project)
     settings = policy.settings
@@ -138,6 +141,7 @@ async def project(
         "checked_days": DAYS,
         "has_data": has_data,
         "is_empty": not (has_data or summary.runs or live),
+        "still_open": still_open,
         "counts": summary,
         "details": Links(data.window.params).details(project),
         "open_count": summary.open_incidents,

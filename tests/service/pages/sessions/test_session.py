@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support import evaluation_builders as evaluated
-from support.api_server import Call, Tokens
+from support.api_server import NOW, Call, Tokens
 from support.builders import START, closing, event, exchange, incident, judgement, score
 from support.pages import HTML, Elements, cookie, signed_in
 from support.servers import until
@@ -109,6 +109,23 @@ def test_a_conversation_is_shown_in_order(store: Store, look: Look) -> None:
     assert_in_order(page, "About this session", "local", "sonnet-5", "agent_version", "7")
     for number in (1, 2):
         assert LINKS.exchange("ops", score("s", number).score_id, score("s", number).exchange_at).replace("&", "&amp;") in page
+
+
+def test_an_open_answer_is_shown_with_the_time_at_which_it_counts(store: Store, engine: Engine, look: Look) -> None:
+    """A session whose answer is still being written is not empty, and nobody has to guess when its exchange will appear."""
+    gap = timedelta(minutes=engine.policy.session_gap_minutes)
+    newest = NOW - timedelta(minutes=1)
+    talk(store)
+    asked = replace(event("s", 90, event="tool_call", tool="search"), exchange_id="open")
+    put(store, "agent-events", [replace(asked, occurred_at=newest)])
+    counts_at = f'datetime="{newest + gap:%Y-%m-%dT%H:%M}'
+    for page in (look(LINKS.session("ops", "s")), look(LINKS.project("ops"))):
+        assert_in_order(page, "1 answer", counts_at, "session idle limit")
+    put(store, "agent-events", [replace(asked, session_id="old", event_id="old", exchange_id="old")])
+    assert "import it again" in look(LINKS.session("ops", "old"))
+    put(store, "exchanges", [replace(exchange("s", 3, "Done."), exchange_id="open", occurred_at=newest)])
+    assert "session idle limit" not in look(LINKS.session("ops", "s"))
+    assert "session idle limit" not in look(LINKS.project("ops"))
 
 
 def test_events_are_shown_with_their_turn_in_order_of_time(store: Store, look: Look) -> None:

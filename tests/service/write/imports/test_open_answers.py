@@ -69,6 +69,20 @@ def _claude_code(*parts: str) -> list[Json]:
     return lines.lines
 
 
+def _claude_code_without_stop_reason(*parts: str) -> list[Json]:
+    lines = claude_code_lines.Lines("0d")
+    for part in parts:
+        if part == "ask":
+            lines.user("Is it up?")
+        elif part == "call":
+            lines.said("msg_1", claude_code_lines.call("toolu_1", "Bash"), stop=None)
+        else:
+            answer = "It is up." if part == "answer" else "And fast."
+            lines.said(f"msg_{part}", claude_code_lines.text(answer), stop=None)
+            lines.add("system", subtype="turn_duration", durationMs=5)
+    return lines.lines
+
+
 def _codex(*parts: str) -> list[Json]:
     lines = codex_lines.Lines()
     for part in parts:
@@ -85,6 +99,7 @@ def _codex(*parts: str) -> list[Json]:
 PROGRAMS: dict[str, tuple[TranscriptSource, str, Callable[..., list[Json]]]] = {
     "openclaw": (OPENCLAW, "agents/main/sessions/0c.jsonl", _openclaw),
     "claude-code": (CLAUDE_CODE, "projects/-srv/0d.jsonl", _claude_code),
+    "claude-code before stop reasons": (CLAUDE_CODE, "projects/-srv/0d.jsonl", _claude_code_without_stop_reason),
     "codex": (CODEX, f"sessions/2026/11/03/rollout-2026-11-03T09-00-00-{codex_lines.SESSION}.jsonl", _codex),
 }
 
