@@ -36,13 +36,14 @@ _FILE_MESSAGES = {
 class Document:
     """A file's value with the line of each field, and the problems found so far."""
 
-    def __init__(self, path: Path, *, hint: str = POLICY_HINT, content: bytes | None = None) -> None:
+    def __init__(self, path: Path, *, hint: str = POLICY_HINT, content: bytes | None = None, shows_values: bool = True) -> None:
         """Read the file, or `content` instead of it; raises PolicyError if it cannot be read or is not YAML.
 
-        `hint` says how to fix problems in it.
+        `hint` says how to fix problems in it. Their messages have the wrong value if the document `shows_values`.
         """
         self.path = path
         self.hint = hint
+        self._shows_values = shows_values
         self.lines: dict[Location, int] = {(): 1}
         self.problems: list[tuple[int, str]] = []
         self._loader = _Loader(_decode_text(path, _read_bytes(path) if content is None else content))
@@ -84,7 +85,7 @@ class Document:
             locations = [self._locate_problem(problem) for problem in problems]
             for location, problem in zip(locations, problems, strict=True):
                 if not _is_consequence(location, problem, locations):
-                    self.problem(location, _describe_problem(problem, model))
+                    self.problem(location, _describe_problem(problem, model, shows_values=self._shows_values))
             self.refuse_problems()
             raise  # unreachable: a ValidationError has at least one error
         self.refuse_problems()
@@ -107,7 +108,8 @@ class Document:
                 location = (*location, element)
         if problem["type"] in _KIND_PROBLEMS:
             return (*location, last, problem["ctx"]["discriminator"].strip("'"))
-        return location if last in ("", "[key]") else (*location, last)
+        is_of_kind = problem["type"] == "value_error" and (*location, last) not in self.lines
+        return location if is_of_kind or last in ("", "[key]") else (*location, last)
 
     def _build_document_error(self, line: int, reason: str) -> PolicyError:
         return PolicyError(f"{self.path}:{line}: document: {reason}", hint="The file must be one YAML or JSON document.")
@@ -217,8 +219,8 @@ def _is_consequence(location: Location, problem: Any, locations: Iterable[Locati
     return any(len(other) > len(location) and other[: len(location)] == location for other in locations)
 
 
-def _describe_problem(problem: Any, model: type[BaseModel]) -> str:
-    """Return what is wrong with a field, with its value or a suggestion."""
+def _describe_problem(problem: Any, model: type[BaseModel], *, shows_values: bool) -> str:
+    """Return what is wrong with a field, with a suggestion, or with its value if the document shows values."""
     kind = problem["type"]
     location = problem["loc"]
     if location and location[-1] == "[key]":
@@ -231,7 +233,7 @@ def _describe_problem(problem: Any, model: type[BaseModel]) -> str:
         return reason + _suggest_name(name, _list_field_names(model) - {name})
     value = problem["input"]
     is_scalar = isinstance(value, str | int | float) or value is None
-    if kind == "missing" or not is_scalar:
+    if kind == "missing" or not is_scalar or not shows_values:
         return reason
     return f"{reason} (it is {value!r:.80})"
 

@@ -77,19 +77,19 @@ class Alert(Record, frozen=True, kw_only=True):
     """A message to people that is to be delivered, and how far that has come."""
 
     alert_id: str
-    """Id of the alert: the same for the same cause and channel, so that it is sent once."""
+    """Id of the alert: the same for the same cause and receiver, so that it is sent once."""
     channel: str
-    """Destination: webhook or slack."""
+    """Name of the receiver."""
     kind: str
-    """incident, telemetry or test."""
+    """incident, resolved, telemetry, judge, cost_cap or tool."""
     subject_id: str
-    """Incident or session it is about."""
+    """What it is about: the incident, the session, the judge, the cap or the tools."""
     project: str | None = None
     """Project it is about."""
     severity: str
     """warning or critical."""
     body: str
-    """Body of the post, as JSON."""
+    """The alert as a JSON document; the message is made from it when it is sent."""
     created_at: datetime
     """Time at which it was put into the queue, UTC."""
     not_before: datetime

@@ -3,5 +3,5 @@
 -- parameters: $project, $subject (id of the incident)
 SELECT alert_id, channel, kind, severity, created_at, not_before, attempts, status, settled_at, last_error
 FROM log.alerts
-WHERE project = $project AND kind = 'incident' AND subject_id = $subject
+WHERE project = $project AND kind IN ('incident', 'resolved') AND subject_id = $subject
 ORDER BY created_at, alert_id

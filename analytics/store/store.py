@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from analytics.deletion.deleting import (
     ERASURES,
@@ -31,7 +31,7 @@ from analytics.deletion.deleting import (
     read_erasures,
 )
 from analytics.identity.duplicate_matching import CONTENT_COLUMNS, KnownIdentities, RecentMatches, find_new_rows
-from analytics.queries import query_records
+from analytics.queries import query_records, query_rows
 from analytics.store.connection import FileLock, connect, fetch, store_error
 from analytics.store.positions import (
     COMPACTION,
@@ -636,15 +636,15 @@ class Outbox:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def put(self, alerts: Sequence[Alert]) -> int:
-        """Queue alerts whose id is not in the outbox; return their number."""
-        if not alerts:
+    def put(self, alerts: Sequence[Alert], settled: Sequence[Alert] = ()) -> int:
+        """Queue alerts whose id is not in the outbox; return their number. In the same transaction, replace `settled` ones."""
+        if not alerts and not settled:
             return 0
         first = {alert.alert_id: alert for alert in reversed(alerts)}
         with self._store.transaction() as transaction:
             known_ids = transaction.known_alerts(list(first))
             fresh = [alert for alert_id, alert in first.items() if alert_id not in known_ids]
-            transaction.set_alerts(fresh[::-1])
+            transaction.set_alerts([*fresh[::-1], *settled])
         return len(fresh)
 
     def settle(self, alerts: Sequence[Alert]) -> None:
@@ -666,3 +666,8 @@ class Outbox:
         """Return live incidents checked since a time that are not snoozed and have no alert at their current severity and confidence."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "untold_incidents", Incident, {"since": since, "now": now}))
+
+    def find_ended(self, since: datetime) -> list[dict[str, Any]]:
+        """Return the alerts whose incidents ended since a time and whose receivers were not told so, as rows of `ended_alerts`."""
+        with contextlib.closing(self._store.cursor()) as cursor:
+            return list(query_rows(cursor, "ended_alerts", {"since": since}))

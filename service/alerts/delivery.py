@@ -1,60 +1,60 @@
-"""Raising and delivering alerts: each notice becomes an outbox entry per channel, and a periodic task delivers the entries.
+"""Raising and delivering alerts: each notice becomes an outbox entry per receiver that wants it, and a periodic task delivers the entries.
 
-1. Each run queries for live incidents that have no alert yet and whose project wants one. So a crash between an incident and its alert
+1. Each run queries for live incidents that have no alert yet and that a receiver wants. So a crash between an incident and its alert
    loses no alert.
 2. A few due alerts are sent one by one. Many are sent as one digest, for example after quiet hours or when a whole fleet falls silent.
-3. An alert is delivered at least once: after a crash between the delivery and its record, it is sent again with the same id.
-4. A judge with unreadable answers raises one alert until its answers are readable again. A cap of a project or of the installation
+   On-call services get each one, because they open and close each one.
+3. An alert is delivered at least once: after a crash between the delivery and its record, it is sent again with the same id. On-call
+   services recognize it by the id. Chats do not.
+4. When an incident ends, each receiver that was told of it, or may have been, is told of the end. Its alerts that still wait are given up.
+   A reopened incident alerts again.
+5. A judge with unreadable answers raises one alert until its answers are readable again. A cap of a project or of the installation
    raises one alert for each day or month in which it leaves out questions. A description of a tool that changed raises one alert.
-5. A failing receiver is skipped for the rest of the run, and does not delay other channels. A failed alert is retried later, or given up.
-6. The addresses of channels are secrets, because anyone who knows Slack's address can post there. Error messages omit them.
-
-Webhooks get JSON, signed if there is a secret. The document has a version, and fields may be added to it. In the header
-`Driftline-Signature: t=SECONDS,v1=HEX`, HEX is the HMAC-SHA256, with the secret as key, of the Unix time, a full stop and the body.
-A receiver verifies it and rejects old times, so that messages cannot be replayed.
-
-Slack: parts of the text come from agents, which may be hostile. They are sent as plain text, which Slack does not interpret. Slack
-interprets the notification line as mrkdwn. So `&`, `<` and `>` are escaped in it, which prevents links and mentions, and mentions of
-everybody are broken up.
+6. A failing receiver is skipped for the rest of the run, and does not delay others. A failed alert is retried later, or given up.
+7. Addresses and keys are secrets, because anyone who knows Slack's address can post there. Error messages omit them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
+import os
 import random
-import re
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any, Literal
 
 import msgspec
 
 from analytics.queries import query_rows
 from analytics.store.store import DELIVERED, GIVEN_UP, WAITING, Outbox, Store
-from audit.drift.watched_series import is_more_severe
-from audit.fingerprints import stable_id
 from audit.policy import Policy
 from audit.redaction import Redactor
+from schemas.codec.single_object import record_from
 from schemas.lazy import httpx2
 from schemas.records import Alert, Incident
-from service.alerts.notices import Notice, cap_notice, description_notice, incident_notice, judge_notice
+from service.alerts.messages import Message, Outcome, open_client, send, webhook_body
+from service.alerts.notices import (
+    RESOLVED,
+    Notice,
+    cap_notice,
+    description_notice,
+    incident_notice,
+    judge_notice,
+    resolved_notice,
+    trial_notice,
+)
+from service.alerts.receivers import Receiver, load_receivers
 from service.read.caps import SharedCap, reached_caps
 from service.read.judges import UnreadableJudge, unreadable_judges
-from service.setup.settings import QuietHours, Secret, Settings, quiet_hours_of
+from service.read.telemetry import TriedReceiver
+from service.setup.settings import QuietHours, Settings, quiet_hours_of
 from service.setup.workspace import Clock
-from service.text.formats import MISSING, counted, plain
 from streams.engine.record_intake import RecordIntake
-from streams.judges.rate_limits import retry_after
 from streams.watch.checking import DESCRIPTION_CHANGED
-from streams.watch.lifecycle import CONFIRMED
 
 FIRST_RETRY_SECONDS = 5.0
 MAX_RETRY_SECONDS = 3600.0
@@ -64,39 +64,13 @@ MAX_ATTEMPTS = 15
 """Attempts until an alert is given up, which takes about five hours unless the receiver requests waits."""
 INTERVAL_SECONDS = 5.0
 MAX_INCIDENT_AGE = timedelta(days=1)
-"""Older incidents raise no alert, so that importing history does not raise alerts."""
+"""Older incidents raise no alert, and older ends are not told, so that importing history does not raise alerts."""
 MAX_SINGLE_ALERTS = 5
 """Maximum number of due alerts that are sent one by one; more form a digest."""
 Chance = Callable[[], float]
 SYSTEM_CHANCE: Chance = random.SystemRandom().random
 HeldSeverity = Literal["warning", "all"]
 """The alerts that are held until the end of the quiet hours: only warnings, or all."""
-DEADLINE_SECONDS = 10.0
-"""Seconds for a request and its complete response."""
-MAX_RESPONSE_BYTES = 256
-"""Bytes of a response that are read."""
-SLACK_ERROR_PATTERN = re.compile(r"[a-z_]{1,40}")
-"""Matches Slack's error codes, such as `no_service`. Other responses are not shown, because they may contain anything."""
-RETRIED_STATUSES = frozenset({408, 425, 429})
-"""Statuses below 500 after which an alert is retried."""
-MAX_HEADER_LENGTH = 150
-"""Characters in a header; Slack's limit."""
-MAX_TEXT_LENGTH = 2_900
-"""Characters in a section, for which Slack's limit is 3000."""
-MAX_LINE_LENGTH = 300
-MAX_DIGEST_LINES = 20
-"""Alerts that a Slack digest shows; further ones are counted."""
-SEVERITY_MARKS = {"critical": "🔴", "warning": "🟡"}
-MASS_MENTIONS = re.compile(r"@(?=(?:channel|here|everyone|group)\b)", re.IGNORECASE)
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-WEBHOOK_VERSION = 1
-DIGEST = "digest"
-MAX_DIGEST_ALERTS = 100
-"""Alerts in a webhook's digest; further ones are counted."""
-WEBHOOK, SLACK = "webhook", "slack"
-ID_HEADER = "Driftline-Delivery"
-SIGNATURE_HEADER = "Driftline-Signature"
-Verdict = Literal["delivered", "later", "never"]
 log = logging.getLogger(__name__)
 
 
@@ -114,9 +88,10 @@ class Delivery:
 
     async def run(self) -> None:
         """Raise alerts about new incidents, then deliver due alerts."""
-        if not self._alerts.channels:
+        if not self._alerts.receivers:
             return
         await self._raise_incident_alerts()
+        await asyncio.to_thread(self._end_incident_alerts)
         await self._raise_judge_alerts()
         await self._raise_description_alerts()
         due = await asyncio.to_thread(self._alerts.outbox.due, self._alerts.now())
@@ -124,11 +99,10 @@ class Delivery:
             return
         await self._give_up_orphans(due)
         async with open_client() as client:
-            channels = self._alerts.channels
             await asyncio.gather(
                 *(
-                    self._deliver(client, channel, [alert for alert in due if alert.channel == channel.name])
-                    for channel in channels
+                    self._deliver(client, receiver, [alert for alert in due if alert.channel == receiver.name])
+                    for receiver in self._alerts.receivers
                 )
             )
 
@@ -142,6 +116,19 @@ class Delivery:
         for row in await asyncio.to_thread(self._read_notices):
             traffic[row["project"]].append(row)
         await self._alerts.raise_alerts([incident_notice(incident, traffic[incident.project]) for incident in wanted])
+
+    def _end_incident_alerts(self) -> None:
+        """Queue the ends of incidents, and give up their alerts that still wait."""
+        now = self._alerts.now()
+        rows = self._alerts.outbox.find_ended(now - MAX_INCIDENT_AGE)
+        waiting = [record_from(Alert, row) for row in rows if row["status"] == WAITING]
+        over = Outcome("never", "the incident ended before it was sent")
+        # Quiet hours held these back. Any other may have been sent, even if a kill left no record of it.
+        unsent = {alert.alert_id for alert in waiting if alert.attempts == 0 and alert.not_before > now}
+        ends = [row for row in rows if row["alert_id"] not in unsent]
+        self._alerts.outbox.put(
+            list(self._alerts.build_ends(ends)), [self._apply_outcome(alert, over, now, tried=False) for alert in waiting]
+        )
 
     async def _raise_judge_alerts(self) -> None:
         end = self._alerts.store.end_of("judgements")
@@ -171,17 +158,16 @@ class Delivery:
             return reached_caps(cursor, self._alerts.policy, None, self._alerts.now())
 
     async def _give_up_orphans(self, due: Sequence[Alert]) -> None:
-        """Give up the alerts of channels that are no longer configured."""
-        names = {channel.name for channel in self._alerts.channels}
+        """Give up the alerts of receivers that are no longer configured."""
+        names = {receiver.name for receiver in self._alerts.receivers}
         orphans = [alert for alert in due if alert.channel not in names]
         if orphans:
-            outcome = Outcome("never", "this channel is no longer configured")
+            outcome = Outcome("never", "this receiver is no longer configured")
             await asyncio.to_thread(self._record_outcome, orphans, outcome, tried=False)
 
-    async def _deliver(self, client: httpx2.AsyncClient, channel: Channel, due: Sequence[Alert]) -> None:
-        for alerts in _group_alerts(due):
-            message = channel.message(alerts, self._alerts.now())
-            outcome = await post(client, channel, message, self._alerts.now)
+    async def _deliver(self, client: httpx2.AsyncClient, receiver: Receiver, due: Sequence[Alert]) -> None:
+        for alerts in _group_alerts(due, receiver):
+            outcome = await send(client, receiver, Message.of(alerts), self._alerts.now)
             await asyncio.to_thread(self._record_outcome, alerts, outcome)
             if outcome.verdict == "later":
                 return
@@ -208,9 +194,9 @@ class Delivery:
         return msgspec.structs.replace(tried_alert, not_before=self._alerts.not_before(alert.severity, retry_at))
 
 
-def _group_alerts(due: Sequence[Alert]) -> Iterator[Sequence[Alert]]:
+def _group_alerts(due: Sequence[Alert], receiver: Receiver) -> Iterator[Sequence[Alert]]:
     """Group due alerts into messages."""
-    if len(due) > MAX_SINGLE_ALERTS:
+    if len(due) > MAX_SINGLE_ALERTS and not receiver.has_states:
         yield due
     else:
         yield from ([alert] for alert in due)
@@ -227,20 +213,24 @@ def retry_delay(attempts: int, chance: float, retry_after: float | None) -> floa
 
 
 class Alerts:
-    """Turns notices into entries of the outbox. Without a channel it does nothing."""
+    """Turns notices into entries of the outbox. Without a receiver it does nothing.
+
+    `public_url` is the server's address for people, used in links.
+    """
 
     def __init__(
         self,
         store: Store,
-        channels: Sequence[Channel],
+        receivers: Sequence[Receiver],
         redactor: Redactor,
         now: Clock,
         *,
         quiet: QuietHours | None = None,
         held: HeldSeverity = "warning",
         policy: Policy | None = None,
+        public_url: str | None = None,
     ) -> None:
-        self.channels = tuple(channels)
+        self.receivers = tuple(receivers)
         self.store = store
         self.outbox = Outbox(store)
         self.now = now
@@ -248,6 +238,7 @@ class Alerts:
         self._quiet = quiet
         self._held = held
         self.policy = policy or Policy()
+        self._public_url = public_url
 
     async def raise_alerts(self, notices: Sequence[Notice]) -> int:
         """Add alerts to the outbox durably, and return the number of new entries. Alerts that were raised before are skipped.
@@ -258,16 +249,17 @@ class Alerts:
         notices = [
             notice for notice in notices if notice.project is None or self.policy.maintenance_at(notice.project, now) is None
         ]
-        if not self.channels or not notices:
+        if not self.receivers or not notices:
             return 0
         return await asyncio.to_thread(lambda: self.outbox.put(self._build_entries(notices)))
 
     def wants(self, incident: Incident) -> bool:
-        """Return whether an incident raises an alert by the project's policy: its severity, its confidence, and no maintenance."""
-        settings = self.policy.for_project(incident.project).settings
-        if is_more_severe(settings.alert_from, incident.severity):
-            return False
-        return incident.confidence == CONFIRMED or settings.alert_on_suspected
+        """Return whether a receiver wants alerts about an incident."""
+        return any(receiver.wants(incident, self.policy) for receiver in self.receivers)
+
+    async def try_receivers(self, name: str | None) -> list[TriedReceiver]:
+        """Send a test message to the receiver of a name, or to all; empty if there is none."""
+        return await try_receivers([receiver for receiver in self.receivers if name in (None, receiver.name)], self.now)
 
     def not_before(self, severity: str, moment: datetime) -> datetime:
         """Return the earliest delivery time of an alert that is due at a moment: that moment, or the end of the quiet hours."""
@@ -275,10 +267,26 @@ class Alerts:
             return moment
         return self._quiet.over(moment)
 
+    def build_ends(self, rows: Sequence[dict[str, Any]]) -> Iterator[Alert]:
+        """Yield the alerts about the ends of incidents, from rows of the query `ended_alerts`, oldest first.
+
+        On-call services are told which of their alerts is over, so they get one for each; others get one for each incident.
+        """
+        for receiver in self.receivers:
+            of_receiver = [row for row in rows if row["channel"] == receiver.name]
+            newest = {row["alert_id"] if receiver.has_states else row["subject_id"]: row for row in of_receiver}
+            for row in newest.values():
+                yield self._build_entry(self._redact(resolved_notice(row)), receiver, self.now())
+
     def _build_entries(self, notices: Sequence[Notice]) -> list[Alert]:
         now = self.now()
         clean = [self._redact(notice) for notice in notices]
-        return [self._build_entry(notice, channel, now) for notice in clean for channel in self.channels]
+        return [
+            self._build_entry(notice, receiver, now)
+            for notice in clean
+            for receiver in self.receivers
+            if receiver.wants(notice, self.policy)
+        ]
 
     def _redact(self, notice: Notice) -> Notice:
         """Redact the secrets in a notice, because its texts come from agents and leave the installation."""
@@ -286,15 +294,17 @@ class Alerts:
         details, _ = self._redactor.redact_json(dict(notice.details))
         return replace(notice, title=title, text=text, details=details)
 
-    def _build_entry(self, notice: Notice, channel: Channel, now: datetime) -> Alert:
+    def _build_entry(self, notice: Notice, receiver: Receiver, now: datetime) -> Alert:
+        alert_id = notice.alert_id(receiver.name)
+        url = None if self._public_url is None or notice.path is None else self._public_url.rstrip("/") + notice.path
         return Alert(
-            alert_id=notice.alert_id(channel.name),
-            channel=channel.name,
+            alert_id=alert_id,
+            channel=receiver.name,
             kind=notice.kind,
             subject_id=notice.subject,
             project=notice.project,
             severity=notice.severity,
-            body=channel.body(notice, now),
+            body=webhook_body(notice, alert_id, url, now),
             created_at=now,
             not_before=self.not_before(notice.severity, now),
             attempts=0,
@@ -303,239 +313,35 @@ class Alerts:
 
 
 def open_alerts(engine: RecordIntake, settings: Settings) -> Alerts:
-    """Open the alerts of an engine's store with the channels from the settings."""
-    quiet = None if settings.quiet_hours is None else quiet_hours_of(settings.quiet_hours)
-    channels = configured_channels(settings)
+    """Open the alerts of an engine's store with the receivers from the settings and their file."""
     return Alerts(
-        engine.store, channels, engine.redactor, engine.now, quiet=quiet, held=settings.quiet_for, policy=engine.policy
+        engine.store,
+        load_receivers(settings, os.environ),
+        engine.redactor,
+        engine.now,
+        quiet=None if settings.quiet_hours is None else quiet_hours_of(settings.quiet_hours),
+        held=settings.quiet_for,
+        policy=engine.policy,
+        public_url=settings.public_url,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
-    """A message to post: its id, by which a receiver recognises duplicates, and its JSON body."""
-
-    message_id: str
-    body: str
-
-
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """A receiver of alerts. `url` and `secret` are never shown."""
-
-    name: str
-    url: Secret
-    secret: Secret | None = None
-    public_url: str | None = None
-    """The server's address for people, used in links."""
-
-    def body(self, notice: Notice, now: datetime) -> str:
-        """Return the notice in the channel's format."""
-        url = None if self.public_url is None or notice.path is None else self.public_url.rstrip("/") + notice.path
-        if self.name == SLACK:
-            return slack_body(notice, url)
-        return webhook_body(notice, notice.alert_id(self.name), url, now)
-
-    def message(self, alerts: Sequence[Alert], now: datetime) -> OutgoingMessage:
-        """Return the message for alerts: a single alert unchanged, several as a digest."""
-        if len(alerts) == 1:
-            return OutgoingMessage(alerts[0].alert_id, alerts[0].body)
-        title = f"Driftline: {counted(len(alerts), 'alert')}"
-        digest_id = stable_id("alert digest", *(alert.alert_id for alert in alerts))
-        if self.name == SLACK:
-            return OutgoingMessage(digest_id, slack_digest(alerts, title))
-        return OutgoingMessage(digest_id, webhook_digest(alerts, digest_id, title, now))
-
-    def headers(self, message: OutgoingMessage, now: datetime) -> Mapping[str, str]:
-        """Return the headers of a message: its id, and a signature if there is a secret."""
-        headers = {"Content-Type": "application/json", ID_HEADER: message.message_id}
-        if self.secret is not None:
-            headers[SIGNATURE_HEADER] = signature(self.secret.reveal(), message.body.encode(), now)
-        return headers
-
-
-def configured_channels(settings: Settings) -> tuple[Channel, ...]:
-    """Return the channels in the settings."""
-    channels: list[Channel] = []
-    if settings.alert_webhook is not None:
-        channels.append(Channel(WEBHOOK, settings.alert_webhook, settings.alert_secret, settings.public_url))
-    if settings.alert_slack is not None:
-        channels.append(Channel(SLACK, settings.alert_slack, None, settings.public_url))
-    return tuple(channels)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of an attempt to deliver a message."""
-
-    verdict: Verdict
-    reason: str | None = None
-    """The reason why it was not delivered."""
-    retry_after: float | None = None
-    """The wait in seconds that the receiver requests."""
-
-
-def classify_status(status: int) -> Verdict:
-    """Return whether a message with this HTTP status was delivered, and if not, whether to retry it."""
-    if 200 <= status < 300:
-        return "delivered"
-    return "later" if status in RETRIED_STATUSES or status >= 500 else "never"
-
-
-def open_client() -> httpx2.AsyncClient:
-    """Open a client that follows no redirects: messages go only to the address in the settings."""
-    # At INFO, httpx2 logs every address it calls, and the addresses are secrets.
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
-    return httpx2.AsyncClient(follow_redirects=False, timeout=DEADLINE_SECONDS, headers={"Accept-Encoding": "identity"})
-
-
-async def post(client: httpx2.AsyncClient, channel: Channel, message: OutgoingMessage, now: Clock) -> Outcome:
-    """Post a message once, and return the outcome."""
-    url, content, headers = channel.url.reveal(), message.body.encode(), channel.headers(message, now())
-    try:
-        async with asyncio.timeout(DEADLINE_SECONDS), client.stream("POST", url, content=content, headers=headers) as response:
-            return _build_outcome(response, await _read_beginning(response))
-    except (httpx2.HTTPError, TimeoutError) as error:
-        return Outcome("later", _describe_failure(error))
-    except httpx2.InvalidURL:
-        return Outcome("never", "the address is not a URL")
-
-
-async def _read_beginning(response: httpx2.Response) -> str:
-    """Return the first bytes of a response as text."""
-    body = b""
-    async for chunk in response.aiter_raw():
-        body += chunk[:MAX_RESPONSE_BYTES]
-        if len(body) >= MAX_RESPONSE_BYTES:
-            break
-    return body[:MAX_RESPONSE_BYTES].decode("ascii", "replace")
-
-
-def _build_outcome(response: httpx2.Response, body: str) -> Outcome:
-    verdict = classify_status(response.status_code)
-    if verdict == "delivered":
-        return Outcome(verdict)
-    error_code = f": {body}" if SLACK_ERROR_PATTERN.fullmatch(body) else ""
-    reason = f"the answer was {response.status_code}{error_code}"
-    if response.is_redirect:
-        reason += ", and redirects are not followed"
-    return Outcome(verdict, reason, retry_after(response.headers, time.time))
-
-
-def _describe_failure(error: BaseException) -> str:
-    """Describe a failed request by the type of its exception only, because the message may contain the address."""
-    matches = (text for error_type, text in _failure_texts() if isinstance(error, error_type))
-    description = next(matches, "the call failed")
-    root = error
-    while True:
-        cause = root.__cause__ or root.__context__
-        if cause is None:
-            return f"{description} ({type(root).__name__})"
-        root = cause
-
-
-@cache
-def _failure_texts() -> tuple[tuple[type[Exception], str], ...]:
-    """Return the description of each type of exception, most specific first."""
-    timeout = f"no answer within {DEADLINE_SECONDS:g} s"
-    return (
-        (httpx2.TimeoutException, timeout),
-        (TimeoutError, timeout),
-        (httpx2.ConnectError, "no connection"),
-        (httpx2.ProxyError, "the proxy did not forward it"),
-        (httpx2.TransportError, "the connection was lost"),
-    )
-
-
-def webhook_body(notice: Notice, alert_id: str, url: str | None, created_at: datetime) -> str:
-    """Return one alert as a JSON document."""
-    return _encode_json(
-        {
-            "version": WEBHOOK_VERSION,
-            "id": alert_id,
-            "kind": notice.kind,
-            "severity": notice.severity,
-            "project": notice.project,
-            "subject": notice.subject,
-            "title": notice.title,
-            "text": notice.text,
-            "url": url,
-            "createdAt": created_at.isoformat(),
-            "details": notice.details,
-        }
-    )
-
-
-def webhook_digest(alerts: Sequence[Alert], digest_id: str, title: str, created_at: datetime) -> str:
-    """Return alerts as one JSON document, oldest first."""
-    severities = {alert.severity for alert in alerts}
-    return _encode_json(
-        {
-            "version": WEBHOOK_VERSION,
-            "id": digest_id,
-            "kind": DIGEST,
-            "severity": "critical" if "critical" in severities else "warning",
-            "title": title,
-            "createdAt": created_at.isoformat(),
-            "count": len(alerts),
-            "alerts": [msgspec.json.decode(alert.body) for alert in alerts[:MAX_DIGEST_ALERTS]],
-        }
-    )
-
-
-def signature(secret: str, body: bytes, at: datetime) -> str:
-    """Return the value of the header Driftline-Signature."""
-    seconds = int(at.timestamp())
-    signed = hmac.new(secret.encode(), f"{seconds}.".encode() + body, hashlib.sha256)
-    return f"t={seconds},v1={signed.hexdigest()}"
-
-
-def _encode_json(document: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(document).decode()
-
-
-def slack_body(notice: Notice, url: str | None) -> str:
-    """Return one alert as a Slack message."""
-    context = f"project {notice.project}, {notice.kind}, {notice.severity}" if notice.project else notice.kind
-    blocks: list[dict[str, Any]] = [
-        {"type": "header", "text": _plain_text(f"{SEVERITY_MARKS[notice.severity]} {notice.title}", MAX_HEADER_LENGTH)},
-        {"type": "section", "text": _plain_text(notice.text or notice.title, MAX_TEXT_LENGTH)},
-        {"type": "context", "elements": [_plain_text(context, MAX_LINE_LENGTH)]},
+async def try_receivers(receivers: Sequence[Receiver], now: Clock) -> list[TriedReceiver]:
+    """Send a test message to each receiver once, without the outbox, and return the outcomes. On-call services close it again at once."""
+    notice = trial_notice(now())
+    async with open_client() as client:
+        outcomes = await asyncio.gather(*(_try_receiver(client, receiver, notice, now) for receiver in receivers))
+    return [
+        TriedReceiver(receiver.name, outcome.verdict == "delivered", outcome.reason)
+        for receiver, outcome in zip(receivers, outcomes, strict=True)
     ]
-    if url is not None:
-        blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": f"<{escape(url)}|Open>", "verbatim": True}})
-    return _build_slack_message(f"{SEVERITY_MARKS[notice.severity]} {context}: {notice.title}", blocks)
 
 
-def slack_digest(alerts: Sequence[Alert], title: str) -> str:
-    """Return alerts as one Slack message, oldest first."""
-    lines = [msgspec.json.decode(alert.body)["text"] for alert in alerts[:MAX_DIGEST_LINES]]
-    remaining = len(alerts) - len(lines)
-    if remaining:
-        lines.append(f"and {remaining} more")
-    header = {"type": "header", "text": _plain_text(title, MAX_HEADER_LENGTH)}
-    # The lines were escaped when the alerts were raised.
-    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": line, "verbatim": True}} for line in lines]
-    return _build_slack_message(title, [header, *blocks])
-
-
-def escape(text: str) -> str:
-    """Escape a text for mrkdwn, so that it contains no link and no mention."""
-    return text.translate(_ESCAPES)
-
-
-def _plain_text(text: str, limit: int) -> dict[str, Any]:
-    return {"type": "plain_text", "text": _make_visible(text, limit), "emoji": False}
-
-
-def _make_visible(text: str, limit: int) -> str:
-    """Return at most `limit` characters of a text, with invisible and direction characters replaced by their code points."""
-    lines = (plain(line, limit) for line in MASS_MENTIONS.sub("@ ", text[:limit]).splitlines())
-    # Slack rejects an empty text.
-    visible = "\n".join(lines).strip() or MISSING
-    return visible if len(visible) <= limit else visible[: limit - 1] + "…"
-
-
-def _build_slack_message(line: str, blocks: list[dict[str, Any]]) -> str:
-    text = escape(_make_visible(line.replace("\n", " "), MAX_LINE_LENGTH))
-    return msgspec.json.encode({"text": text, "blocks": blocks, "unfurl_links": False, "unfurl_media": False}).decode()
+async def _try_receiver(client: httpx2.AsyncClient, receiver: Receiver, notice: Notice, now: Clock) -> Outcome:
+    alert_id = notice.alert_id(receiver.name)
+    outcome = await send(client, receiver, Message(alert_id, [webhook_body(notice, alert_id, None, now())]), now)
+    if outcome.verdict == "delivered" and receiver.has_states:
+        end = replace(notice, kind=RESOLVED, resolves=alert_id)
+        end_id = end.alert_id(receiver.name)
+        outcome = await send(client, receiver, Message(end_id, [webhook_body(end, end_id, None, now())]), now)
+    return outcome

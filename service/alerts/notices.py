@@ -19,15 +19,22 @@ from service.read.project import describe_notices
 from service.read.telemetry import OpenSession
 from service.text.answers import camel
 from service.text.links import API
-from streams.watch.lifecycle import SUSPECTED
+from streams.watch.lifecycle import DISMISSED, FIXED, NEW_NORMAL, OPEN, RECOVERED, SUSPECTED, VANISHED
 
 Severity = Literal["warning", "critical"]
 MAX_NAMED_SESSIONS = 10
 """Maximum number of sessions named in a notice."""
-INCIDENT, TELEMETRY, JUDGE, COST_CAP, TOOL, TEST = "incident", "telemetry", "judge", "cost_cap", "tool", "test"
+INCIDENT, RESOLVED, TELEMETRY, JUDGE = "incident", "resolved", "telemetry", "judge"
+COST_CAP, TOOL, TEST = "cost_cap", "tool", "test"
 _SILENCE_TEXTS = {
     "warning": "No heartbeat or record for {minutes:g} min ({missed} missed intervals of {interval:g} min).",
     "critical": "No heartbeat or record for {minutes:g} min ({missed} missed intervals of {interval:g} min): it has stopped.",
+}
+_ENDS = {
+    RECOVERED: "It has been back to normal for two whole days.",
+    VANISHED: "The change was not seen again, so the suspicion was not confirmed.",
+    FIXED: "{who} marked it as fixed.",
+    NEW_NORMAL: "{who} marked it as the new normal.",
 }
 _OMITTED_FIELDS = frozenset({"id", "project", "severity", "title", "description", "moved", "why", "metadata"})
 """Fields of an incident that its alert has elsewhere or in a shorter form, and the evidence, which is too long."""
@@ -38,7 +45,7 @@ class Notice:
     """The content of an alert. Notices with the same kind, subject and cause are duplicates."""
 
     kind: str
-    """incident, telemetry, judge, cost_cap, tool or test."""
+    """incident, resolved, telemetry, judge, cost_cap, tool or test."""
     subject: str
     """The incident, session, model, cap or tools that it is about."""
     cause: str
@@ -51,6 +58,10 @@ class Notice:
     """The path of the subject's page on the server."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """JSON values for programs."""
+    confidence: str | None = None
+    """Whether an incident is suspected or confirmed; None for other notices."""
+    resolves: str | None = None
+    """The id of the alert that is over."""
 
     def alert_id(self, channel: str) -> str:
         """Return the id of the notice's alert on a channel; duplicates have the same id."""
@@ -58,7 +69,9 @@ class Notice:
 
 
 def incident_notice(incident: Incident, traffic: Sequence[Mapping[str, Any]] = ()) -> Notice:
-    """Return the notice about an incident. The incident gets another notice when it becomes critical, and when a suspicion is confirmed.
+    """Return the notice about an incident.
+
+    The incident gets another notice when it becomes critical, when a suspicion is confirmed, and when a person reopens it.
 
     `traffic` has the changes of its project's traffic, such as the mix of agents, as rows of the query `notices`.
     """
@@ -66,10 +79,13 @@ def incident_notice(incident: Incident, traffic: Sequence[Mapping[str, Any]] = (
     answer = incident_answer(incident)
     explanation = answer.why.summary if answer.why.is_explained else None
     details = {name: value for name, value in asdict(answer).items() if name not in _OMITTED_FIELDS}
+    cause = f"suspected {incident.severity}" if is_suspected else incident.severity
+    if incident.status == OPEN and incident.decided_at is not None:
+        cause += f" reopened {incident.decided_at.isoformat()}"
     return Notice(
         INCIDENT,
         incident.incident_id,
-        f"suspected {incident.severity}" if is_suspected else incident.severity,
+        cause,
         _parse_severity(incident.severity),
         f"Suspected: {incident.title}" if is_suspected else incident.title,
         "\n\n".join(text for text in (explanation, incident.description, *describe_notices(traffic)) if text),
@@ -81,6 +97,26 @@ def incident_notice(incident: Incident, traffic: Sequence[Mapping[str, Any]] = (
             "why": explanation,
             "actions": [action.title for action in answer.why.actions],
         },
+        incident.confidence,
+    )
+
+
+def resolved_notice(row: Mapping[str, Any]) -> Notice:
+    """Return the notice that an incident has ended, from a row of the query `ended_alerts`; one for each alert that it closes."""
+    is_dismissed = row["incident_status"] == DISMISSED
+    who = row["resolved_by"] or "somebody"
+    end = f"{who} dismissed it." if is_dismissed else _ENDS.get(row["resolution"], "{who} resolved it.").format(who=who)
+    return Notice(
+        RESOLVED,
+        row["subject_id"],
+        row["alert_id"],
+        row["severity"],
+        f"{'Dismissed' if is_dismissed else 'Resolved'}: {row['title']}",
+        end,
+        row["project"],
+        f"{API}/{quote(row['project'], safe='')}/incidents/{quote(row['subject_id'], safe='')}",
+        {"status": row["incident_status"], "resolution": row["resolution"], "resolvedAt": row["resolved_at"].isoformat()},
+        resolves=row["alert_id"],
     )
 
 
@@ -194,7 +230,7 @@ def description_notice(row: Mapping[str, Any]) -> Notice:
 def trial_notice(now: datetime) -> Notice:
     """Return a test message for a channel."""
     text = "This is a test. Alerts on incidents and silent sessions arrive here."
-    return Notice(TEST, "test", now.isoformat(), "warning", "Driftline can reach this channel", text)
+    return Notice(TEST, "test", now.isoformat(), "warning", "Driftline can reach this receiver", text)
 
 
 def _parse_severity(severity_name: str) -> Severity:

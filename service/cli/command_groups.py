@@ -79,7 +79,7 @@ GROUPS = (
             ),
             "check-drift": Command("incidents.check_drift", "Check for drift and anomaly spikes, and record incidents."),
             "check": Command("finished_runs.check", "Gate a build on the readiness or trust of runs."),
-            "alerts": Command("alerts.alerts_app", "Test the alert channels, and list alerts."),
+            "alerts": Command("alerts.alerts_app", "Test the receivers of alerts, and list alerts."),
             "anchors": Command(
                 "anchors.anchors_app",
                 "Choose and judge anchors, exchanges that are judged repeatedly to tell a changed judge from a changed agent.",

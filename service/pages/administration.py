@@ -177,7 +177,7 @@ def _describe_alerting(running: Policy, project: str) -> list[str]:
     return [
         f"A change of a tier is confirmed from {size}. Smaller ones stay suspected (minAlertedChange).",
         f"Incidents come from the rules {', '.join(settings.incident_rules) or 'none'} (incidentRules).",
-        f"Alerts are sent for {severities} (alertFrom), {confidence} (alertOnSuspected).",
+        f"Alerts are sent for {severities} (alertFrom), {confidence} (alertOnSuspected), unless a receiver has its own choice.",
         *(
             f"Maintenance{' each week' if window.weekly else ''} from {window.start.astimezone(UTC):%Y-%m-%d %H:%M} to "
             f"{window.until.astimezone(UTC):%Y-%m-%d %H:%M} UTC: {window.reason} (maintenance)."

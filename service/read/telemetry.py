@@ -218,8 +218,8 @@ class AlertDelivery(Answer, frozen=True):
     """An alert, and the state of its delivery."""
 
     id: Annotated[str, Meta(description="The same for the same cause and channel.")]
-    channel: Literal["webhook", "slack"]
-    kind: Literal["incident", "telemetry", "judge"]
+    channel: Annotated[str, Meta(description="Name of the receiver.")]
+    kind: Literal["incident", "resolved", "telemetry", "judge", "cost_cap", "tool"]
     subject: Annotated[str, Meta(description="Id of the incident, connection and id of the session, or the model that judges.")]
     project: str | None
     severity: Literal["warning", "critical"]
@@ -231,6 +231,34 @@ class AlertDelivery(Answer, frozen=True):
     attempts: int
     settled_at: Annotated[Moment | None, Meta(description="When it was delivered or given up.")]
     last_error: Annotated[str | None, Meta(description="Why the last attempt failed.", examples=["the answer was 503"])]
+
+
+class AlertReceiver(Answer, frozen=True):
+    """A receiver of alerts, without its address."""
+
+    name: str
+    type: str
+    projects: Annotated[list[str], Meta(description="Names and patterns.")]
+    alert_from: Annotated[
+        Literal["warning", "critical"] | None, Meta(description="The lowest severity; null is that of each project's policy.")
+    ]
+    alert_on_suspected: Annotated[
+        bool | None, Meta(description="Whether it gets suspected incidents; null is as in each project's policy.")
+    ]
+
+
+class TriedReceiver(Answer, frozen=True):
+    """The outcome of a test message."""
+
+    receiver: str
+    delivered: bool
+    error: Annotated[str | None, Meta(examples=["the answer was 403: invalid_token"])]
+
+
+class TriedReceivers(Answer, frozen=True):
+    """The outcomes of test messages."""
+
+    receivers: list[TriedReceiver]
 
 
 class AlertList(Answer, frozen=True):

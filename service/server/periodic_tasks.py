@@ -157,11 +157,13 @@ def _cause_of(session: OpenSession) -> str:
 def periodic_tasks_of(
     engine: RecordIntake, settings: Settings, context: ApiContext, *, watches: bool = True
 ) -> list[PeriodicTask]:
-    """Return the periodic tasks of a server over this engine. They share watch, tokens and metrics with its endpoints.
+    """Return the periodic tasks of a server over this engine. They share watch, tokens, metrics and receivers with its endpoints.
 
     Drift checks are among them only if the server `watches`.
     """
     alerts = open_alerts(engine, settings)
+    context.alert_receivers = [receiver.answer for receiver in alerts.receivers]
+    context.try_receivers = alerts.try_receivers
     watch_tasks: list[PeriodicTask] = []
     if watches:
         watch_tasks.append(WatchRounds(context.watch, engine.store, engine.now, lambda: engine.state().ready))

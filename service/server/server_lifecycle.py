@@ -24,7 +24,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from analytics.deletion.compaction import compact_at_start
 from audit.policy import Policy
 from schemas.errors import SettingsError
-from service.alerts.delivery import configured_channels
 from service.server.app import create_app, prepare_routes
 from service.server.commands import serve_commands
 from service.server.periodic_tasks import periodic_tasks_of
@@ -148,7 +147,6 @@ def _build_server(settings: Settings, listener: socket.socket, app: FastAPI, on_
     http.config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
     server = _Server(http, listener, on_started)
     app.state.context.restart = server.request_restart
-    app.state.context.alert_channels = tuple(channel.name for channel in configured_channels(settings))
     return server
 
 

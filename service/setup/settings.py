@@ -198,12 +198,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Address of a schema registry; values in Confluent framing are then read."""
     schema_registry_auth: Secret | None = None
     """Credentials for the schema registry, `name:password`."""
+    alert_receivers: Path | None = None
+    """File of receivers of alerts: chats, on-call services, mail, by project and severity."""
     alert_webhook: SecretAddress | None = None
-    """Address that alerts are posted to as JSON."""
+    """Address that all alerts are posted to as JSON."""
     alert_secret: Key | None = None
     """Secret that alerts to the webhook are signed with."""
     alert_slack: SecretAddress | None = None
-    """Address of an incoming webhook of Slack, for alerts."""
+    """Address of an incoming webhook of Slack, for all alerts."""
     quiet_hours: str | None = None
     """Hours in which alerts wait, such as `22:00-07:00 Europe/Berlin`; UTC without a zone."""
     quiet_for: Literal["warning", "all"] = "warning"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
@@ -28,6 +28,7 @@ from service.read.judges import UnreadableJudge, unreadable_judges
 from service.read.known_projects import is_known, known_projects, named_projects, nearest
 from service.read.people import ScoreTimes
 from service.read.project import Project, read_projects, with_changes, with_levels, worst_incidents
+from service.read.telemetry import AlertReceiver, TriedReceiver
 from service.setup.access import AccessStore
 from service.web.bounds import ApiSettings
 from service.web.errors import ApiError
@@ -77,8 +78,10 @@ class ApiContext:
     """Locks of sessions by connection and session id: a session's batches of events are processed one after another."""
     restart: Callable[[], None] | None = field(init=False, default=None)
     """Restarts the server in its process, with the policy from the file; None if that is not possible."""
-    alert_channels: Sequence[str] | None = field(init=False, default=None)
-    """Names of the channels that alerts go to; None if not known."""
+    alert_receivers: Sequence[AlertReceiver] | None = field(init=False, default=None)
+    """The receivers of alerts; None if not known."""
+    try_receivers: Callable[[str | None], Awaitable[list[TriedReceiver]]] | None = field(init=False, default=None)
+    """Sends a test message to a receiver by its name, or to all; None if the receivers are not known."""
 
     _figures: dict[tuple[str, str | None], tuple[Hashable, Any]] = field(init=False, default_factory=dict)
     """Cached figures of the pages by name and project, each with the version that it was read at."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,19 +50,21 @@ def _body(request: BaseHTTPRequestHandler) -> bytes:
 
 
 class Receiver:
-    """Answers the posts in turn with `answers`, and repeats the last one."""
+    """Answers the posts in turn with `answers`, and repeats the last one; or as its `api` does."""
 
     def __init__(self) -> None:
         self.posts: list[Post] = []
         self.answers: list[Answer] = [Answer()]
+        self.api: Callable[[Post], Answer] | None = None
         self._over = threading.Event()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = _body(self)
-                receiver.posts.append(Post(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-                answer = receiver.answers[0]
+                post = Post(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+                receiver.posts.append(post)
+                answer = receiver.answers[0] if receiver.api is None else receiver.api(post)
                 if len(receiver.answers) > 1:
                     receiver.answers.pop(0)
                 if answer.hangs:
@@ -86,6 +88,11 @@ class Receiver:
     def url(self) -> str:
         """Return the address, with a credential in the path."""
         return f"http://127.0.0.1:{self._server.server_port}/services/T0/B0/hush-hush"
+
+    @property
+    def base_url(self) -> str:
+        """Return the address without a path."""
+        return f"http://127.0.0.1:{self._server.server_port}"
 
     def close(self) -> None:
         """Stop the receiver."""

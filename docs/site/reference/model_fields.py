@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +107,19 @@ def methodology() -> str:
 
 
 def _models(models: dict[str, type[BaseModel]]) -> list[str]:
-    return [part for title, model in models.items() for part in (f"## {title}", first_paragraph(model.__doc__), _fields(model))]
+    return [
+        part for title, model in models.items() for part in (f"## {title}", first_paragraph(model.__doc__), list_fields(model))
+    ]
 
 
-def _fields(model: type[BaseModel]) -> str:
+def list_fields(model: type[BaseModel], omitted: Collection[str] = ()) -> str:
+    """Return a table of a model's fields without those that are described elsewhere."""
     said = field_words(model)
     schema = model.model_json_schema(by_alias=True)
     rows = []
     for name, field in model.model_fields.items():
+        if name in omitted:
+            continue
         shown = schema["properties"][field.alias or to_camel(name)]
         default = "required" if field.is_required() else _default(shown)
         rows.append(

@@ -1,8 +1,9 @@
-"""`driftline alerts`: test the channels, and list the alerts."""
+"""`driftline alerts`: test the receivers, and list the alerts."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
@@ -11,8 +12,7 @@ import typer
 
 from analytics.store.store import ALERT_STATUSES
 from schemas.errors import InputError, SettingsError
-from service.alerts.delivery import Channel, Outcome, OutgoingMessage, configured_channels
-from service.alerts.notices import trial_notice
+from service.alerts.receivers import load_receivers
 from service.cli.commands.listing import describe_filters, of_project
 from service.cli.commands.options import (
     AsJson,
@@ -28,9 +28,10 @@ from service.cli.list_views import ListView, printed
 from service.cli.terminal import ListTable, out
 from service.read.telemetry import AlertDelivery, alert_deliveries
 from service.setup.workspace import Workspace, utc_now
+from service.text.answers import document
 from service.text.formats import MISSING, plain
 
-alerts_app = typer.Typer(no_args_is_help=True, help="Test the alert channels, and list alerts.")
+alerts_app = typer.Typer(no_args_is_help=True, help="Test the receivers of alerts, and list alerts.")
 Status = Annotated[
     str | None,
     typer.Option(
@@ -43,19 +44,32 @@ Status = Annotated[
 
 
 @alerts_app.command("test")
-@fails_when("a channel rejects the message")
-def try_channels(as_json: AsJson = False) -> None:
-    """Send a test message to each configured channel, without retries."""
-    channels = configured_channels(settings_of())
-    if not channels:
-        raise SettingsError("no alert channel is configured", hint="Set DRIFTLINE_ALERT_WEBHOOK or DRIFTLINE_ALERT_SLACK.")
-    outcomes = asyncio.run(_try_each(channels))
-    for channel, outcome in outcomes:
+@fails_when("a receiver rejects the message")
+def try_alerts(
+    name: Annotated[str | None, typer.Argument(metavar="[RECEIVER]", help="The receiver; by default all.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a test message to each configured receiver, or to one, without retries.
+
+    PagerDuty and Opsgenie get an alert that is closed at once.
+    """
+    from service.alerts.delivery import try_receivers  # noqa: PLC0415 - an HTTP client takes a while to load
+
+    receivers = load_receivers(settings_of(), os.environ)
+    if not receivers:
+        hint = "Set DRIFTLINE_ALERT_RECEIVERS to a file of receivers, or DRIFTLINE_ALERT_SLACK or DRIFTLINE_ALERT_WEBHOOK."
+        raise SettingsError("no receiver of alerts is configured", hint=hint)
+    chosen = [receiver for receiver in receivers if name in (None, receiver.name)]
+    if not chosen:
+        names = ", ".join(receiver.name for receiver in receivers)
+        raise InputError(f"there is no receiver {plain(name, 64)}", hint=f"There are {names}.")
+    tried = asyncio.run(try_receivers(chosen, utc_now))
+    for outcome in tried:
         if as_json:
-            print_json({"channel": channel.name, "delivered": outcome.verdict == "delivered", "error": outcome.reason})
+            print_json(document(outcome))
         else:
-            out.say(f"{channel.name}: {outcome.reason or 'delivered'}")
-    leave(failed=any(outcome.verdict != "delivered" for _, outcome in outcomes))
+            out.say(f"{outcome.receiver}: {outcome.error or 'delivered'}")
+    leave(failed=not all(outcome.delivered for outcome in tried))
 
 
 @with_option_group
@@ -84,22 +98,12 @@ def list_alerts(project: Project = None, status: Status = None, *, options: View
 alerts_app.command("list")(printed(list_alerts))
 
 
-async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]]:
-    from service.alerts.delivery import open_client, post  # noqa: PLC0415 - an HTTP client takes a while to load
-
-    notice, now = trial_notice(utc_now()), utc_now()
-    async with open_client() as client:
-        letters = [OutgoingMessage(notice.alert_id(channel.name), channel.body(notice, now)) for channel in channels]
-        tried = [post(client, channel, letter, utc_now) for channel, letter in zip(channels, letters, strict=True)]
-        return list(zip(channels, await asyncio.gather(*tried), strict=True))
-
-
 ALERT_KEYS = ("id", "createdAt", "channel", "severity", "kind", "subject", "project", "status", "attempts", "lastError")
 """The fields of an alert in a list."""
 
 
 def _table(alerts: Sequence[AlertDelivery]) -> ListTable:
-    headers = ("created", "channel", "severity", "kind", "subject", "status", "tries", "last error")
+    headers = ("created", "receiver", "severity", "kind", "subject", "status", "tries", "last error")
     cells = [
         (
             f"{alert.created_at:%Y-%m-%d %H:%M}",

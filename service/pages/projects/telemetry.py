@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from audit.silence import Status
+from service.pages.administration import is_administrator
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.telemetry import AlertDelivery, AlertStatus, ListedSession, alert_deliveries, listening_of, open_sessions
@@ -62,7 +63,8 @@ async def telemetry(
         "paged": cursor is not None,
         "following": following and Links().watched(**filters, cursor=following),
         "filters": filters,
-        "alert_channels": services.alert_channels,
+        "receivers": services.alert_receivers,
+        "can_test": is_administrator(viewer),
     }
     if not shown:
         projects = await projects_of(services, viewer.project)

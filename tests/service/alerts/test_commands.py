@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from support.alerting import ROUTING_KEY
+from support.on_call import PagerDuty
 from support.receivers import Answer, Receiver
 
 from analytics.store.store import Outbox, Store
@@ -66,8 +68,8 @@ def test_a_test_alert_can_be_printed_as_json(driftline: Command, receiver: Recei
     code, out, _ = driftline("alerts", "test", "--json")
     first, second = map(json.loads, out.splitlines())
     assert code == 1
-    assert first == {"channel": "webhook", "delivered": False, "error": "the answer was 500"}
-    assert second == {"channel": "slack", "delivered": True, "error": None}
+    assert first == {"receiver": "webhook", "delivered": False, "error": "the answer was 500"}
+    assert second == {"receiver": "slack", "delivered": True, "error": None}
 
 
 @pytest.mark.usefixtures("channel_settings")
@@ -76,6 +78,25 @@ def test_the_log_of_a_test_alert_contains_no_address(driftline: Command, caplog:
     code, out, err = driftline("--verbose", "alerts", "test")
     assert code == 0
     assert "hush" not in out + err + caplog.text
+
+
+def test_a_receiver_of_the_file_is_tested_by_name(
+    driftline: Command, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Testing one receiver calls nobody else, and a test opens no alert that stays open."""
+    service = receiver.api = PagerDuty()
+    path = tmp_path / "receivers.yaml"
+    entry = f"{{type: pagerduty, keyEnv: PAGER_KEY, baseUrl: '{receiver.base_url}'}}"
+    path.write_text(f"version: 1\nreceivers: {{oncall: {entry}, other: {entry}}}\n")
+    monkeypatch.setenv("DRIFTLINE_ALERT_RECEIVERS", str(path))
+    monkeypatch.setenv("PAGER_KEY", ROUTING_KEY)
+    assert driftline("alerts", "test", "oncall")[:2] == (0, "oncall: delivered\n")
+    assert (len(service.opened), service.open) == (1, {})
+    code, _, err = driftline("alerts", "test", "on-call")
+    assert (code, "oncall, other" in err) == (2, True)
+    path.write_text("version: 1\nreceivers: {oncall: {type: pagerduty}}\n")
+    code, _, err = driftline("alerts", "test")
+    assert (code, f"{path}:2: receivers.oncall.keyEnv: is required" in err.replace("\n", "")) == (2, True)
 
 
 def test_a_test_alert_without_channels_says_what_to_set(driftline: Command) -> None:

@@ -10,13 +10,14 @@ import msgspec
 import pytest
 from support.alerting import Desk, slack, webhook
 from support.builders import judgement
+from support.incident_records import open_incident, publish
 from support.receivers import Answer, Receiver
 
 from audit.policy import CostCaps, Policy, ProjectSettings
 from schemas.codec.single_object import encode
-from schemas.records import Incident, ProjectCheck
 from schemas.records import Notice as CheckNotice
-from service.alerts import delivery as posting
+from schemas.records import ProjectCheck
+from service.alerts import messages as posting
 from service.alerts.delivery import MAX_ATTEMPTS
 from service.alerts.notices import Notice, incident_notice
 from service.setup.settings import quiet_hours_of
@@ -31,31 +32,6 @@ def notice(number: int = 1, severity: str = "warning", subject: str = "i1", **fi
     return Notice("incident", subject, f"cause {number}", severity, **values)  # type: ignore[arg-type]
 
 
-def incident(desk: Desk, **fields: object) -> Incident:
-    """Return an open incident that a check has just found."""
-    values: dict[str, object] = {
-        "incident_id": "i1",
-        "revision": 0,
-        "project": "ops",
-        "type": "drift",
-        "tier": "tier2",
-        "direction": "down",
-        "status": "open",
-        "severity": "warning",
-        "title": "Tier 2 falls",
-        "description": "Three days below the baseline.",
-        "metadata": "{}",
-        "detected_at": desk.now,
-    }
-    return Incident(**(values | fields))  # type: ignore[arg-type]
-
-
-def publish(desk: Desk, record: Incident) -> None:
-    """Append an incident to its topic."""
-    with desk.store.transaction() as transaction:
-        transaction.append("incidents", [encode(record)])
-
-
 def titles(receiver: Receiver) -> list[str]:
     """Return the titles of the received alerts."""
     return [post.document["title"] for post in receiver.posts]
@@ -63,7 +39,7 @@ def titles(receiver: Receiver) -> list[str]:
 
 def test_an_alert_is_delivered_once(desk: Desk, receiver: Receiver) -> None:
     """Nobody may be paged twice for one incident."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     assert desk.tell(notice()) == 1
     for _ in range(3):
         desk.deliver()
@@ -74,7 +50,7 @@ def test_an_alert_is_delivered_once(desk: Desk, receiver: Receiver) -> None:
 
 def test_raising_again_or_after_a_restart_changes_nothing(desk: Desk, receiver: Receiver) -> None:
     """A repeated check, or a restarted process, raises no second alert."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     assert [desk.tell(notice(), notice()), desk.tell(notice())] == [1, 0]
     desk.deliver()
     desk.wait(days=1)
@@ -83,7 +59,7 @@ def test_raising_again_or_after_a_restart_changes_nothing(desk: Desk, receiver: 
 
 def test_every_channel_gets_the_alert(desk: Desk, receiver: Receiver, other: Receiver) -> None:
     """A channel that is down delays no other."""
-    desk.channels = (webhook(receiver), slack(other))
+    desk.receivers = (webhook(receiver), slack(other))
     receiver.answers = [Answer(503)]
     desk.tell(notice())
     desk.deliver()
@@ -93,7 +69,7 @@ def test_every_channel_gets_the_alert(desk: Desk, receiver: Receiver, other: Rec
 
 def test_without_a_channel_no_alert_is_queued(desk: Desk) -> None:
     """Queued alerts would otherwise go to the first channel that is configured later."""
-    publish(desk, incident(desk))
+    publish(desk, open_incident(desk))
     assert desk.tell(notice()) == 0
     desk.deliver()
     assert desk.rows() == []
@@ -101,7 +77,7 @@ def test_without_a_channel_no_alert_is_queued(desk: Desk) -> None:
 
 def test_a_failed_delivery_is_retried_with_growing_pauses(desk: Desk, receiver: Receiver) -> None:
     """A receiver that comes back gets the alerts it missed."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     receiver.answers = [Answer(500), Answer(429, {"retry-after": "120"}), Answer(200)]
     desk.tell(notice())
     attempt_times = []
@@ -119,7 +95,7 @@ def test_a_failed_delivery_is_retried_with_growing_pauses(desk: Desk, receiver: 
 
 def test_a_refused_alert_is_abandoned_with_its_reason(desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     """A retry would not help, so the log and the list give the reason."""
-    desk.channels = (slack(receiver),)
+    desk.receivers = (slack(receiver),)
     receiver.answers = [Answer(404, body=b"no_service")]
     desk.tell(notice())
     desk.deliver()
@@ -130,7 +106,7 @@ def test_a_refused_alert_is_abandoned_with_its_reason(desk: Desk, receiver: Rece
 
 def test_an_alert_that_fails_for_hours_is_abandoned(desk: Desk, receiver: Receiver) -> None:
     """Otherwise the outbox would deliver old news for weeks."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     receiver.answers = [Answer(500)]
     desk.tell(notice())
     for _ in range(MAX_ATTEMPTS + 3):
@@ -142,7 +118,7 @@ def test_an_alert_that_fails_for_hours_is_abandoned(desk: Desk, receiver: Receiv
 
 def test_a_redirect_is_not_followed(desk: Desk, receiver: Receiver, other: Receiver) -> None:
     """An alert goes to the configured address only."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     receiver.answers = [Answer(307, {"location": other.url})]
     desk.tell(notice())
     desk.deliver()
@@ -157,7 +133,7 @@ def test_a_receiver_that_never_answers_costs_one_deadline(
 ) -> None:
     """The next run delivers the other alerts, and this one waits."""
     monkeypatch.setattr(posting, "DEADLINE_SECONDS", 0.05)
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     receiver.answers = [Answer(hangs=True)]
     desk.tell(notice(1, subject="a"), notice(2, subject="b"))
     desk.deliver()
@@ -170,7 +146,7 @@ def test_an_address_is_never_stored_or_logged(
 ) -> None:
     """Anyone who knows Slack's address can post there."""
     caplog.set_level(logging.INFO)
-    desk.channels = (webhook(receiver, "a secret of the receiver"), slack(receiver))
+    desk.receivers = (webhook(receiver, "a secret of the receiver"), slack(receiver))
     if answer is None:
         receiver.close()
     else:
@@ -178,13 +154,13 @@ def test_an_address_is_never_stored_or_logged(
     desk.tell(notice())
     desk.deliver()
     assert len(desk.rows()) == 2
-    assert HUSH not in str(desk.rows("*")) + caplog.text + repr(desk.channels)
-    assert "a secret of the receiver" not in repr(desk.channels) + caplog.text
+    assert HUSH not in str(desk.rows("*")) + caplog.text + repr(desk.receivers)
+    assert "a secret of the receiver" not in repr(desk.receivers) + caplog.text
 
 
 def test_a_connection_error_is_reported_by_its_kind(desk: Desk, receiver: Receiver) -> None:
     """A refused connection and a wrong certificate are fixed in different places."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     receiver.close()
     desk.tell(notice())
     desk.deliver()
@@ -200,7 +176,7 @@ def test_an_unexpected_library_error_is_reported_by_its_type() -> None:
 
 def test_alerts_about_a_subject_keep_their_order(desk: Desk, receiver: Receiver) -> None:
     """An escalation must not precede the first alert, but other subjects need not wait."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     receiver.answers = [Answer(503), Answer()]
     desk.tell(notice(1))
     desk.deliver()
@@ -215,7 +191,7 @@ def test_alerts_about_a_subject_keep_their_order(desk: Desk, receiver: Receiver)
 
 def test_many_alerts_are_one_digest(desk: Desk, receiver: Receiver, other: Receiver) -> None:
     """If a whole fleet falls silent, one message says so instead of a thousand."""
-    desk.channels = (webhook(receiver), slack(other))
+    desk.receivers = (webhook(receiver), slack(other))
     desk.tell(*(notice(number, subject=f"s{number}") for number in range(1, 131)), notice(200, "critical", "s"))
     desk.deliver()
     ((digest,), (message,)) = ([post.document for post in one.posts] for one in (receiver, other))
@@ -230,7 +206,7 @@ def test_many_alerts_are_one_digest(desk: Desk, receiver: Receiver, other: Recei
 
 def test_a_failed_digest_is_retried_as_a_unit(desk: Desk, receiver: Receiver) -> None:
     """It keeps its id, so that a receiver recognises it if only the answer was lost."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     receiver.answers = [Answer(500), Answer()]
     desk.tell(*(notice(number, subject=f"s{number}") for number in range(9)))
     desk.deliver()
@@ -243,7 +219,7 @@ def test_a_failed_digest_is_retried_as_a_unit(desk: Desk, receiver: Receiver) ->
 
 def test_warnings_wait_for_the_morning_and_critical_alerts_do_not(desk: Desk, receiver: Receiver) -> None:
     """Nobody is paged at night for a warning, and a critical alert does not wait for the warnings before it."""
-    desk.channels, desk.quiet = (webhook(receiver),), quiet_hours_of("11:00-13:00")
+    desk.receivers, desk.quiet = (webhook(receiver),), quiet_hours_of("11:00-13:00")
     desk.tell(notice(1))
     desk.wait(minutes=1)
     desk.tell(notice(2, "critical"))
@@ -256,7 +232,7 @@ def test_warnings_wait_for_the_morning_and_critical_alerts_do_not(desk: Desk, re
 
 def test_critical_alerts_can_be_set_to_wait_too(desk: Desk, receiver: Receiver) -> None:
     """Some teams have nobody on call."""
-    desk.channels, desk.quiet, desk.held = (webhook(receiver),), quiet_hours_of("11:00-13:00"), "all"
+    desk.receivers, desk.quiet, desk.held = (webhook(receiver),), quiet_hours_of("11:00-13:00"), "all"
     desk.tell(notice(2, "critical"))
     desk.deliver()
     assert receiver.posts == []
@@ -264,7 +240,7 @@ def test_critical_alerts_can_be_set_to_wait_too(desk: Desk, receiver: Receiver) 
 
 def test_a_retry_does_not_fall_into_quiet_hours(desk: Desk, receiver: Receiver) -> None:
     """A failure just before ten must not page anybody just after ten."""
-    desk.channels, desk.quiet = (webhook(receiver),), quiet_hours_of("12:00-13:00")
+    desk.receivers, desk.quiet = (webhook(receiver),), quiet_hours_of("12:00-13:00")
     receiver.answers = [Answer(500)]
     desk.wait(seconds=-2)
     desk.tell(notice(1))
@@ -274,18 +250,18 @@ def test_a_retry_does_not_fall_into_quiet_hours(desk: Desk, receiver: Receiver) 
 
 def test_alerts_for_a_removed_channel_are_abandoned(desk: Desk, receiver: Receiver, other: Receiver) -> None:
     """A channel that is configured again next month must not deliver old news."""
-    desk.channels = (slack(other),)
+    desk.receivers = (slack(other),)
     desk.tell(notice())
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     desk.deliver()
-    assert desk.rows() == [("slack", "i1", "given_up", 0, "this channel is no longer configured")]
+    assert desk.rows() == [("slack", "i1", "given_up", 0, "this receiver is no longer configured")]
 
 
 def test_an_incident_alerts_once_and_again_when_it_becomes_critical(desk: Desk, receiver: Receiver) -> None:
     """Alerts are derived from the incidents, so a kill between finding and alerting loses none."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     for revision, severity in enumerate(["warning", "warning", "critical", "warning", "critical"]):
-        publish(desk, incident(desk, revision=revision, severity=severity, checked_at=desk.now))
+        publish(desk, open_incident(desk, revision=revision, severity=severity, checked_at=desk.now))
         desk.deliver()
         desk.deliver()
         desk.wait(minutes=1)
@@ -294,43 +270,43 @@ def test_an_incident_alerts_once_and_again_when_it_becomes_critical(desk: Desk, 
 
 def test_an_incident_alerts_with_the_changes_of_the_traffic(desk: Desk, receiver: Receiver) -> None:
     """A fall while the mix of agents changes reads otherwise than one alone, and nobody should have to look that up at night."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     shares = CheckNotice(
         reason="mix_changed", subject="checkout", since=desk.now - timedelta(hours=2), before=0.2, after=0.7, count=96
     )
     check = {"project": "ops", "checked_at": desk.now, "days": 14, "baseline_days": 14, "exchanges": 0, "findings": 0}
     with desk.store.transaction() as transaction:
         transaction.set_checks([ProjectCheck(**check, notices=(shares,))])
-    publish(desk, incident(desk))
+    publish(desk, open_incident(desk))
     desk.deliver()
     assert "The mix of agents changed on 2026-10-01: checkout 20% → 70%" in receiver.posts[0].document["text"]
 
 
 def test_an_alert_raised_directly_has_the_same_id(desk: Desk, receiver: Receiver) -> None:
     """Whether it is derived or raised at once, it is one alert."""
-    desk.channels = (webhook(receiver),)
-    publish(desk, incident(desk))
+    desk.receivers = (webhook(receiver),)
+    publish(desk, open_incident(desk))
     desk.deliver()
-    assert desk.tell(incident_notice(incident(desk))) == 0
+    assert desk.tell(incident_notice(open_incident(desk))) == 0
 
 
 def test_history_and_decided_incidents_do_not_alert(desk: Desk, receiver: Receiver) -> None:
     """Rebuilding a database from its topics must not alert anybody about last year."""
-    desk.channels = (webhook(receiver),)
-    publish(desk, incident(desk, detected_at=desk.now - timedelta(days=2)))
-    publish(desk, incident(desk, incident_id="i2", status="dismissed"))
+    desk.receivers = (webhook(receiver),)
+    publish(desk, open_incident(desk, detected_at=desk.now - timedelta(days=2)))
+    publish(desk, open_incident(desk, incident_id="i2", status="dismissed"))
     desk.deliver()
     assert desk.rows() == []
 
 
 def test_a_suspicion_alerts_nobody_until_it_is_confirmed(desk: Desk, receiver: Receiver) -> None:
     """A fleet of a thousand projects has a suspicion every other day."""
-    desk.channels = (webhook(receiver),)
-    publish(desk, incident(desk, confidence="suspected"))
+    desk.receivers = (webhook(receiver),)
+    publish(desk, open_incident(desk, confidence="suspected"))
     desk.deliver()
     assert titles(receiver) == []
     desk.wait(hours=1)
-    publish(desk, incident(desk, revision=1, confirmed_at=desk.now, checked_at=desk.now))
+    publish(desk, open_incident(desk, revision=1, confirmed_at=desk.now, checked_at=desk.now))
     for _ in range(2):
         desk.deliver()
     assert titles(receiver) == ["Tier 2 falls"]
@@ -339,16 +315,16 @@ def test_a_suspicion_alerts_nobody_until_it_is_confirmed(desk: Desk, receiver: R
 
 def test_a_policy_may_enable_alerts_on_suspicions(desk: Desk, receiver: Receiver) -> None:
     """A team that watches one agent closely prefers to look twice."""
-    desk.channels, desk.policy = (
+    desk.receivers, desk.policy = (
         (webhook(receiver),),
         Policy.model_validate({"projects": {"ops": {"alertOnSuspected": True}}}),
     )
-    publish(desk, incident(desk, confidence="suspected"))
-    publish(desk, incident(desk, incident_id="i2", project="other", confidence="suspected"))
+    publish(desk, open_incident(desk, confidence="suspected"))
+    publish(desk, open_incident(desk, incident_id="i2", project="other", confidence="suspected"))
     desk.deliver()
     assert titles(receiver) == ["Suspected: Tier 2 falls"]
     desk.wait(hours=1)
-    publish(desk, incident(desk, revision=1, confirmed_at=desk.now, checked_at=desk.now))
+    publish(desk, open_incident(desk, revision=1, confirmed_at=desk.now, checked_at=desk.now))
     for _ in range(2):
         desk.deliver()
     assert titles(receiver) == ["Suspected: Tier 2 falls", "Tier 2 falls"]
@@ -359,12 +335,12 @@ def test_maintenance_holds_alerts_until_its_end_and_a_project_chooses_their_lowe
 ) -> None:
     """Nobody is woken by an expected change, but one that outlasts the maintenance is told; and warnings may stay in the list."""
     window = {"from": desk.now.isoformat(), "until": (desk.now + timedelta(hours=2)).isoformat(), "reason": "move"}
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     desk.policy = Policy.model_validate(
         {"defaults": {"maintenance": (window,)}, "projects": {"ops": {"maintenance": ()}, "web": {"alertFrom": "critical"}}}
     )
-    publish(desk, incident(desk, severity="warning"))
-    publish(desk, incident(desk, incident_id="i2", project="web", severity="warning"))
+    publish(desk, open_incident(desk, severity="warning"))
+    publish(desk, open_incident(desk, incident_id="i2", project="web", severity="warning"))
     desk.deliver()
     desk.wait(hours=1)
     desk.deliver()
@@ -373,7 +349,7 @@ def test_maintenance_holds_alerts_until_its_end_and_a_project_chooses_their_lowe
     for _ in range(2):
         desk.deliver()
     assert titles(receiver) == ["Tier 2 falls"]
-    publish(desk, incident(desk, incident_id="i2", project="web", revision=1, severity="critical"))
+    publish(desk, open_incident(desk, incident_id="i2", project="web", revision=1, severity="critical"))
     desk.deliver()
     assert titles(receiver) == ["Tier 2 falls"] * 2
 
@@ -383,10 +359,10 @@ def test_the_assignee_is_alerted_of_an_escalation_and_nobody_of_a_decision(
     desk: Desk, receiver: Receiver, status: str, told: int
 ) -> None:
     """A person who acknowledged a warning may have left it for later."""
-    desk.channels = (webhook(receiver),)
-    publish(desk, incident(desk))
+    desk.receivers = (webhook(receiver),)
+    publish(desk, open_incident(desk))
     desk.deliver()
-    publish(desk, incident(desk, revision=1, status=status, severity="critical"))
+    publish(desk, open_incident(desk, revision=1, status=status, severity="critical"))
     desk.deliver()
     assert len(receiver.posts) == 1 + told
 
@@ -405,7 +381,7 @@ def judge_calls(desk: Desk, *outcomes: str) -> None:
 
 def test_an_unreadable_judge_alerts_once_until_it_answers(desk: Desk, receiver: Receiver) -> None:
     """Questions wait meanwhile, so somebody has to fix the model, but needs one alert only."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     judge_calls(desk, *["invalid"] * (MAX_UNREADABLE - 1))
     desk.deliver()
     assert titles(receiver) == []
@@ -426,7 +402,7 @@ def test_an_unreadable_judge_alerts_once_until_it_answers(desk: Desk, receiver: 
 
 def test_a_reached_cap_alerts_once_a_day(desk: Desk, receiver: Receiver) -> None:
     """Somebody has to know that exchanges are left out, but not for each of them."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     desk.policy = Policy(projects={"ops": ProjectSettings(cost_caps=CostCaps(day=1.0))})
     for _ in range(3):
         judge_calls(desk, "project_day_cap")
@@ -443,7 +419,7 @@ def test_a_reached_cap_alerts_once_a_day(desk: Desk, receiver: Receiver) -> None
 
 def test_another_description_of_a_tool_alerts_once(desk: Desk, receiver: Receiver) -> None:
     """Whoever runs the tool's server may have written it, and each check finds it again; old history alerts nobody."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     values = {"reason": "description_changed", "before": 40.0, "after": 2.0, "count": 1}
     changed = CheckNotice(subject="search of checkout", since=desk.now - timedelta(hours=2), **values)
     old = CheckNotice(subject="refund of checkout", since=desk.now - timedelta(days=9), **values)

@@ -11,9 +11,9 @@ from service.alerts.delivery import (
     MAX_ATTEMPTS,
     MAX_REQUESTED_WAIT_SECONDS,
     MAX_RETRY_SECONDS,
-    classify_status,
     retry_delay,
 )
+from service.alerts.messages import classify_status
 
 chances = st.floats(0, 1)
 

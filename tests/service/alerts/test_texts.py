@@ -5,17 +5,31 @@ from __future__ import annotations
 import hashlib
 import hmac
 from datetime import UTC, datetime, timedelta
+from email import message_from_bytes, policy
 from typing import Any
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from support.alerting import PUBLIC_URL, Desk, slack, webhook
+from support.alerting import API_KEY, PUBLIC_URL, ROUTING_KEY, Desk, slack, webhook
 from support.incident_evidence import build_count, build_incident
-from support.receivers import Receiver
+from support.on_call import Opsgenie, PagerDuty, check_card
+from support.receivers import Post, Receiver
 
-from service.alerts.delivery import slack_body, slack_digest
+from service.alerts.messages import (
+    AlertDocument,
+    Message,
+    build_mail,
+    opsgenie_request,
+    pagerduty_event,
+    slack_digest,
+    slack_message,
+    teams_digest,
+    teams_message,
+    webhook_body,
+)
 from service.alerts.notices import Notice, incident_notice, silence_notice
+from service.alerts.receivers import EmailReceiver
 from service.read.incidents import incident_answer
 from service.read.telemetry import OpenSession
 from service.text.answers import document
@@ -52,7 +66,7 @@ def texts_of(value: Any) -> list[dict[str, Any]]:
 
 def test_a_webhook_has_the_documented_fields(desk: Desk, receiver: Receiver) -> None:
     """Programs of users read them, so a renamed field would break them."""
-    desk.channels = (webhook(receiver),)
+    desk.receivers = (webhook(receiver),)
     desk.tell(silence_notice(session()))
     desk.deliver()
     ((post,), ((alert_id,),)) = receiver.posts, desk.rows("alert_id")
@@ -69,6 +83,7 @@ def test_a_webhook_has_the_documented_fields(desk: Desk, receiver: Receiver) -> 
         "title": "Session deploy-1 has stopped",
         "url": f"{PUBLIC_URL}api/audit/telemetry?project=ops",
         "createdAt": "2026-10-01T12:00:00+00:00",
+        "resolves": None,
         "details": {
             "connection": "north",
             "sessionId": "deploy-1",
@@ -82,7 +97,7 @@ def test_a_webhook_has_the_documented_fields(desk: Desk, receiver: Receiver) -> 
 
 def test_a_signature_covers_the_time_and_the_body(desk: Desk, receiver: Receiver) -> None:
     """Receivers check it as the documentation says."""
-    desk.channels = (webhook(receiver, SECRET),)
+    desk.receivers = (webhook(receiver, SECRET),)
     desk.tell(silence_notice(session()))
     desk.deliver()
     (post,) = receiver.posts
@@ -94,7 +109,7 @@ def test_a_signature_covers_the_time_and_the_body(desk: Desk, receiver: Receiver
 
 def test_without_a_secret_there_is_no_signature(desk: Desk, receiver: Receiver) -> None:
     """A signature with an empty secret would look like protection."""
-    desk.channels = (webhook(receiver), slack(receiver))
+    desk.receivers = (webhook(receiver), slack(receiver))
     desk.tell(silence_notice(session()))
     desk.deliver()
     assert len(receiver.posts) == 2
@@ -103,7 +118,7 @@ def test_without_a_secret_there_is_no_signature(desk: Desk, receiver: Receiver) 
 
 def test_a_secret_written_by_an_agent_is_redacted(desk: Desk, receiver: Receiver) -> None:
     """Alerts leave the company's systems."""
-    desk.channels = (webhook(receiver), slack(receiver))
+    desk.receivers = (webhook(receiver), slack(receiver))
     planted = "sk-ant-api03-" + "A1b2C3d4" * 12
     desk.tell(Notice("incident", "i1", "c", "warning", f"Title {planted}", f"Text {planted}", details={"said": planted}))
     desk.deliver()
@@ -111,13 +126,22 @@ def test_a_secret_written_by_an_agent_is_redacted(desk: Desk, receiver: Receiver
     assert not any(planted.encode() in post.body for post in receiver.posts)
 
 
+def document_of(notice: Notice, url: str | None = None) -> AlertDocument:
+    """Return a notice as messages are made from it."""
+    return msgspec.json.decode(webhook_body(notice, "a1", url, AT), type=AlertDocument)
+
+
+HOSTILE_ALERT = document_of(
+    Notice("incident", "i1", "c", "critical", HOSTILE, HOSTILE, HOSTILE, "/api"), "https://audit.example/"
+)
+
+
 def test_hostile_text_has_no_effect_in_slack() -> None:
     """An agent must not notify everybody, or pass its link off as ours."""
-    notice = Notice("incident", "i1", "c", "critical", HOSTILE, HOSTILE, HOSTILE, "/api")
-    message = msgspec.json.decode(slack_body(notice, "https://audit.example/api"))
+    message = slack_message(HOSTILE_ALERT)
     texts = texts_of(message["blocks"])
     marked = [text for text in texts if text["type"] == "mrkdwn"]
-    assert marked == [{"type": "mrkdwn", "text": "<https://audit.example/api|Open>", "verbatim": True}]
+    assert marked == [{"type": "mrkdwn", "text": "<https://audit.example/|Open>", "verbatim": True}]
     assert all(text["emoji"] is False for text in texts if text["type"] == "plain_text")
     assert not any("\u202e" in text["text"] or "@here" in text["text"] for text in texts)
     assert not {"<", ">", "\u202e"} & set(message["text"])
@@ -125,21 +149,46 @@ def test_hostile_text_has_no_effect_in_slack() -> None:
     assert "&lt;!channel&gt;" in message["text"]
 
 
+def test_hostile_text_has_no_effect_in_teams() -> None:
+    """Text runs have no Markdown, so a link in them is only text; the only address to open is ours."""
+    message = teams_message(HOSTILE_ALERT)
+    texts = check_card(msgspec.json.encode(message))
+    assert not any("\u202e" in text or "@here" in text for text in texts)
+    (action,) = message["attachments"][0]["content"]["actions"]
+    assert action["url"] == "https://audit.example/"
+
+
+@given(title=st.text(max_size=300), text=st.text(max_size=300), newline=st.sampled_from(["\r\n", "\n", "\r", "\u2028", "\x85"]))
+def test_hostile_text_adds_no_header_to_a_mail(title: str, text: str, newline: str) -> None:
+    """A title with a line break must not add a recipient, and the text must not end the mail."""
+    hostile = f"{title}{newline}Bcc: everybody@example.com{newline}{newline}.{newline}{text}"
+    notice = Notice("incident", "i1", "c", "critical", hostile, hostile, "ops")
+    entry = EmailReceiver(type="email", host="mail.example", sender="a@example.com", to=("b@example.com",))
+    mail = build_mail(entry, Message("a1", [webhook_body(notice, "a1", None, AT)]), AT)
+    parsed = message_from_bytes(mail.as_bytes(policy=policy.SMTP), policy=policy.default)
+    assert sorted(parsed.keys()) == sorted(mail.keys())
+    assert "Bcc" not in parsed
+    assert parsed["To"] == "b@example.com"
+    assert not {"\r", "\n"} & set(parsed["Subject"])
+
+
 @given(title=st.text(max_size=500), text=st.text(max_size=8000), count=st.integers(2, 60))
-def test_a_message_never_exceeds_slacks_limits(title: str, text: str, count: int) -> None:
-    """One character too many, and Slack rejects the alert."""
-    body = slack_body(Notice("incident", "i", "c", "warning", title, text, "ops"), None)
-
-    class Entry:
-        def __init__(self) -> None:
-            self.body = body
-
-    for message in (msgspec.json.decode(body), msgspec.json.decode(slack_digest([Entry()] * count, "many"))):  # type: ignore[list-item]
+def test_a_message_never_exceeds_the_limits_of_its_receiver(title: str, text: str, count: int) -> None:
+    """One character too many, and the receiver rejects the alert."""
+    notice = Notice("incident", "i", "c", "warning", title, text, "ops")
+    alert, many = document_of(notice), Message("d", [webhook_body(notice, "a1", None, AT)] * count)
+    for message in (slack_message(alert), slack_digest(many)):
         assert len(message["blocks"]) <= 50
         assert len(message["text"]) <= 3000
         for block in message["blocks"]:
             limit = 150 if block["type"] == "header" else 3000
             assert all(1 <= len(one["text"]) <= limit for one in texts_of(block))
+    for card in (teams_message(alert), teams_digest(many)):
+        assert check_card(msgspec.json.encode(card))
+    event = msgspec.json.encode({"routing_key": ROUTING_KEY, **pagerduty_event(alert, "a1")})
+    assert PagerDuty()(Post("/v2/enqueue", {}, event)).status == 202
+    path, body = opsgenie_request(alert, "a1")
+    assert Opsgenie()(Post(path, {"authorization": f"GenieKey {API_KEY}"}, msgspec.json.encode(body))).status == 202
 
 
 def test_each_level_of_each_silence_is_its_own_notice() -> None:
@@ -161,7 +210,7 @@ def test_an_alert_begins_with_the_reason() -> None:
     assert "11 unexplained refusals in 32 exchanges" in flagged
     assert fell == "Tier 2 fell by 0.4."
     assert notice.text.startswith(notice.details["why"])
-    message = msgspec.json.decode(slack_body(notice, None))
+    message = slack_message(document_of(notice))
     assert any("11 unexplained refusals" in text["text"] for text in texts_of(message["blocks"]))
 
 

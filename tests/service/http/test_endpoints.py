@@ -95,6 +95,8 @@ TABLE: Table = {
     ("POST", "/api/audit/sign-out"): Row("read", 204, empty=204, bad=None),
     ("GET", "/api/audit/telemetry"): Row("read"),
     ("GET", "/api/audit/alerts"): Row("read"),
+    # The server of the tests has no receiver.
+    ("POST", "/api/audit/alerts/test"): Row("admin", 409, {}, empty=409, bad=("", {"receiver": "A"}), everywhere=True),
     ("GET", "/api/audit/projects"): Row("read"),
     ("GET", "/api/audit/costs"): Row("read", bad=("?by=agent", NO_BODY)),
     ("GET", "/api/audit/costs/agents"): Row("read", bad=("?by=session", NO_BODY)),
