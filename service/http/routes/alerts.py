@@ -53,7 +53,7 @@ async def try_alerts(_: FleetAdmin, services: Services, request: Request, body: 
     tried = await services.try_receivers(body.receiver)
     if not tried:
         raise ApiError(404, "not_found", f"there is no receiver {body.receiver}")
-    failures = [f"{outcome.receiver}: {outcome.error}" for outcome in tried if not outcome.delivered]
+    failures = [f"{outcome.receiver} did not get it: {outcome.error}" for outcome in tried if not outcome.delivered]
     if failures:
         raise ApiError(502, "not_delivered", "; ".join(failures))
     return TriedReceivers(receivers=tried)

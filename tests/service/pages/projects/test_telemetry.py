@@ -7,13 +7,21 @@ import re
 from datetime import timedelta
 
 import pytest
+from fastapi import FastAPI
+from support.alerting import pagerduty, slack
 from support.api_server import NOW, Call, Tokens
+from support.on_call import PagerDuty
 from support.pages import cookie, signed_in
+from support.receivers import receiving
 
 from analytics.store.store import Outbox, Store
+from audit.policy import RedactionSettings
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
+from service.alerts.delivery import Alerts
 from service.pages.projects import telemetry as page_module
+from service.setup.access import AccessStore, Holder
 
 PAGE = "/telemetry"
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"
@@ -160,3 +168,29 @@ def test_an_invalid_address_is_an_error_page(call: Call, tokens: Tokens, query: 
     answer = call("GET", PAGE + query, headers=cookie(signed_in(call, tokens.root)))
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_admins_see_and_test_the_receivers_of_alerts(
+    app: FastAPI, call: Call, tokens: Tokens, store: Store, access: AccessStore
+) -> None:
+    """An address is checked before the first incident, by those who may, and no page shows it."""
+    with receiving() as accepting:
+        receivers = [pagerduty(accepting, projects=("ops", "web-*")), slack(accepting, alert_from="critical")]
+        alerts = Alerts(store, receivers, Redactor(RedactionSettings()), lambda: NOW)
+        app.state.context.alert_receivers = [receiver.answer for receiver in alerts.receivers]
+        app.state.context.try_receivers = alerts.try_receivers
+        service = accepting.api = PagerDuty()
+        shown = open_page(call, tokens.root)
+        assert "hush" not in shown
+        assert shown.count('action="/api/audit/alerts/test"') == 2
+        assert 'action="/api/audit/alerts/test"' not in open_page(
+            call, access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
+        )
+        answer = call("POST", "/api/audit/alerts/test", tokens.root, json={"receiver": "pagerduty"})
+        assert answer.json() == {"receivers": [{"receiver": "pagerduty", "delivered": True, "error": None}]}
+        assert (len(service.opened), service.open) == (1, {})
+        assert call("POST", "/api/audit/alerts/test", tokens.root, json={"receiver": "nobody"}).status_code == 404
+        refused = call("POST", "/api/audit/alerts/test", tokens.root, json={})
+        assert (refused.status_code, refused.json()["code"]) == (502, "not_delivered")
+        assert "slack did not get it: the answer was 400" in refused.json()["error"]
+        assert "hush" not in refused.text
