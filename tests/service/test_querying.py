@@ -146,6 +146,16 @@ def test_a_mistake_is_explained(driftline: Command, arguments: tuple[str, ...], 
 
 def test_a_parameter_is_required_unless_its_header_documents_null() -> None:
     """A forgotten parameter must not look like an empty result."""
-    assert queries()["runs"].optional == ("project", "since", "until", "agent", "failure", "tool", "newest")
+    assert queries()["runs"].optional == (
+        "project",
+        "since",
+        "until",
+        "agent",
+        "failure",
+        "tool",
+        "version",
+        "tool_error",
+        "newest",
+    )
     assert queries()["session_events"].optional == ()
     assert set(queries()["trends"].parameters) == {"project", "as_of", "days"}

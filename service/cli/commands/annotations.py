@@ -81,6 +81,7 @@ def delete_annotation(
 ) -> None:
     """Remove an annotation from all charts."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
+        require_known(workspace, project)
         current = _require_annotation(workspace, project, annotation_id)
         author = by or getpass.getuser()
         review = deleted_annotation(project, annotation_id, author, workspace.now(), workspace.redactor)

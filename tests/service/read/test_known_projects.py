@@ -19,7 +19,12 @@ Command = Callable[..., tuple[int, str, str]]
 SESSION = '{"session_id": "s1", "event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z"}\n'
 NAMES = ("connections add", "operators add", "import ")
 """How commands begin that name a project: it need not be known."""
-ARGUMENTS = {"export": ["out", "--by", "project,day"], "rejudge": ["--dry-run"], "sql": ["runs"]}
+ARGUMENTS = {
+    "export": ["out", "--by", "project,day"],
+    "rejudge": ["--dry-run"],
+    "review queue": ["polite", "{}"],
+    "sql": ["runs"],
+}
 """The arguments of commands that take more than those without which they cannot be called."""
 ELSEWHERE = {
     "compare": "test_comparing",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.clocks import NOW
 from support.incident_evidence import RULE, build_incident, build_slice, slice_evidence
 
 from schemas.records import Incident
@@ -30,7 +31,7 @@ CUSTOMER = build_slice("acme", label="tenant", shares=(0.2, 0.2), meanBefore=0.9
 def print_incident(incident: Incident) -> str:
     """Return the output of `driftline incidents show` for an incident."""
     output = io.StringIO()
-    Console(width=300, file=output, highlight=False, emoji=False).print(incident_view(incident, []))
+    Console(width=300, file=output, highlight=False, emoji=False).print(incident_view(incident, [], NOW))
     return output.getvalue()
 
 

@@ -100,7 +100,7 @@ def test_errors_of_a_tool_are_found_and_named_without_a_judge(store: Store) -> N
     fill(store, [*turns(lambda back: 0.08 if back < 5 else 0.02), *turns(quiet, agent="search-agent")])
     (incident,) = check_project(store).incidents
     assert (incident.rule, incident.tier, incident.agent) == ("behaviour", "behaviour:tool_errors:search", "checkout-agent")
-    assert incident.title.startswith("checkout-agent: errors of the tool search rose (")
+    assert incident.title.startswith("checkout-agent: errors in search rose (")
     assert "% → " in incident.title
     evidence = evidence_of(incident)
     (changed,) = evidence.moved
@@ -154,7 +154,7 @@ def test_agents_beyond_the_limit_are_compared_together(store: Store, monkeypatch
     small = [turns(lambda back: 0.4 if back < 5 else 0.02, agent=f"small-{number}", a_day=3) for number in range(3)]
     fill(store, [*turns(quiet), *(record for records in small for record in records)])
     (incident,) = check_project(store).incidents
-    assert incident.title.startswith("other agents: errors of the tool search rose (")
+    assert incident.title.startswith("other agents: errors in search rose (")
     with contextlib.closing(store.cursor()) as cursor:
         measured, _ = measure_behaviour(cursor, ["ops"], END)
     pooled = measured["ops"].days(AgentSeries(behaviour_rules.OTHER_AGENTS, "failed"))
@@ -222,9 +222,7 @@ def test_a_new_version_is_compared_with_the_others_on_the_same_days(store: Store
     (incident,) = [incident for incident in result.incidents if incident.confidence == "confirmed"]
     (changed,) = evidence_of(incident).moved
     assert (changed.kind, changed.slice, incident.agent) == ("version", "agent_version 7", "checkout-agent")
-    assert incident.title.startswith(
-        "checkout-agent: errors of the tool search are higher with version 7 than with the others (1"
-    )
+    assert incident.title.startswith("checkout-agent: errors in search are higher with version 7 than with the others (1")
     assert {run.session_id.partition("-")[0] for run in evidence_of(incident).runs} == {"canary"}
     why = incident_answer(incident).why
     assert "agent_version 7 is at 1" in why.summary
