@@ -201,7 +201,7 @@ def test_the_log_shows_granted_rights_and_failed_attempts(look: Look, access: Ac
     log.begin(Write(kind="operator", name="root", method="PATCH", route="/of/an/older/version", subject="x"))
     page = look("/admin/audit-log")
     assert "Gave ada access: Review on ops<" in page
-    assert "Tried to give eve access<" in page
+    assert 'Tried to give eve access <span class="pill warning">refused<' in page
     assert "eve" not in look("/admin/audit-log?since=2098-01-01")
     assert "day: must be from" in look("/admin/audit-log?day=9999-12-31", 400)
     assert "<code>POST /api/audit/operators</code>" in page

@@ -165,7 +165,7 @@ def test_a_list_has_a_range_of_days_of_its_own(look: Look) -> None:
     page = look(LINKS.exchanges("ops", since=f"{NOW.date() - timedelta(days=3)}", until=f"{NOW.date() - timedelta(days=1)}"))
     assert turns_of(page) == before
     assert re.search(
-        r'<details class="custom" id="custom-range"><summary aria-current="true">.*28 Sep \u2013 30 Sep 2026', page
+        r'<details class="popover custom" id="custom-range"><summary aria-current="true">.*28 Sep \u2013 30 Sep 2026', page
     )
     assert turns_of(look(LINKS.exchanges("ops", since=day))) == [number for number in range(1, 13) if number not in before]
     assert "since: must not be after until" in look(LINKS.exchanges("ops", since=day, until="2020-01-01"), 400)
