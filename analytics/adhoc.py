@@ -85,18 +85,22 @@ _NULL = "NULL"
 """DuckDB quotes this type like a user-defined one."""
 
 
-def fetch_rows(path: Path, statement: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
+def fetch_rows(
+    path: Path, statement: str, limit: int, bounds: Sequence[str] = ()
+) -> tuple[list[str], list[tuple[Any, ...]], bool]:
     """Return the column names of a statement's result, up to `limit` rows with times in UTC, and whether there are more.
+
+    `bounds` are further settings, such as of time and memory, for a statement that its caller did not write.
 
     Raises QueryError unless the text is exactly one read-only statement that DuckDB can run; StoreError if the file cannot be opened.
     """
-    with open_read_only(path) as connection, raise_query_errors():
+    with open_read_only(path, bounds) as connection, raise_query_errors():
         add_temporary_views(connection)
         return _fetch_rows(connection, statement, limit)
 
 
 @contextlib.contextmanager
-def open_read_only(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_read_only(path: Path, bounds: Sequence[str] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a connection that can only read the database. Raises StoreError if the file cannot be opened."""
     with FileLock(path, shared=True):
         try:
@@ -104,7 +108,7 @@ def open_read_only(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         except duckdb.Error as error:
             raise store_error(path, error) from error
         with connection:
-            for setting in LOCKDOWN_STATEMENTS:
+            for setting in (*bounds, *LOCKDOWN_STATEMENTS):
                 connection.execute(setting)
             yield connection
 

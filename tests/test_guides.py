@@ -62,6 +62,7 @@ NOT_TESTED_HERE = {
     "detector": "tests/test_detector_guide.py, in a copy of the repository",
     "evaluation": "tests/test_evaluation_examples.py; the other blocks are templates",
     "kubernetes": "needs a cluster; tests/test_operating_examples.py checks the manifests and the commands in them",
+    "mcp": "an installation and servers that do not end; tests/service/mcp/test_mcp.py runs both forms",
     "producing": "tests/kafka/test_guides.py",
     "simulation": "tests/simulation/test_simulation.py runs the histories",
     "tools": "a command with an example's project; tests/service/test_tool_findings.py has the rules and findings",

@@ -66,6 +66,7 @@ GROUPS = (
             "diagnose": Command("diagnosing.diagnose", "Diagnose sessions without a database."),
             "finalize": Command("finished_runs.finalize", "End a session manually and diagnose it."),
             "tune": Command("policy.tune", "Propose detector thresholds that fit an agent's runs."),
+            "mcp": Command("mcp.mcp", "Serve assistants over the Model Context Protocol: what got worse, why, evidence, SQL."),
             "sql": Command("querying.sql", "Run a SQL statement or a named query over the database."),
             "banner": Command("projects.banner", "Print the banner that an agent sees when a session begins."),
         },
