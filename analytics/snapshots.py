@@ -6,6 +6,7 @@
 2. A separate process therefore copies the file while writers continue (`analytics.store.copying`). Checkpoints by size are
    suspended meanwhile. If the header changed during a copy, the copy is repeated.
 3. Another process, at low priority, builds the analysts' tables from the copy, with one row per identity.
+4. Readers of some projects have snapshots of their own, which contain no other rows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from analytics.store.copying import copy_in_subprocess
 from analytics.store.store import Store
 from analytics.store.tables import LOG, column_types, literal, quote
 from analytics.store.views import WITHDRAWN, can_be_withdrawn, current_order, view_statements
+from audit.anchors import anchor_project
 from schemas.errors import StoreError
 from schemas.lazy import duckdb
 from schemas.registry import RecordSchema, current_schemas
@@ -105,6 +107,47 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
 
     `spill` is a folder for data that exceeds memory. Raises StoreError if the copy cannot be read or the file cannot be written.
     """
+    with _create_snapshot(copy, target, spill) as connection:
+        rows = _estimate_rows(connection)
+        done = 0
+        for schema in snapshot_schemas():
+            _write_progress(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
+            done += rows[schema.table]
+            for statement in _table_statements(schema):
+                connection.execute(statement)
+        _copy_run_numbers(connection, "true")
+
+
+def build_part(snapshot: Path, target: Path, spill: Path, projects: Sequence[str]) -> None:
+    """Build a snapshot with the rows of some projects and of their anchors from one of all projects.
+
+    A filter over the whole snapshot would not do: DuckDB shows its statistics, and may compute a column before it drops a row, so
+    that an error quotes a row of another project. Records without a project are left out. Raises StoreError like `build_snapshot`.
+    """
+    names = ", ".join(literal(name) for project in projects for name in (project, anchor_project(project)))
+    with _create_snapshot(snapshot, target, spill) as connection:
+        for schema in snapshot_schemas():
+            columns = snapshot_columns(schema)
+            is_visible = f"project IN ({names})" if "project" in columns else "false"
+            connection.execute(
+                f"CREATE TABLE main.{quote(schema.table)} AS SELECT * FROM source.main.{quote(schema.table)} WHERE {is_visible}"
+            )
+            for statement in comment_statements(schema):
+                connection.execute(statement)
+        _copy_run_numbers(connection, f"project IN ({names})")
+
+
+def _copy_run_numbers(connection: duckdb.DuckDBPyConnection, condition: str) -> None:
+    for statement in RUN_NUMBER_STATEMENTS:
+        connection.execute(statement)
+    connection.execute(
+        f"INSERT INTO {LOG}.run_numbers SELECT project, connection, session_id, number FROM source.{LOG}.run_numbers WHERE {condition}"
+    )
+
+
+@contextlib.contextmanager
+def _create_snapshot(source: Path, target: Path, spill: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a new snapshot with `source` attached under that name, and add the analysts' views when its tables are filled."""
     config: dict[str, str | int | bool] = {
         "threads": 1,
         "memory_limit": BUILD_MEMORY,
@@ -116,19 +159,8 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
     try:
         with duckdb.connect(str(target), config=config) as connection:  # type: ignore[arg-type]
             connection.execute("SET TimeZone = 'UTC'")
-            connection.execute(f"ATTACH {literal(str(copy))} AS source (READ_ONLY)")
-            rows = _estimate_rows(connection)
-            done = 0
-            for schema in snapshot_schemas():
-                _write_progress(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
-                done += rows[schema.table]
-                for statement in _table_statements(schema):
-                    connection.execute(statement)
-            for statement in RUN_NUMBER_STATEMENTS:
-                connection.execute(statement)
-            connection.execute(
-                f"INSERT INTO {LOG}.run_numbers SELECT project, connection, session_id, number FROM source.{LOG}.run_numbers"
-            )
+            connection.execute(f"ATTACH {literal(str(source))} AS source (READ_ONLY)")
+            yield connection
             connection.execute("DETACH source")
             for statement in view_statements():
                 connection.execute(statement)

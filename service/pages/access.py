@@ -238,7 +238,7 @@ CHOICES = (
     Choice(
         "Review", "Read, score exchanges, and decide on incidents.", ("read", "review"), "read, review and decide in {where}"
     ),
-    Choice("Query", "View all pages and run SQL on all projects; no scoring.", ("read", "query"), "read {where} and run SQL"),
+    Choice("Query", "View all pages and run SQL; no scoring.", ("read", "query"), "read {where} and run SQL on it"),
     Choice("Admin", "Everything, including administration.", SCOPES, "do everything in {where}"),
 )
 
@@ -246,7 +246,4 @@ CHOICES = (
 def role_of(holder: Holder) -> str:
     """Return the name of the role with an operator's scopes, or the list of scopes if there is no such role."""
     held = [scope for scope in SCOPES if scope in holder.scopes]
-    without = frozenset({"query"} if holder.project else ())
-    # Within a single project some roles have the same scopes. The first of them wins.
-    roles: dict[frozenset[str], str] = {frozenset(choice.scopes) - without: choice.name for choice in reversed(CHOICES)}
-    return roles.get(holder.scopes) or ", ".join(held)
+    return next((choice.name for choice in CHOICES if set(choice.scopes) == holder.scopes), ", ".join(held))

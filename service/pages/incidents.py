@@ -206,7 +206,7 @@ async def incident(
         "evidence": evidence,
         **_explain_slices(facts),
         "queries": reproduce_queries(record, evidence),
-        "may_query": "query" in viewer.scopes and viewer.project is None,
+        "may_query": "query" in viewer.scopes,
         "runs": runs,
         "common_reasons": COMMON_REASONS[is_live(record)],
         "snooze": describe_snooze(record, now),

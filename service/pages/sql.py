@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Annotated, Any
 
@@ -16,7 +16,9 @@ from fastapi.responses import HTMLResponse
 from analytics.snapshots import load_catalog
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
+from service.read.queries.pool import SnapshotState
 from service.read.queries.protocol import DEFAULT_ROWS, MAX_ROWS
+from service.setup.access import Holder
 from service.web.authentication import Querier
 from service.web.models import MAX_SQL
 
@@ -37,11 +39,10 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
 
     A snapshot is built in the background, so that it is ready for the first statement.
     """
-    if "query" not in viewer.scopes or viewer.project is not None:
-        why = "scope" if viewer.project is None else "project"
-        return page(request, "sql_closed.html", {"why": why}, 403)
+    if "query" not in viewer.scopes:
+        return page(request, "sql_closed.html", {}, 403)
     request.app.state.query_pool.prepare()
-    values = _describe_snapshot(request) | {
+    values = _describe_snapshot(request, viewer) | {
         "statement": q or INITIAL_STATEMENT,
         "rows": rows if rows in LIMITS else LIMITS[1],
         "limits": LIMITS,
@@ -55,14 +56,16 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
 
 
 @router.get("/sql/snapshot")
-async def snapshot(request: Request, _: Querier) -> HTMLResponse:
+async def snapshot(request: Request, caller: Querier) -> HTMLResponse:
     """Show the age of the snapshot and the progress of the next one, as a part of the page. This does not start a build."""
-    return page(request, "sql_snapshot.html", _describe_snapshot(request))
+    return page(request, "sql_snapshot.html", _describe_snapshot(request, caller))
 
 
-def _describe_snapshot(request: Request) -> dict[str, Any]:
+def _describe_snapshot(request: Request, caller: Holder) -> dict[str, Any]:
     """Return the state of the snapshots, with the current one's age and the next one's build time so far, in seconds."""
-    state = request.app.state.query_pool.snapshot_state()
+    state: SnapshotState = request.app.state.query_pool.snapshot_state()
+    if caller.projects_with("query") is not None:
+        state = replace(state, progress="")  # it tells how many records all projects have
     now = request.app.state.context.engine.now()
     return {
         "state": state,

@@ -44,7 +44,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
@@ -65,6 +65,15 @@ Kind = Literal["connection", "operator"]
 Scope = Literal["read", "review", "query", "admin"]
 """Rights of an operator: read; score exchanges and decide on incidents; run SQL; change, purge and manage access."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
+ROLES: Mapping[str, frozenset[Scope]] = {
+    "viewer": frozenset({"read"}),
+    "reviewer": frozenset({"read", "review"}),
+    "analyst": frozenset({"read", "query"}),
+    "admin": frozenset(SCOPES),
+}
+"""The scopes of each role."""
+Grants = Mapping[str | None, frozenset[str]]
+"""Scopes by project; None: every project."""
 MAX_LIVE_TOKENS = 2
 MAX_VIEWS = 50
 """Maximum number of saved views per person."""
@@ -150,6 +159,14 @@ class Holder:
     project: str | None
     agent: str | None = None
     scopes: frozenset[str] = frozenset(SCOPES)
+    grants: Grants = field(default_factory=dict)
+    """The rights of a person who signed in at an identity provider, of which `project` and `scopes` are those in use."""
+
+    def projects_with(self, scope: str) -> frozenset[str] | None:
+        """Return the projects in which an operator has a scope; None for every project."""
+        grants = self.grants or {self.project: self.scopes}
+        projects = frozenset(project for project, scopes in grants.items() if scope in scopes)
+        return None if None in projects else frozenset(filter(None, projects))
 
 
 class _TokenRow(NamedTuple):
@@ -183,6 +200,13 @@ def scopes_of(names: Iterable[str]) -> frozenset[str]:
         unknown = ", ".join(sorted(scopes - set(SCOPES)))[:64]
         raise InputError(f"scopes: {unknown or 'none'} cannot be granted", hint=f"Use some of {', '.join(SCOPES)}.")
     return scopes
+
+
+def scopes_of_role(role: str) -> frozenset[str]:
+    """Return the scopes of a role. Raises InputError for an unknown one."""
+    if role not in ROLES:
+        raise InputError(f"role: there is no role {role[:64]!r}", hint=f"Use one of {', '.join(ROLES)}.")
+    return ROLES[role]
 
 
 class AccessStore:

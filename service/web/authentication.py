@@ -295,8 +295,8 @@ Admin = Annotated[Holder, Security(_require_scopes, scopes=["admin"])]
 """An operator who may change, purge and rejudge records in the projects of the token."""
 FleetAdmin = Annotated[Holder, Security(_require_every_project, scopes=["admin"])]
 """An admin of every project, who may also manage access."""
-Querier = Annotated[Holder, Security(_require_every_project, scopes=["query"])]
-"""An operator of every project who may run SQL, because statements see all projects."""
+Querier = Annotated[Holder, Security(_require_scopes, scopes=["query"])]
+"""An operator who may run SQL. Statements see the projects in which the operator has the scope."""
 
 
 def require_project(caller: Holder, project: str | None) -> None:

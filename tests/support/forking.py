@@ -243,6 +243,8 @@ async def _started(
 ) -> AsyncIterator[_Process]:
     """Replace the `started` of `service.read.queries.pool` by a forked process, which ends with the context."""
     (given, stdin), (stdout, printed), (stderr, said) = os.pipe(), os.pipe(), os.pipe()
+    # A forked process has its files from 3 on, whatever their numbers are here.
+    arguments = ["/proc/self/fd/3" if files and argument == f"/proc/self/fd/{files[0]}" else argument for argument in arguments]
     command = Forked(arguments, Path("/"), module_environment(**_VARIABLES), [given, printed, said, *files], module)
     for end in (given, printed, said):
         os.close(end)

@@ -18,6 +18,7 @@ from service.read.access import ConnectionAccess, IssuedToken, OperatorAccess, c
 from service.setup.access import (
     LINK_DURATION,
     MAX_SHARED_DAYS,
+    ROLES,
     SCOPES,
     SHARED_DAYS,
     TOKEN_TAG,
@@ -29,6 +30,7 @@ from service.setup.access import (
     Write,
     access_file,
     scopes_of,
+    scopes_of_role,
 )
 from service.setup.workspace import utc_now
 from service.text.answers import document
@@ -76,22 +78,25 @@ def add_operator(
         str | None,
         typer.Option("--scopes", metavar="LIST", help="Scopes of the token, separated by commas; all by default."),
     ] = None,
+    role: Annotated[
+        str | None, typer.Option("--role", metavar="ROLE", help=f"Role instead of scopes: {', '.join(ROLES)}.")
+    ] = None,
     expires: Expires = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """Add an operator for one project or all. The token is printed once.
 
-    Scopes: read; review (human scores and decisions on incidents); query (SQL statements; needs access to every project); admin.
+    Scopes: read; review (human scores and decisions on incidents); query (SQL statements over the operator's projects); admin.
+    Roles: viewer (read), reviewer (read and review), analyst (read and query), admin (all).
     """
-    if scopes is not None:
+    if role is not None and scopes is not None:
+        raise InputError("--role and --scopes: both say what the operator may do", hint="Leave out one of them.")
+    granted: frozenset[str] = frozenset(SCOPES)
+    if role is not None:
+        granted = scopes_of_role(role)
+    elif scopes is not None:
         granted = scopes_of(scope.strip() for scope in scopes.split(","))
-    elif project:
-        granted = frozenset(SCOPES) - {"query"}
-    else:
-        granted = frozenset(SCOPES)
-    if project and "query" in granted:
-        raise InputError("--scopes: query needs access to every project", hint="Leave out query, or --project.")
     with _open_access(database) as access, _record_command(access, "operators add", name, project):
         token = access.add(Holder("operator", name, project, scopes=granted), _parse_days(expires))
         _show_link(access, token, database)

@@ -280,8 +280,6 @@ def add_operator(caller: FleetAdmin, services: Services, request: Request, body:
     """Add an operator with at most your own scopes; the answer shows the token once."""
     scopes = frozenset(body.scopes)
     _require_scopes(caller, scopes)
-    if body.project is not None and "query" in scopes:
-        raise ApiError(400, "invalid", "scopes: query is only for operators of every project; leave out query, or the project")
     holder = Holder("operator", body.name, body.project, scopes=scopes)
     return _add_holder(services.access, request, holder, _days_to_duration(body.expires_in_days))
 

@@ -55,17 +55,17 @@ _OTHERS["application/json"] = {"schema": {"$ref": "#/components/schemas/QueryRes
     response_model=QueryResult,
     responses=documented(400, 408, 413, 415) | {200: {"description": "The rows, in the requested format", "content": _OTHERS}},
 )
-async def query(body: QueryBody, _: Querier, request: Request) -> Response:
+async def query(body: QueryBody, caller: Querier, request: Request) -> Response:
     """Run one read-only SQL statement over a snapshot of every record in its latest revision, with views for analysts.
 
     Besides JSON there are CSV, Arrow and Parquet, with the number of rows, the truncation and the snapshot's time in the headers
-    X-Driftline-Rows, X-Driftline-Truncated and X-Driftline-As-Of. For operators of every project with the scope `query`.
+    X-Driftline-Rows, X-Driftline-Truncated and X-Driftline-As-Of. The statement sees the projects in which you have the scope `query`.
     """
     began = time.monotonic()
     pool: query_pool.QueryPool = request.app.state.query_pool
     question = Question(body.sql, body.parameters, body.format, body.limit)
     try:
-        answer = await _cancel_if_gone(request, pool.answer(question))
+        answer = await _cancel_if_gone(request, pool.answer(question, caller.projects_with("query")))
     except QueryError as error:
         raise ApiError(400, "query_refused", f"{error}\n{error.hint}".strip()) from None
     except StoreError as error:

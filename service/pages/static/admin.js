@@ -8,8 +8,6 @@ function readFields(form) {
     if (!field.name || field.value === "" || (field.type === "radio" && !field.checked)) continue;
     body[field.name] = "number" in field.dataset ? Number(field.value) : "list" in field.dataset ? field.value.split(" ") : "small" in field.dataset ? field.value.toLowerCase() : field.value;
   }
-  // SQL reads every project, so the admin of a single project does not get the scope.
-  if (body.project && body.scopes?.includes("admin")) body.scopes = body.scopes.filter((scope) => scope !== "query");
   return body;
 }
 

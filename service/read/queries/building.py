@@ -1,4 +1,7 @@
-"""The process that builds a snapshot from a copy: `python -m service.read.queries.building COPY TARGET SPILL NICE`."""
+"""The process that builds a snapshot: `python -m service.read.queries.building KIND SOURCE TARGET SPILL NICE [PROJECT …]`.
+
+KIND is `whole` for a snapshot of a copy of the database, and `part` for one of the projects' rows in a whole snapshot.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from analytics.snapshots import build_snapshot
+from analytics.snapshots import build_part, build_snapshot
 from analytics.subprocesses import end_with_parent
 from schemas.errors import StoreError
 
@@ -14,11 +17,14 @@ from schemas.errors import StoreError
 def main() -> None:
     """Build the snapshot, or report the error on standard error and exit with 1."""
     end_with_parent()
-    *files, nice = sys.argv[1:]
+    kind, *files, nice = sys.argv[1:6]
     os.nice(int(nice))
-    copy, target, spill = map(Path, files)
+    source, target, spill = map(Path, files)
     try:
-        build_snapshot(copy, target, spill)
+        if kind == "part":
+            build_part(source, target, spill, sys.argv[6:])
+        else:
+            build_snapshot(source, target, spill)
     except StoreError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(1)

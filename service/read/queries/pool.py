@@ -12,6 +12,8 @@ and records have changed:
    after a failed attempt.
 5. A snapshot contains every record acknowledged before its time: that time is read first, then `flush` is awaited, then the file
    is copied.
+6. Whoever may not see every project reads a part: a snapshot with the rows of the caller's projects only, built from the whole one at
+   the first statement. Whatever the statement says, its process has no other rows. A part is dropped with the whole one.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -64,13 +66,23 @@ async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outco
     return outcome, body
 
 
-async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice: int = 0) -> None:
+async def build(
+    source: Path,
+    target: Path,
+    spill: Path,
+    limits: QueryLimits,
+    nice: int = 0,
+    *,
+    projects: Iterable[str] | None = None,
+    files: tuple[int, ...] = (),
+) -> None:
     """Build a snapshot from a copy in a separate process, `nice` steps below the server's priority.
 
-    Raises StoreError if it fails or takes too long.
+    With `projects`, `source` is a snapshot, of which only their rows are taken; `files` are the descriptors it needs. Raises StoreError if it fails or takes too long.
     """
-    arguments = (str(copy), str(target), str(spill), str(nice))
-    async with start_module("service.read.queries.building", arguments, keeps_errors=True) as process:
+    kind = "whole" if projects is None else "part"
+    arguments = (kind, str(source), str(target), str(spill), str(nice), *(projects or ()))
+    async with start_module("service.read.queries.building", arguments, files=files, keeps_errors=True) as process:
         try:
             async with asyncio.timeout(limits.building):
                 _, stderr = await process.communicate()
@@ -121,6 +133,8 @@ ROOM = 2.2
 """Required free disk space in multiples of the database's size: for the copy, the snapshot, and commits meanwhile."""
 NICE_REFRESH, NICE_FIRST = 15, 5
 """Nice levels of a build, relative to the server: with an older snapshot in use, and with statements waiting for the first one."""
+MAX_PARTS = 16
+"""Parts of a snapshot that are kept at once, each for another set of projects."""
 MOST_TIME = 4
 """The maximum factor on the time limit of a build after failed attempts."""
 log = logging.getLogger(__name__)
@@ -137,6 +151,8 @@ class Snapshot:
     seconds: float
     users: int = 0
     replaced: bool = False
+    parts: dict[frozenset[str], asyncio.Task[Snapshot]] = field(default_factory=dict)
+    """The parts by their projects, the least recently used first."""
 
     def close_when_unused(self) -> None:
         """Close the file, which frees its disk space, if it has no readers and was replaced."""
@@ -181,6 +197,7 @@ class Snapshots:
         self._state = NO_STATE
         self._progress: Callable[[], str] = str
         self._failures = 0
+        self._building_part = asyncio.Lock()
 
     async def fresh(self) -> Snapshot:
         """Return the snapshot to read. If a new one is due, wait for it a little, then fall back to the old one.
@@ -196,6 +213,24 @@ class Snapshots:
                 raise BusyError(f"the first snapshot is still being built: {self._state.step}")
             raise self._build_failed_error()
         return self._current
+
+    async def part(self, whole: Snapshot, projects: frozenset[str]) -> Snapshot:
+        """Return the part of a snapshot that has the rows of these projects only, and build it at the first call.
+
+        Raises StoreError if it cannot be built, and BusyError while it is being built.
+        """
+        building = whole.parts.pop(projects, None) or asyncio.create_task(self._build_part(whole, projects))
+        whole.parts[projects] = building
+        while len(whole.parts) > MAX_PARTS:
+            _drop_part(whole.parts.pop(next(iter(whole.parts))))
+        with self.reading(whole):
+            await asyncio.wait([building], timeout=self._limits.first_patience)
+        if building.done() and (building.cancelled() or building.exception() is not None):
+            whole.parts.pop(projects, None)
+            raise StoreError("the snapshot of your projects could not be built", hint="See the server's log.")
+        if not building.done() or building.result().file < 0:
+            raise BusyError("the snapshot of your projects is still being built")
+        return building.result()
 
     def state(self) -> SnapshotState:
         """Return the present state of the snapshots."""
@@ -230,6 +265,10 @@ class Snapshots:
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait([self._making])
+        if self._current is not None and self._current.parts:
+            for building in self._current.parts.values():
+                building.cancel()
+            await asyncio.wait(self._current.parts.values())
         self._replace(None)
 
     def _is_due(self) -> bool:
@@ -301,6 +340,28 @@ class Snapshots:
             shutil.rmtree(folder, ignore_errors=True)
         return Snapshot(file, at, changes, time.monotonic(), time.monotonic() - began)
 
+    async def _build_part(self, whole: Snapshot, projects: frozenset[str]) -> Snapshot:
+        path = self._store.path
+        assert path is not None  # noqa: S101 - the whole snapshot was made of this file
+        folder = path.absolute().with_name(f"{path.name}{SUFFIX}-part")
+        target, began = folder / "driftline.duckdb", time.monotonic()
+        try:
+            # One part at a time: each build may use as much memory as that of the whole.
+            with self.reading(whole) as source:
+                async with self._building_part:
+                    try:
+                        await asyncio.to_thread(_prepare, folder, path)
+                        name = Path(f"/proc/self/fd/{source}")
+                        spill, named = folder / "spill", sorted(projects)
+                        await build(name, target, spill, self._limits, NICE_FIRST, projects=named, files=(source,))
+                        file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+                    finally:
+                        shutil.rmtree(folder, ignore_errors=True)
+        except DriftlineError as error:
+            log.warning("the part of a snapshot could not be built: %s", self._describe_error(error))
+            raise
+        return Snapshot(file, whole.at, whole.changes, time.monotonic(), time.monotonic() - began)
+
     def _give_up(self, snapshot: Snapshot) -> None:
         if snapshot is self._current:
             self._replace(None)
@@ -311,6 +372,19 @@ class Snapshots:
         if before is not None:
             before.replaced = True
             before.close_when_unused()
+            while before.parts:
+                _drop_part(before.parts.popitem()[1])
+
+
+def _drop_part(building: asyncio.Task[Snapshot]) -> None:
+    """Release a part once it is built and its last statement has ended."""
+
+    def release(built: asyncio.Task[Snapshot]) -> None:
+        if not built.cancelled() and built.exception() is None:
+            built.result().replaced = True
+            built.result().close_when_unused()
+
+    building.add_done_callback(release)
 
 
 def _describe_built(target: Path) -> str:
@@ -372,8 +446,8 @@ class QueryPool:
         self._snapshots = Snapshots(store, now, self.limits, flush)
         self._running = 0
 
-    async def answer(self, question: Question) -> Answer:
-        """Return the answer to a question.
+    async def answer(self, question: Question, projects: frozenset[str] | None = None) -> Answer:
+        """Return the answer to a question about all projects, or about these only.
 
         Raises QueryError if the question cannot be answered within the limits, BusyError if too many statements are running or
         the first snapshot is still being built, and StoreError if none can be built. Cancelling the call stops the work
@@ -384,6 +458,8 @@ class QueryPool:
         self._running += 1
         try:
             snapshot = await self._snapshots.fresh()
+            if projects is not None:
+                snapshot = await self._snapshots.part(snapshot, projects)
             with self._snapshots.reading(snapshot) as file:
                 outcome, body = await ask(file, question, self.limits)
             return Answer(outcome, body, snapshot.at)

@@ -78,21 +78,12 @@ def test_the_page_queries_the_api_with_cookie_and_form_token(call: Call, tokens:
     assert call("POST", "/api/audit/query", json=body, headers=cookie(value)).status_code == 403
 
 
-@pytest.mark.parametrize(
-    ("holder", "words"),
-    [
-        (
-            Holder("operator", "reader", None, scopes=frozenset({"read", "review"})),
-            "the scope <code>query</code>, which reader",
-        ),
-        (Holder("operator", "opsonly", "ops"), "opsonly is limited to the project ops"),
-    ],
-)
-def test_without_the_scope_the_page_gives_the_reason(call: Call, access: AccessStore, holder: Holder, words: str) -> None:
+def test_without_the_scope_the_page_gives_the_reason(call: Call, access: AccessStore) -> None:
     """Users without the scope see the reason, but neither editor nor columns."""
+    holder = Holder("operator", "reader", None, scopes=frozenset({"read", "review"}))
     answer = call("GET", SQL, headers=cookie(signed_in(call, access.add(holder))))
     assert answer.status_code == 403
-    assert words in answer.text
+    assert "the scope <code>query</code>, which reader" in answer.text
     assert "<textarea" not in answer.text
     assert ">SQL</a>" not in answer.text
 

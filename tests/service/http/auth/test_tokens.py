@@ -111,14 +111,6 @@ def test_managing_access_requires_admin_of_every_project(
     assert access.holder("connection", "west") is None
 
 
-def test_a_scope_without_effect_is_refused(call: Call, tokens: Tokens) -> None:
-    """SQL reads every project, so the token of one project could not use it."""
-    answer = call("POST", OPERATORS, tokens.root, json={"name": "one", "project": "ops", "scopes": ["query"]})
-
-    assert answer.status_code == 400
-    assert answer.json()["error"].startswith("scopes: query is only for operators of every project")
-
-
 @pytest.mark.usefixtures("tokens")
 def test_nobody_can_grant_more_than_they_have(call: Call, access: AccessStore) -> None:
     """An operator must not gain rights by adding an operator or by rotating another operator's token."""

@@ -122,12 +122,22 @@ def test_an_empty_database_answers_with_no_rows(call: Call, tokens: Tokens) -> N
         assert call("POST", QUERY, tokens.root, json={"sql": f"FROM {view}"}).json()["rows"] == []
 
 
-def test_only_operators_of_every_project_may_query(call: Call, tokens: Tokens, access: AccessStore) -> None:
-    """Answers contain all projects, so operators of one project, readers, connections and anonymous callers are refused."""
+def test_only_operators_with_the_scope_may_query(call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """Readers, connections and anonymous callers are refused."""
     reader = access.add(Holder("operator", "looks", None, scopes=frozenset({"read"})))
-    status_by_token = {"": 401, "dl_wrong": 401, tokens.ops: 403, tokens.ops_reader: 403, reader: 403}
+    status_by_token = {"": 401, "dl_wrong": 401, tokens.ops: 403, reader: 403}
     for token, status in status_by_token.items():
         assert call("POST", QUERY, token or None, json={"sql": "SELECT 1"}).status_code == status
+
+
+def test_an_operator_of_one_project_sees_its_rows_only(ask: Ask, call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """Whatever the statement says: see `tests/service/read/test_snapshot_parts.py`."""
+    stranger = access.add(Holder("operator", "stranger", "web"))
+    statement = {"sql": "SELECT count(*) AS n FROM exchanges"}
+
+    assert ask(statement["sql"]).json()["rows"] == [{"n": 3}]
+    assert call("POST", QUERY, tokens.ops_reader, json=statement).json()["rows"] == [{"n": 3}]
+    assert call("POST", QUERY, stranger, json=statement).json()["rows"] == [{"n": 0}]
 
 
 @pytest.mark.parametrize(
