@@ -8,6 +8,7 @@ COPY audit audit
 COPY analytics analytics
 COPY streams streams
 COPY service service
+COPY driftline driftline
 # The page SQL shows the worked examples of this guide.
 COPY docs/sql.md docs/sql.md
 RUN python -m venv /opt/driftline \

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("schemas", "audit", "analytics", "streams", "service")
+PACKAGES = ("schemas", "audit", "analytics", "streams", "service", "driftline")
 TRIAL = ROOT / "trial"
 TRIAL_PACKAGE = "driftline_trial"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

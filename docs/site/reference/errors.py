@@ -15,7 +15,7 @@ from reference.markdown import code, first_paragraph, page, sentence, table, wor
 from schemas.errors import DriftlineError, RecordError
 from streams.log.dead_letters import UNRETRYABLE_REASONS
 
-_PACKAGES = ("schemas", "audit", "analytics", "streams", "service", "driftline_trial")
+_PACKAGES = ("schemas", "audit", "analytics", "streams", "service", "driftline", "driftline_trial")
 _ALSO = {
     "conflicting_id": "The log has a record of this identity with other content.",
     "removed_by_retention": "A topic had removed records before they were read.",

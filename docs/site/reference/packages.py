@@ -9,7 +9,7 @@ from pathlib import Path
 from reference.markdown import code, page, sentence, table, words
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("schemas", "audit", "analytics", "streams", "service", "trial/driftline_trial")
+PACKAGES = ("schemas", "audit", "analytics", "streams", "service", "driftline", "trial/driftline_trial")
 
 
 def packages() -> str:

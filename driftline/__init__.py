@@ -1,0 +1,1 @@
+"""For programs of users: the client of a server."""
