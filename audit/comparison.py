@@ -9,6 +9,11 @@ which a database can compute.
 The intervals of a share of counts, such as unsafe runs, and of the difference of two shares are Wilson's and Newcombe's (R.
 Newcombe 1998, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17). They are
 valid for shares of 0 and 1, which shares of failures often are.
+
+A gate that may not stop good builds needs tests that hold for any distribution and for a handful of cases: the sign-flip test of paired
+differences (R. Fisher 1935, "The Design of Experiments"), Fisher's exact test of two shares, the precedence test of low values (L. Nelson
+1963, Technometrics 5), and Holm's correction for testing several things at once (S. Holm 1979, Scandinavian Journal of Statistics 6). All
+are exact.
 """
 
 from __future__ import annotations
@@ -223,3 +228,54 @@ def share_difference(before: tuple[int, int], after: tuple[int, int]) -> Ends | 
     below, above = newcombe_margins((share_before, *share_interval(*before)), (share_after, *share_interval(*after)))
     difference = share_after - share_before
     return difference - below, difference + above
+
+
+def sign_flip_p(differences: Sequence[int]) -> float:
+    """Return the probability of a sum at most as large as that of these differences, if each could as well have had the other sign.
+
+    The differences are whole numbers, in steps of some size, so that the distribution is counted and not drawn.
+    """
+    slot = len(differences) + 2
+    sums = 1  # a polynomial: the slot of each sum of positive differences has the number of choices of signs that give it
+    for difference in differences:
+        sums += sums << (abs(difference) * slot)
+    reached = sum(difference for difference in differences if difference > 0)
+    low_sums = sums & ((1 << (reached + 1) * slot) - 1)
+    # The remainder by 2^slot - 1 adds up all slots, as casting out nines adds up digits.
+    return (low_sums % ((1 << slot) - 1)) / (1 << len(differences))
+
+
+def fisher_p(before: tuple[int, int], after: tuple[int, int]) -> float:
+    """Return the probability of a count after at least as large as this one, if both shares are the same (Fisher's exact test).
+
+    Each share is given as a count and a total.
+    """
+    (count_before, total_before), (count_after, total_after) = before, after
+    counted = count_before + count_after
+    ways = sum(
+        math.comb(total_after, count) * math.comb(total_before, counted - count)
+        for count in range(count_after, min(counted, total_after) + 1)
+    )
+    return ways / math.comb(total_before + total_after, counted)
+
+
+def precedence_p(below: int, after: int, rank: int, before: int) -> float:
+    """Return the probability that at least `below` of `after` values are lower than the `rank`-th lowest of `before` values.
+
+    All values have the same distribution, whatever it is.
+    """
+    ways = sum(
+        math.comb(count + rank - 1, count) * math.comb(after - count + before - rank, after - count)
+        for count in range(below, after + 1)
+    )
+    return ways / math.comb(after + before, after)
+
+
+def holm(probabilities: Sequence[float]) -> list[float]:
+    """Return the probabilities corrected for their number: the chance that any of them is as small without a change."""
+    adjusted = [0.0] * len(probabilities)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(probabilities)), key=probabilities.__getitem__)):
+        largest = max(largest, min(1.0, probabilities[index] * (len(probabilities) - rank)))
+        adjusted[index] = largest
+    return adjusted

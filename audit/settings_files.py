@@ -36,17 +36,26 @@ _FILE_MESSAGES = {
 class Document:
     """A file's value with the line of each field, and the problems found so far."""
 
-    def __init__(self, path: Path, *, hint: str = POLICY_HINT, content: bytes | None = None, shows_values: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        hint: str = POLICY_HINT,
+        content: bytes | None = None,
+        shows_values: bool = True,
+        max_bytes: int = MAX_FILE_BYTES,
+    ) -> None:
         """Read the file, or `content` instead of it; raises PolicyError if it cannot be read or is not YAML.
 
-        `hint` says how to fix problems in it. Their messages have the wrong value if the document `shows_values`.
+        `hint` says how to fix problems in it. Their messages have the wrong value if the document `shows_values`. A file of more than
+        `max_bytes` is refused.
         """
         self.path = path
         self.hint = hint
         self._shows_values = shows_values
         self.lines: dict[Location, int] = {(): 1}
         self.problems: list[tuple[int, str]] = []
-        self._loader = _Loader(_decode_text(path, _read_bytes(path) if content is None else content))
+        self._loader = _Loader(_decode_text(path, _read_bytes(path, max_bytes) if content is None else content, max_bytes))
         try:
             node = self._loader.get_single_node()
             self.value = self._construct(node, ()) if node is not None else None
@@ -172,10 +181,10 @@ def _build_error(reason: str, position: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(None, None, reason, position.start_mark)
 
 
-def _decode_text(path: Path, data: bytes) -> str:
-    if len(data) > MAX_FILE_BYTES:
+def _decode_text(path: Path, data: bytes, max_bytes: int) -> str:
+    if len(data) > max_bytes:
         raise PolicyError(
-            f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes",
+            f"{path}:1: document: larger than {max_bytes} bytes",
             hint="Check that it is the right file; a settings file has a page or two.",
         )
     if kind := binary_kind(data[:HEAD]):
@@ -192,11 +201,11 @@ def _decode_text(path: Path, data: bytes) -> str:
     return text
 
 
-def _read_bytes(path: Path) -> bytes:
-    """Read the file, at most one byte more than a settings file may have."""
+def _read_bytes(path: Path, max_bytes: int) -> bytes:
+    """Read the file, at most one byte more than it may have."""
     try:
         with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES + 1)
+            return file.read(max_bytes + 1)
     except FileNotFoundError:
         raise PolicyError(f"{path}: does not exist", hint="Check the path.") from None
     except IsADirectoryError:

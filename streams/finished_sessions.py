@@ -225,6 +225,7 @@ def _read_batch(
             failure_causes=diagnosis.failure_causes if diagnosis else (),
             closed_at=session.ended_at,
             is_whole=not warnings,
+            methodology=policy.for_project(session.project).methodology,
         )
         broken = sum(is_broken for _, is_broken in parsed)
         if broken:

@@ -4,6 +4,9 @@ A case says what a run was asked to do, what is expected of it, and what rules c
 (`audit.evaluation.checks` decides those). A profile says who judges, how often, and how answers and checks become scores. It may hold
 several judge runs; each is evaluated by itself, as a `Plan`, so adding one changes nothing for the others. A file is
 refused with the line and the field of every problem.
+
+Cases that are frozen from an incident (`audit.evaluation.freezing`) are in one file, a `FrozenCases`: each case has the recorded answer, and
+all of them have the checks and the levels of before the change in common. `driftline gate` compares a new build with those.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from audit.evaluation.dimensions import DIMENSIONS, Dimension
+from audit.fingerprints import canonical_json
 from audit.patterns import MAX_PATTERN_LENGTH, compile_pattern
 from audit.settings_files import Document
 from schemas.errors import PolicyError
@@ -48,6 +52,10 @@ _OTHER_NAMES = {"llm_probe": "live"}
 """The names that profiles of other tools give to our types."""
 Weight = Annotated[float, Field(ge=0, le=1_000, strict=False, allow_inf_nan=False)]
 Model = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,127}$")]
+MAX_ANSWER = 200_000
+"""Most characters of an answer or of its thinking."""
+MAX_CASES_BYTES = 16 * 1024 * 1024
+"""Maximum size of a file with cases."""
 MAX_REPETITIONS = 50
 WHOLE_SESSION = "whole-session"
 """Id of the case by which sessions without a written case are judged; no written case has it."""
@@ -55,6 +63,7 @@ _NAMES = {"type": "string", "enum": [*get_args(JudgeType), *_OTHER_NAMES]}
 MAX_SYSTEM_PROMPT_BYTES = 64 * 1024
 """Maximum size of a system prompt, which is sent with every question."""
 _HINT = "Correct the lines named above; docs/evaluation-files.md explains every field."
+_FROZEN_HINT = "Freeze the cases again: driftline cases from-incident ID --out FILE. docs/how-to/ci.md explains the file."
 _NOT_ID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_ID = 64
 _SHIPPED_PROMPT = "judge_system_prompt.md"
@@ -227,6 +236,24 @@ class TrustAtLeast(_Check):
     """Lowest trust score, 0 to 100. No run has less than 73, so up to that the check passes always."""
 
 
+class NoTier1Flag(_Check):
+    """A check of Tier 1 flags no exchange of the run."""
+
+    kind: Literal["no_tier1_flag"]
+    """Kind of the check."""
+    flag: Identifier
+    """Id of the check of Tier 1, structural or of the methodology."""
+
+
+class NoFailure(_Check):
+    """A detector finds no failure of this type in the run."""
+
+    kind: Literal["no_failure"]
+    """Kind of the check."""
+    failure: Identifier
+    """Type of the failure, such as infinite_tool_loop."""
+
+
 class Message(FileModel):
     """A message of the task, as the agent got it."""
 
@@ -307,9 +334,80 @@ Check = Annotated[
     | ArtifactPresent
     | ArtifactContains
     | MaxTotalTokens
-    | TrustAtLeast,
+    | TrustAtLeast
+    | NoTier1Flag
+    | NoFailure,
     Field(discriminator="kind"),
 ]
+Checks = Annotated[tuple[Check, ...], Field(max_length=100)]
+
+
+def _write_text(value: Any) -> Any:
+    return value if value is None or isinstance(value, str) else canonical_json(value)
+
+
+TextOrJson = Annotated[str | None, BeforeValidator(_write_text), WithJsonSchema({})]
+"""A text, or any JSON value, which is kept as text."""
+
+
+class AnswerCall(FileModel):
+    """A tool call of an answer, as in the body of `POST ingest`."""
+
+    name: ToolName
+    """Name of the tool."""
+    arguments: TextOrJson = None
+    """Arguments, as text or as any JSON value."""
+    result: TextOrJson = None
+    """Result, as text or as any JSON value."""
+    outcome: Literal["ok", "error", "unanswered"] | None = None
+    """By default ok if there is a result, else unanswered."""
+
+
+class Answer(FileModel):
+    """An agent's answer to the task of a case; the fields are those of an exchange."""
+
+    agent_response: Annotated[str, StringConstraints(max_length=MAX_ANSWER)]
+    """The answer; may be empty."""
+    agent_thinking: Annotated[str, StringConstraints(max_length=MAX_ANSWER)] | None = None
+    """The thinking before it, if any."""
+    tool_calls: Annotated[tuple[AnswerCall, ...], Field(max_length=1_000)] = ()
+    """Tool calls of the turn, in order."""
+    agent_model: Annotated[str, StringConstraints(max_length=200)] | None = None
+    """The model that answered."""
+    input_tokens: Count | None = None
+    """Tokens that the model read; null is not known."""
+    output_tokens: Count | None = None
+    """Tokens that the model wrote; null is not known."""
+
+
+class CandidateAnswer(Answer):
+    """The answer of a candidate build: one line of its results."""
+
+    case_id: Identifier
+    """The case that it answers."""
+
+
+class RecordedAnswer(Answer):
+    """The answer that a case was frozen from, as stored, with its scores."""
+
+    side: Literal["incident", "before"]
+    """incident: it moved the incident; before: a healthy one from before the change."""
+    moved: float = 0.0
+    """Its effect on the incident, in points of the score times its weight."""
+    agent: Line | None = None
+    """The agent that answered."""
+    session_id: Annotated[str, StringConstraints(max_length=1_000)]
+    """The session of the exchange."""
+    exchange_id: Annotated[str, StringConstraints(max_length=2_400)]
+    """The exchange."""
+    turn_number: Count = 1
+    """Its turn within the session."""
+    sampling_reason: Identifier
+    """The reason why it was judged, on which depends what the judge is asked."""
+    scores: Mapping[str, float] = {}
+    """The judge's scores by series, such as tier2 or tier2.scope_compliance."""
+    anomalous: bool = False
+    """True if it was an anomaly."""
 
 
 class Case(FileModel):
@@ -327,15 +425,119 @@ class Case(FileModel):
     """Those that are scored."""
     rubric: Rubric | None = None
     """Instructions for scoring this case, beyond those that hold for all cases."""
-    deterministic_checks: Annotated[tuple[Check, ...], Field(max_length=100)] = ()
+    deterministic_checks: Checks = ()
     """Checks that rules decide, without the judge."""
     tags: Annotated[tuple[Identifier, ...], Field(max_length=20)] = ()
     """Go into the results, for looking things up."""
+    recorded: RecordedAnswer | None = None
+    """The answer that the case was frozen from; `driftline evaluate` leaves it out."""
 
     @model_validator(mode="after")
     def _check_ids(self) -> Self:
         refuse("Case", repetitions([check.check_id for check in self.deterministic_checks], "deterministic_checks", "check_id"))
         return self
+
+
+class ScoreLevel(FileModel):
+    """The level of a score before the change."""
+
+    mean: float
+    """The mean, weighted by the sampling; of tokens the geometric mean."""
+    scores: Annotated[int, Field(ge=1, le=100_000)]
+    """The number of scores behind it."""
+    margin: Annotated[float, Field(ge=0)]
+    """How far the mean of a build may be below: the judge's own noise. For tokens a share."""
+    low: float | None = None
+    """A low score: the `low_rank`-th lowest before; of tokens the highest. Null where single answers are not compared."""
+    low_rank: Annotated[int, Field(ge=1)] = 1
+    """The rank of `low` among the scores before."""
+
+    @model_validator(mode="after")
+    def _check_rank(self) -> Self:
+        if self.low_rank > self.scores:
+            refuse("ScoreLevel", [Problem(("low_rank",), f"is above scores, {self.scores}", self.low_rank)])
+        return self
+
+
+class CheckLevel(FileModel):
+    """How often a check failed before the change."""
+
+    failed: Count
+    """Exchanges in which it failed."""
+    exchanges: Annotated[int, Field(ge=1, le=100_000)]
+    """All exchanges."""
+
+    @model_validator(mode="after")
+    def _check_counts(self) -> Self:
+        if self.failed > self.exchanges:
+            refuse("CheckLevel", [Problem(("failed",), f"is above exchanges, {self.exchanges}", self.failed)])
+        return self
+
+
+class Levels(FileModel):
+    """The levels before the change, which a build must reach."""
+
+    scores: Mapping[str, ScoreLevel] = {}
+    """By series, such as tier2 or tier2.scope_compliance; tokens are those of one exchange."""
+    checks: Mapping[str, CheckLevel] = {}
+    """By check; `anomalies` counts the anomalies among judged exchanges."""
+
+
+class Source(FileModel):
+    """The incident that cases were frozen from, and the rules behind their scores."""
+
+    incident: Identifier
+    """Id of the incident."""
+    title: Annotated[str, StringConstraints(max_length=1_000)]
+    """Title of the incident."""
+    project: Identifier
+    """Its project, whose policy and methodology judge the candidates."""
+    before: Annotated[str, StringConstraints(max_length=100)]
+    """The days of the healthy exchanges."""
+    methodology_digest: Identifier
+    """Digest of the methodology behind the scores."""
+    rule_version: Annotated[str, StringConstraints(max_length=100)]
+    """Version of the rules behind the scores."""
+    judge_model: Annotated[str, StringConstraints(max_length=200)] | None = None
+    """The model that gave the scores."""
+
+
+class FrozenCases(FileModel):
+    """Cases that were frozen from an incident; one YAML file."""
+
+    source: Source
+    """The incident."""
+    levels: Levels
+    """The levels before the change."""
+    deterministic_checks: Checks = ()
+    """Checks of every case, besides its own."""
+    cases: Annotated[tuple[Case, ...], Field(min_length=1, max_length=1_000)]
+    """The cases."""
+
+    @model_validator(mode="after")
+    def _check_cases(self) -> Self:
+        refuse("FrozenCases", self._find_problems())
+        return self
+
+    def _find_problems(self) -> Iterator[Problem]:
+        yield from repetitions([case.case_id for case in self.cases], "cases", "case_id")
+        shared = [check.check_id for check in self.deterministic_checks]
+        yield from repetitions(shared, "deterministic_checks", "check_id")
+        for index, case in enumerate(self.cases):
+            if case.recorded is None:
+                yield Problem(("cases", index, "recorded"), "is required in a file of frozen cases", None)
+            for number, check in enumerate(case.deterministic_checks):
+                if check.check_id in shared:
+                    reason = "deterministic_checks of the file has the same; each needs its own"
+                    yield Problem(("cases", index, "deterministic_checks", number, "check_id"), reason, check.check_id)
+
+    @property
+    def complete_cases(self) -> list[Case]:
+        """The cases, each with the checks of the file and its own."""
+        return [
+            case.model_copy(update={"deterministic_checks": (*self.deterministic_checks, *case.deterministic_checks)})
+            for case in self.cases
+        ]
 
 
 def _translate_name(value: Any) -> Any:
@@ -469,13 +671,21 @@ class LoadedProfile:
     system_prompt: str
 
 
-def load_case(path: Path) -> Case:
-    """Load a test case; raises PolicyError with each problem as `FILE:LINE: field: reason`."""
-    return Document(path, hint=_HINT).validate(Case)
+def load_case_file(path: Path) -> list[Case]:
+    """Load a test case, or frozen cases; raises PolicyError with each problem as `FILE:LINE: field: reason`."""
+    document = Document(path, hint=_HINT, max_bytes=MAX_CASES_BYTES)
+    if isinstance(document.value, dict) and "cases" in document.value:
+        return document.validate(FrozenCases).complete_cases
+    return [document.validate(Case)]
+
+
+def load_frozen_cases(path: Path) -> FrozenCases:
+    """Load the cases of an incident; raises as `load_case_file`."""
+    return Document(path, hint=_FROZEN_HINT, max_bytes=MAX_CASES_BYTES).validate(FrozenCases)
 
 
 def load_profile(path: Path) -> LoadedProfile:
-    """Load a profile and its system prompt, whose path is relative to the profile's folder; raises as `load_case`.
+    """Load a profile and its system prompt, whose path is relative to the profile's folder; raises as `load_case_file`.
 
     A profile without a `profile_id` gets the name of its file.
     """

@@ -18,6 +18,8 @@ from audit.evaluation.cases import (
     Check,
     FinalResponsePresent,
     MaxTotalTokens,
+    NoFailure,
+    NoTier1Flag,
     ResponseContains,
     ResponseMatches,
     StatusIs,
@@ -195,6 +197,20 @@ def _check_trust(check: TrustAtLeast, run: Run) -> CheckFinding:
     return _pass_or_fail(run.trust >= check.trust), f"The trust score is {run.trust}; expected at least {check.trust}."
 
 
+def _check_tier1_flag(check: NoTier1Flag, run: Run) -> CheckFinding:
+    if run.tier1_flags is None:
+        return "error", "The exchanges of the run were not checked by Tier 1."
+    passed = check.flag not in run.tier1_flags
+    return _pass_or_fail(passed), f"{check.flag} {'flags no exchange' if passed else 'flags an exchange'} of the run."
+
+
+def _check_failure(check: NoFailure, run: Run) -> CheckFinding:
+    if run.trust is None:
+        return "error", "The session was not diagnosed, or there was no evidence."
+    passed = all(failure.kind != check.failure for failure in run.failures)
+    return _pass_or_fail(passed), f"The diagnosis finds {'no ' if passed else ''}{check.failure}."
+
+
 CHECKS: Mapping[str, Callable[[Any, Run], CheckFinding]] = {
     "final_response_present": _check_final_response,
     "tool_called": _check_tool_called,
@@ -206,5 +222,7 @@ CHECKS: Mapping[str, Callable[[Any, Run], CheckFinding]] = {
     "artifact_contains": _check_artifact_text,
     "max_total_tokens": _check_tokens,
     "trust_at_least": _check_trust,
+    "no_tier1_flag": _check_tier1_flag,
+    "no_failure": _check_failure,
 }
 """The function for each kind of check."""

@@ -152,7 +152,8 @@ def evaluation_request(
     checks = canonical_json(msgspec.to_builtins(outcomes))
     view = subject_view(case, run, outcomes, plan.max_view_characters)
     prompt = append_form(system_prompt)
-    yardstick = [RULE_VERSION, case.model_dump(mode="json"), plan.model_dump(mode="json", include=_SCORING), prompt]
+    terms = case.model_dump(mode="json", exclude={"recorded"})
+    yardstick = [RULE_VERSION, terms, plan.model_dump(mode="json", include=_SCORING), prompt]
     facts = _list_facts(run)
     fact_values = [value.isoformat() if isinstance(value, datetime) else value for value in facts.values()]
     fingerprint = _digest([*yardstick, view.text, checks, fact_values])
@@ -162,7 +163,7 @@ def evaluation_request(
         project=run.project,
         session_id=run.session_id,
         case_id=case.case_id,
-        case=canonical_json(case.model_dump(mode="json")),
+        case=canonical_json(terms),
         profile=canonical_json(plan.model_dump(mode="json")),
         fingerprint=fingerprint,
         repetition=repetition,

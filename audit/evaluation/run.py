@@ -43,7 +43,9 @@ from typing import Any, Literal, get_args
 
 from audit.cost import ModelPrice, Usage, price_of, usd_of
 from audit.diagnosis.events import MAX_TOKENS, call_arguments, token_total, tool_name
+from audit.exchanges.tier1 import check_structure
 from audit.fingerprints import canonical_json
+from audit.policy import Methodology
 from audit.times import parse_timestamp
 from schemas.bounds import MAX_DEPTH
 from schemas.records import Exchange, FailureCause
@@ -191,6 +193,8 @@ class Run:
     """True if any event was recorded; without events, tools and artifacts are unknown."""
     is_whole: bool = True
     """True if all records of the session are included. A very long session is read in part, and its spending is unknown."""
+    tier1_flags: frozenset[str] | None = None
+    """The checks of Tier 1 that flag one of its exchanges; None if they were not run."""
 
     @property
     def final_response(self) -> str:
@@ -224,6 +228,8 @@ class SessionRecords:
     """The end of the session, if known."""
     is_whole: bool = True
     """True if these are all its exchanges and events."""
+    methodology: Methodology | None = None
+    """The methodology whose checks of Tier 1 are run on its exchanges; None: none are."""
 
 
 def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:
@@ -264,7 +270,15 @@ def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:
         ended_at=max(times, default=session.closed_at),
         has_events=bool(session.events),
         is_whole=session.is_whole,
+        tier1_flags=_find_flags(active, session.methodology),
     )
+
+
+def _find_flags(active: Sequence[Exchange], methodology: Methodology | None) -> frozenset[str] | None:
+    if methodology is None:
+        return None
+    checked = (check_structure(exchange.user_message, exchange.agent_response, methodology) for exchange in active)
+    return frozenset(flag for result in checked for flag in result.flags)
 
 
 def trace_of(events: Iterable[Event]) -> Trace:

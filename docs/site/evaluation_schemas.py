@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from audit.evaluation.cases import Case, Profile
+from audit.evaluation.cases import CandidateAnswer, Case, FrozenCases, Profile
 from audit.evaluation.report import Report
 from audit.evaluation.results import FinalResult, JudgeResult
 
@@ -34,6 +34,8 @@ class _Schema(NamedTuple):
 
 _SCHEMAS = {
     "case": _Schema("Test case of an evaluation", Case, "validation"),
+    "frozen-cases": _Schema("Frozen cases of an incident", FrozenCases, "validation"),
+    "candidate-answer": _Schema("A line of the answers of driftline gate", CandidateAnswer, "validation"),
     "profile": _Schema("Evaluation profile", Profile, "validation"),
     "evaluation-result": _Schema("Final result of an evaluation", FinalResult, "serialization"),
     "evaluation-report": _Schema("What driftline evaluate --output json prints", Report, "serialization"),

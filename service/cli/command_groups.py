@@ -80,6 +80,8 @@ GROUPS = (
             ),
             "check-drift": Command("incidents.check_drift", "Check for drift and anomaly spikes, and record incidents."),
             "check": Command("finished_runs.check", "Gate a build on the readiness or trust of runs."),
+            "cases": Command("gating.cases_app", "Freeze an incident as test cases."),
+            "gate": Command("gating.gate", "Gate a build on the cases of an incident: is it worse than before?"),
             "alerts": Command("alerts.alerts_app", "Test the receivers of alerts, and list alerts."),
             "anchors": Command(
                 "anchors.anchors_app",

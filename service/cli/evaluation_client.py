@@ -213,7 +213,7 @@ def _request_body(terms: EvaluationTerms, *, dry_run: bool) -> dict[str, Any]:
     selection = terms.selection
     profile = terms.profile.profile
     body: dict[str, Any] = {
-        "cases": [case.model_dump(mode="json", exclude_unset=True) for case in terms.cases],
+        "cases": [case.model_dump(mode="json", exclude_unset=True, exclude={"recorded"}) for case in terms.cases],
         "profile": profile.model_dump(mode="json", exclude_unset=True, exclude={"judge_system_prompt_path"}),
         "judgeRuns": [plan.judge_run_id for plan in terms.plans],
         "sessions": list(selection.sessions),

@@ -267,6 +267,10 @@ class Links:
         """The endpoint for a decision on an incident."""
         return f"/api/audit/{quote(project)}/incidents/{_part_address(incident)}"
 
+    def cases(self, project: str, incident: str) -> str:
+        """The endpoint of the cases that are frozen from an incident."""
+        return f"{self.deciding(project, incident)}/cases"
+
     def exchange(self, project: str, score: str, at: datetime | str | None = None) -> str:
         """An exchange, by the id of its score; `at`, the exchange's time, speeds up the look-up."""
         return self._within(f"{_project_address(project)}/exchanges/{_part_address(score)}", {"at": time_text(at)})

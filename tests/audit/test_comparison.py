@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -11,7 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.comparison import ROUGH_FREEDOM, Interval, PairedSums, expected_by_chance, paired_interval, t_quantile
+from audit.comparison import (
+    ROUGH_FREEDOM,
+    Interval,
+    PairedSums,
+    expected_by_chance,
+    fisher_p,
+    holm,
+    paired_interval,
+    precedence_p,
+    sign_flip_p,
+    t_quantile,
+)
 
 DIFFERENCES = st.lists(st.lists(st.floats(-4, 4), min_size=1, max_size=8), min_size=2, max_size=12)
 
@@ -159,3 +171,37 @@ def test_a_few_sessions_are_rough() -> None:
 def test_one_interval_in_twenty_excludes_zero_by_chance() -> None:
     """Of forty measures, two are expected to move by chance."""
     assert expected_by_chance(40) == pytest.approx(2)
+
+
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=8))
+def test_the_sign_flip_test_counts_every_choice_of_signs(differences: list[int]) -> None:
+    """A gate blocks builds by this number, so it must be the count itself and no approximation."""
+    choices = [sum(sign * value for sign, value in zip(signs, differences, strict=True)) for signs in itertools.product((1, -1), repeat=len(differences))]  # fmt: skip
+
+    assert sign_flip_p(differences) == sum(total <= sum(differences) for total in choices) / len(choices)
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.data())
+def test_tests_of_two_samples_count_every_way_to_draw_them(before: int, after: int, data: st.DataObject) -> None:
+    """Both must hold for samples of any size, also of one."""
+    failed = data.draw(st.integers(0, before + after))
+    count = data.draw(st.integers(max(0, failed - before), min(after, failed)))
+    rank = data.draw(st.integers(1, before))
+    below = data.draw(st.integers(0, after))
+    draws = list(
+        itertools.combinations(range(before + after), after)
+    )  # the places of the sample after in the order of all values
+
+    fisher = sum(sum(place < failed for place in draw) >= count for draw in draws) / len(draws)
+    precedence = 0
+    for draw in draws:
+        limit = [place for place in range(before + after) if place not in draw][rank - 1]
+        precedence += sum(place < limit for place in draw) >= below
+
+    assert fisher_p((failed - count, before), (count, after)) == pytest.approx(fisher)
+    assert precedence_p(below, after, rank, before) == pytest.approx(precedence / len(draws))
+
+
+def test_holm_corrects_the_smallest_probability_most() -> None:
+    """Of many comparisons one is extreme by chance, and a correction that changes their order would name the wrong one."""
+    assert holm([0.01, 0.04, 0.03, 0.9]) == pytest.approx([0.04, 0.09, 0.09, 0.9])

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from audit.diagnosis.diagnosis import LOWEST_TRUST
-from audit.evaluation.cases import Case, LoadedProfile, Plan, TrustAtLeast, load_case, load_profile, plans
+from audit.evaluation.cases import Case, LoadedProfile, Plan, TrustAtLeast, load_case_file, load_profile, plans
 from audit.evaluation.dimensions import HIGHEST, LOWEST
 from audit.evaluation.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
@@ -259,14 +259,14 @@ def load_cases(paths: Sequence[Path]) -> list[Case]:
     files_by_id: dict[str, Path] = {}
     cases = []
     for file in files:
-        case = load_case(file)
-        if case.case_id in files_by_id:
-            raise InputError(
-                f"{file}: case_id: {case.case_id} is also the id of {files_by_id[case.case_id]}",
-                hint="Give each case its own id.",
-            )
-        files_by_id[case.case_id] = file
-        cases.append(case)
+        for case in load_case_file(file):
+            if case.case_id in files_by_id:
+                raise InputError(
+                    f"{file}: case_id: {case.case_id} is also the id of {files_by_id[case.case_id]}",
+                    hint="Give each case its own id.",
+                )
+            files_by_id[case.case_id] = file
+            cases.append(case)
     return cases
 
 

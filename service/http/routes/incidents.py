@@ -8,8 +8,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from msgspec import Meta
 from pydantic import Field, StringConstraints
 
+from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Incident
+from service.read.cases import DEFAULT_MOVED, MAX_CASES, freeze_incident, write_cases
 from service.read.incidents import (
     MAX_TEXT,
     ME,
@@ -257,6 +259,46 @@ async def incident(_: Reader, project: VisibleProject, services: Services, incid
     if record is None:
         raise ApiError(404, "not_found", PROBLEMS["not_found"])
     return await _read_with_history(services, record)
+
+
+@router.get(
+    f"{PROJECT}/incidents/{{incident_id}}/cases",
+    responses=documented(400, 404, 409) | {200: {"content": {"application/yaml": {}}, "description": "The cases, as a file."}},
+    response_class=Response,
+)
+async def incident_cases(
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    incident_id: IncidentId,
+    *,
+    limit: Annotated[int, Query(ge=1, le=MAX_CASES, description="Most exchanges of the incident.")] = DEFAULT_MOVED,
+    healthy: Annotated[
+        int | None, Query(ge=0, le=MAX_CASES, description="Healthy exchanges from before; by default as many.")
+    ] = None,
+) -> Response:
+    """Return the exchanges that moved an incident most, and healthy ones from before, as frozen cases for `driftline gate`.
+
+    409 if the evidence names no exchange, or if there is none from before the change.
+    """
+    record = await services.watch.incident(project, incident_id)
+    if record is None:
+        raise ApiError(404, "not_found", PROBLEMS["not_found"])
+    policy = services.engine.policy
+
+    def freeze(connection: duckdb.DuckDBPyConnection) -> str:
+        return write_cases(freeze_incident(connection, record, policy, count=limit, healthy=healthy))
+
+    try:
+        text = await services.ask(freeze)
+    except InputError as error:
+        raise ApiError(409, "no_cases", f"{error}. {error.hint}") from None
+    headers = {
+        "Content-Disposition": f'attachment; filename="cases-{record.incident_id[:8]}.yaml"',
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "Cache-Control": "no-store",
+    }
+    return Response(text, media_type="application/yaml", headers=headers)
 
 
 @router.put(f"{PROJECT}/incidents/{{incident_id}}", responses=documented(400, 404, 408, 409, 413, 415))

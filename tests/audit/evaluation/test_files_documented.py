@@ -18,6 +18,8 @@ TEXT = (Path(__file__).parents[3] / "docs" / "evaluation-files.md").read_text("u
 MODELS: tuple[type[BaseModel], ...] = (
     cases.Case, cases.CaseInput, cases.Message, cases.Expectations, cases.Expectation, cases.Rubric, cases.ScaleAnchor, cases.Criterion,
     cases.Profile, cases.Judge, cases.JudgeRun, cases.Aggregation, cases.DimensionPolicy,
+    cases.FrozenCases, cases.Source, cases.Levels, cases.ScoreLevel, cases.CheckLevel, cases.RecordedAnswer, cases.CandidateAnswer,
+    cases.AnswerCall,
 )  # fmt: skip
 KINDS = {check.__name__: check for check in get_args(get_args(cases.Check)[0])}
 
@@ -55,7 +57,7 @@ def test_no_model_of_the_files_is_left_out() -> None:
     """A new object in a file needs its own table."""
     names = {
         name
-        for file in (cases.Case, cases.Profile)
+        for file in (cases.Case, cases.Profile, cases.FrozenCases, cases.CandidateAnswer)
         for name in (file.__name__, *file.model_json_schema(mode="serialization").get("$defs", {}))
     }
 

@@ -125,6 +125,8 @@ TABLE: Table = {
     ),
     ("GET", "/api/audit/{project}/incidents"): Row("read", bad=("?status=odd", NO_BODY)),
     ("GET", "/api/audit/{project}/incidents/{incident_id}"): Row("read", empty=404, bad=None),
+    # The exchanges of the incident are not stored; tests/service/test_gating.py has those of one.
+    ("GET", "/api/audit/{project}/incidents/{incident_id}/cases"): Row("read", 409, empty=404, bad=("?limit=0", NO_BODY)),
     ("PUT", "/api/audit/{project}/incidents/{incident_id}"): Row(
         "review", 200, {"status": "accepted"}, empty=404, bad=("", {"status": "odd"})
     ),

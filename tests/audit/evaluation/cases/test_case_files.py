@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from audit.evaluation.cases import MAX_SYSTEM_PROMPT_BYTES, load_case, load_profile, plans, shipped_system_prompt
+from audit.evaluation.cases import (
+    MAX_CASES_BYTES,
+    MAX_SYSTEM_PROMPT_BYTES,
+    load_case_file,
+    load_profile,
+    plans,
+    shipped_system_prompt,
+)
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.settings_files import MAX_FILE_BYTES
 from schemas.errors import PolicyError
@@ -45,9 +52,9 @@ judge_runs:
 dimension_policies:
   task: {policy: weighted, judge_weight: 2, deterministic_weight: 1}
 """
-TEN = "final_response_present, max_total_tokens, response_contains, response_matches, status_is, tool_call_count, tool_called"
-KINDS = f"artifact_contains, artifact_present, {TEN}, trust_at_least"
-FILES: dict[str, tuple[str, Callable[[Path], object]]] = {"case": (CASE, load_case), "profile": (PROFILE, load_profile)}
+MOST = "final_response_present, max_total_tokens, no_failure, no_tier1_flag, response_contains, response_matches, status_is, tool_call_count, tool_called"
+KINDS = f"artifact_contains, artifact_present, {MOST}, trust_at_least"
+FILES: dict[str, tuple[str, Callable[[Path], object]]] = {"case": (CASE, load_case_file), "profile": (PROFILE, load_profile)}
 
 
 def refusal(tmp_path: Path, kind: str, text: str) -> list[str]:
@@ -65,7 +72,7 @@ def test_a_case_has_the_fields_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "case.yaml"
     path.write_text(CASE, "utf-8")
 
-    case = load_case(path)
+    [case] = load_case_file(path)
 
     assert case.case_id == "disk_report"
     assert case.dimensions == DIMENSIONS
@@ -211,7 +218,6 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file(tmp_path: Pa
         (b"", ":1: document: the file is empty"),
         (b"# only a comment\n", ":1: document: the file is empty"),
         (b"title: a\ncase: \xff\n", ":2: document: not UTF-8"),
-        (b"#" * (MAX_FILE_BYTES + 1), ":1: document: larger than 1048576 bytes"),
         (b"a: &x [1]\nb: *x\n", ":2: document: aliases (*name) "),
         (b"a: 1\na: 2\n", ":2: a: given twice, first on line 1"),
     ],
@@ -227,10 +233,22 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, kind: str, conten
     assert f"{path}{problem}" in str(caught.value)
 
 
+@pytest.mark.parametrize(("kind", "max_bytes"), [("case", MAX_CASES_BYTES), ("profile", MAX_FILE_BYTES)])
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path, kind: str, max_bytes: int) -> None:
+    """A file of a wrong kind is not read whole. Frozen cases of an incident hold its texts, so they may be larger."""
+    path = tmp_path / f"{kind}.yaml"
+    path.write_bytes(b"#" * (max_bytes + 1))
+
+    with pytest.raises(PolicyError) as caught:
+        FILES[kind][1](path)
+
+    assert f"larger than {max_bytes} bytes" in str(caught.value)
+
+
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
     """A misspelt path is the most common mistake."""
     with pytest.raises(PolicyError, match="does not exist"):
-        load_case(tmp_path / "nowhere.yaml")
+        load_case_file(tmp_path / "nowhere.yaml")
 
 
 def test_a_problem_of_a_case_sends_nobody_to_the_policy(tmp_path: Path) -> None:
@@ -238,7 +256,7 @@ def test_a_problem_of_a_case_sends_nobody_to_the_policy(tmp_path: Path) -> None:
     path = tmp_path / "case.yaml"
     path.write_text("{}", "utf-8")
     with pytest.raises(PolicyError) as caught:
-        load_case(path)
+        load_case_file(path)
 
     assert "policy" not in caught.value.hint
 
@@ -249,7 +267,7 @@ EXAMPLES = sorted((Path(__file__).parents[4] / "examples" / "evaluation").rglob(
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_a_shipped_example_loads(path: Path) -> None:
     """People copy the examples, so they must be valid."""
-    load = load_profile if "profile_id:" in path.read_text("utf-8") else load_case
+    load = load_profile if "profile_id:" in path.read_text("utf-8") else load_case_file
 
     assert load(path) is not None
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from audit.evaluation.cases import Case, Check
 from audit.evaluation.checks import CHECKS, MAX_SEARCHED_LENGTH, check_run
-from audit.evaluation.run import Artifact, Run, Status, ToolCall, ToolResult, Turn
+from audit.evaluation.run import Artifact, Failure, Run, Status, ToolCall, ToolResult, Turn
 
 SECRET = "sk-live-0f1e2d3c"
 
@@ -111,6 +111,12 @@ CASES: list[tuple[Run, str, dict[str, Any], str, str]] = [
     (build_run(trust=80), "trust_at_least", {"trust": 80}, "pass", "The trust score is 80; expected at least 80."),
     (build_run(trust=79), "trust_at_least", {"trust": 80}, "fail", "The trust score is 79; expected at least 80."),
     (build_run(), "trust_at_least", {"trust": 0}, "error", "The session has no trust score"),
+    (build_run(tier1_flags=frozenset()), "no_tier1_flag", {"flag": "silent_refusal"}, "pass", "flags no exchange"),
+    (build_run(tier1_flags=frozenset({"silent_refusal"})), "no_tier1_flag", {"flag": "silent_refusal"}, "fail", "flags an exchange"),
+    (build_run(), "no_tier1_flag", {"flag": "silent_refusal"}, "error", "not checked"),
+    (build_run(trust=90), "no_failure", {"failure": "infinite_tool_loop"}, "pass", "finds no infinite_tool_loop"),
+    (build_run(trust=90, failures=(Failure("infinite_tool_loop", ""),)), "no_failure", {"failure": "infinite_tool_loop"}, "fail", "finds infinite"),
+    (build_run(), "no_failure", {"failure": "infinite_tool_loop"}, "error", "not diagnosed"),
 ]  # fmt: skip
 
 
