@@ -64,6 +64,7 @@ NOT_TESTED_HERE = {
     "kubernetes": "needs a cluster; tests/test_operating_examples.py checks the manifests and the commands in them",
     "mcp": "an installation and servers that do not end; tests/service/mcp/test_mcp.py runs both forms",
     "producing": "tests/kafka/test_guides.py",
+    "sign-in": "needs a provider; tests/service/pages/test_oidc.py signs in at one",
     "simulation": "tests/simulation/test_simulation.py runs the histories",
     "tools": "a command with an example's project; tests/service/test_tool_findings.py has the rules and findings",
     "review": "a command with an example's project; tests/test_docs_site.py checks its options",

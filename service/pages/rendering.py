@@ -329,7 +329,9 @@ def _answer_with_page(handler: Any) -> Answers:
             return answer
         message = json.loads(bytes(answer.body))["error"]
         title = _TITLES.get(answer.status_code, "Something went wrong")
-        return page(request, "problem.html", {"title": title, "words": message}, answer.status_code)
+        problem = page(request, "problem.html", {"title": title, "words": message}, answer.status_code)
+        problem.headers.update({name: answer.headers[name] for name in ("Retry-After", "Set-Cookie") if name in answer.headers})
+        return problem
 
     return answer_with_page
 

@@ -113,8 +113,11 @@ class StaticFile:
 
 @router.get("/sign-in")
 async def sign_in(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A002 - the name in the address
-    """Show the page that asks for a token."""
-    return page(request, "sign_in.html", {"target": local_path(next)})
+    """Show the page that asks for a token, or leads to the identity provider."""
+    target = local_path(next)
+    has_provider = request.app.state.context.settings.identity_provider is not None
+    provider = f"{Links.provider_sign_in}?next={quote(target, safe='')}" if has_provider else ""
+    return page(request, "sign_in.html", {"target": target, "provider": provider})
 
 
 @router.get("/static/{name:path}")

@@ -20,7 +20,7 @@ from service.pages.rendering import add_problem_pages
 from service.read.queries.pool import QueryPool
 from service.setup.access import AccessStore
 from service.setup.version import version
-from service.web.authentication import Authentication
+from service.web.authentication import Authentication, Failures
 from service.web.bounds import ApiSettings
 from service.web.context import ApiContext, Metrics
 from service.web.errors import ApiError, add_error_answers, error_response
@@ -66,6 +66,7 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     metrics = Metrics()
     app.state.context = ApiContext(engine, access, settings, metrics)
     app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.flush)
+    app.state.refused_sign_ins = Failures(settings.max_failures)
     for router in ROUTERS:
         app.include_router(router)
     describe(app, [route for router in ROUTERS for route in router.routes])

@@ -30,6 +30,7 @@ from service.server.periodic_tasks import periodic_tasks_of
 from service.setup.access import AccessStore, access_file
 from service.setup.judge_setup import WORKERS, OpenedJudge, check_waiting, open_batches, open_judge, unpriced_note
 from service.setup.kafka import connection_of, framing_of
+from service.setup.oidc import open_provider
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of
 from service.setup.workspace import Clock, Workspace, open_workspace, utc_now
@@ -100,6 +101,7 @@ async def _serve(
     """Serve until a stop is requested. Return whether to start again."""
     policy = policy_of(settings)
     check_waiting(policy, kafka=settings.kafka is not None)
+    api = api_settings(settings, names)
     # Open the judge first: if its API key is missing, no file is created or opened.
     if settings.kafka is not None:
         opened = OpenedJudge(None, WORKERS)
@@ -112,7 +114,7 @@ async def _serve(
         # Tokens expire by the real clock, even with `as_of`.
         access = stack.enter_context(AccessStore(access_file(settings.database), utc_now))
         engine = _open_engine(workspace, opened) if settings.kafka is None else _open_engine_over_kafka(workspace)
-        app = create_app(engine, access, api_settings(settings, names))
+        app = create_app(engine, access, api)
         stack.push_async_callback(app.state.query_pool.close)
         spans = listen_for_spans(settings, app.state.context)
         notes = _startup_notes(opened, workspace.policy, access)
@@ -207,7 +209,11 @@ def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
         allowed_hosts |= {public.hostname}
     encrypted_hosts = {public.netloc.lower().removesuffix(":443")} if public.scheme == "https" else set()
     return ApiSettings(
-        allowed_hosts=frozenset(allowed_hosts), encrypted_hosts=frozenset(encrypted_hosts), policy_file=settings.policy
+        allowed_hosts=frozenset(allowed_hosts),
+        encrypted_hosts=frozenset(encrypted_hosts),
+        policy_file=settings.policy,
+        public_url=settings.public_url,
+        identity_provider=open_provider(settings),
     )
 
 

@@ -14,20 +14,22 @@ Sign-ins to the pages (`SignIns`):
 4. A sign-in is a random cookie that represents a token for a limited time. It is useless without this file, expires, and ends with
    its token. Only its SHA-256 is stored. A link signs in once, within minutes: its code is in the fragment of the address, which browsers
    send to no server, and which no log has.
-5. Browsers send cookies with every request, so an unsafe request must prove that one of our pages made it. It repeats a mark that
+5. A person who signs in at an identity provider is an operator without a token that anyone has: a name, rights by project that each
+   sign-in sets again (`admit`), and the pair of issuer and subject that identifies the person. A name of another operator is not taken over.
+6. Browsers send cookies with every request, so an unsafe request must prove that one of our pages made it. It repeats a mark that
    only our pages can read.
 
 Shared links (`SharedLinks`) open one page, read-only, to people without an account:
-6. A link's code is used like that of a sign-in link, but until the link expires, after at most 30 days, or is revoked. Opening it sets a cookie
+7. A link's code is used like that of a sign-in link, but until the link expires, after at most 30 days, or is revoked. Opening it sets a cookie
    that browsers send to this page only, and that the server accepts for this page only: an incident, an exchange, a session or a run.
-7. Only the SHA-256 of the code is stored. A link ends with the token of the person who made it, and has no more rights than this token.
+8. Only the SHA-256 of the code is stored. A link ends with the token of the person who made it, and has no more rights than this token.
 
 The audit log (`AuditLog`): one line for each change by an operator over HTTP and for each command that changes access.
-8. A line is written before the change is made, and completed with the outcome. A line without an outcome was interrupted, for
+9. A line is written before the change is made, and completed with the outcome. A line without an outcome was interrupted, for
    example by a kill, and the change may or may not have been made.
-9. A line names the author, the time, the token (by its public prefix), the action (method and route template, or command), the
+10. A line names the author, the time, the token (by its public prefix), the action (method and route template, or command), the
    project and the subject. Bodies are not kept.
-10. A completed line cannot be changed. Lines are deleted by age, and the oldest ones if there are too many.
+11. A completed line cannot be changed. Lines are deleted by age, and the oldest ones if there are too many.
 
 Saved views of the inbox (`SavedViews`) are personal settings, not audited data. They are not replayed, and they are kept when the
 tokens of their owner end.
@@ -38,13 +40,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import itertools
+import json
 import os
 import re
 import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
@@ -74,6 +78,8 @@ ROLES: Mapping[str, frozenset[Scope]] = {
 """The scopes of each role."""
 Grants = Mapping[str | None, frozenset[str]]
 """Scopes by project; None: every project."""
+RoleMapping = Sequence[tuple[str, str | None, frozenset[Scope]]]
+"""Groups at the identity provider, each with a project (None: every project) and scopes in it."""
 MAX_LIVE_TOKENS = 2
 MAX_VIEWS = 50
 """Maximum number of saved views per person."""
@@ -125,12 +131,22 @@ _MIGRATIONS = (
             revoked_at TEXT, opened INTEGER NOT NULL DEFAULT 0, last_opened_at TEXT
         ) STRICT""",
     ),
+    (
+        """CREATE TABLE identities (
+            issuer TEXT NOT NULL, subject TEXT NOT NULL, name TEXT NOT NULL UNIQUE, grants TEXT NOT NULL, signed_in_at TEXT NOT NULL,
+            PRIMARY KEY (issuer, subject)
+        ) STRICT""",
+        "ALTER TABLE sign_ins ADD COLUMN project TEXT",
+    ),
 )
 _LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
 NOBODY_DIGEST = hashlib.sha256(b"").digest()
-_HOLDER = "h.kind, h.name, h.project, h.agent, h.scopes"
+_HOLDER = """h.kind, h.name, h.project, h.agent, h.scopes,
+    (SELECT grants FROM identities AS i WHERE h.kind = 'operator' AND i.name = h.name) AS grants"""
 SIGN_IN_DURATION = timedelta(hours=12)
 """Duration of a sign-in."""
+IDENTITY_DURATION = timedelta(days=30)
+"""How long the links that a person has shared stay open after the last sign-in at the identity provider."""
 LINK_DURATION = timedelta(minutes=10)
 """Time within which a link signs in."""
 SHARED_DAYS, MAX_SHARED_DAYS = 7, 30
@@ -161,6 +177,10 @@ class Holder:
     scopes: frozenset[str] = frozenset(SCOPES)
     grants: Grants = field(default_factory=dict)
     """The rights of a person who signed in at an identity provider, of which `project` and `scopes` are those in use."""
+
+    def acting_on(self, project: str | None) -> Holder:
+        """Return a person with the rights in a project (None: in every project), or unchanged without rights of this kind."""
+        return self if project not in self.grants else replace(self, project=project, scopes=self.grants[project])
 
     def projects_with(self, scope: str) -> frozenset[str] | None:
         """Return the projects in which an operator has a scope; None for every project."""
@@ -202,11 +222,22 @@ def scopes_of(names: Iterable[str]) -> frozenset[str]:
     return scopes
 
 
-def scopes_of_role(role: str) -> frozenset[str]:
+def scopes_of_role(role: str) -> frozenset[Scope]:
     """Return the scopes of a role. Raises InputError for an unknown one."""
     if role not in ROLES:
         raise InputError(f"role: there is no role {role[:64]!r}", hint=f"Use one of {', '.join(ROLES)}.")
     return ROLES[role]
+
+
+def grants_of(groups: Iterable[str], mapping: RoleMapping) -> Grants:
+    """Return the rights of the members of some groups; empty if no group has a role. Rights in every project hold in each."""
+    members = set(groups)
+    grants: dict[str | None, frozenset[str]] = {}
+    for group, project, scopes in mapping:
+        if group in members:
+            grants[project] = grants.get(project, frozenset()) | scopes
+    everywhere = grants.get(None, frozenset())
+    return {project: scopes | everywhere for project, scopes in grants.items() if project is None or not scopes <= everywhere}
 
 
 class AccessStore:
@@ -278,6 +309,10 @@ class AccessStore:
         """
         with self._file.transaction() as cursor:
             live_prefixes = self._live_prefixes(cursor, kind, name)
+            if kind == "operator" and cursor.execute("SELECT 1 FROM identities WHERE name = ?", [name]).fetchone():
+                raise InputError(
+                    f"{name} signs in at the identity provider", hint="Add an operator of another name for a token."
+                )
             if len(live_prefixes) >= MAX_LIVE_TOKENS:
                 tokens = " and ".join(f"{TOKEN_TAG}_{prefix}" for prefix in live_prefixes)
                 hint = f"Revoke one of them first: driftline {kind}s revoke {TOKEN_TAG}_{live_prefixes[0]}"
@@ -310,6 +345,55 @@ class AccessStore:
                 values,
             )
             return cursor.rowcount
+
+    def admit(self, issuer: str, subject: str, preferred: str, grants: Grants) -> tuple[Holder, str]:
+        """Set the rights of a person who signed in at an identity provider; return the operator and the prefix behind sign-ins.
+
+        The first time, the person gets a name like the preferred one that nobody has. No one has the token behind the sign-ins.
+        """
+        (project, scopes), *_ = sorted(grants.items(), key=lambda grant: grant[0] or "")
+        encoded = json.dumps({key or "*": sorted(granted) for key, granted in grants.items()}, sort_keys=True)
+        values = {
+            "issuer": issuer, "subject": subject, "grants": encoded, "project": project, "now": self._timestamp(),
+            "scopes": " ".join(scope for scope in SCOPES if scope in scopes), "expires": format_timestamp(self._now() + IDENTITY_DURATION),
+        }  # fmt: skip
+        with self._file.transaction() as cursor:
+            row = cursor.execute("SELECT name FROM identities WHERE issuer = :issuer AND subject = :subject", values).fetchone()
+            name: str = row[0] if row else self._reserve_name(cursor, preferred)
+            values["name"] = name
+            cursor.execute(
+                "INSERT INTO identities VALUES (:issuer, :subject, :name, :grants, :now) ON CONFLICT (issuer, subject) "
+                "DO UPDATE SET grants = excluded.grants, signed_in_at = excluded.signed_in_at",
+                values,
+            )
+            cursor.execute(
+                "UPDATE holders SET project = :project, scopes = :scopes WHERE kind = 'operator' AND name = :name", values
+            )
+            if not (prefixes := self._live_prefixes(cursor, "operator", name)):
+                self._issue(cursor, "operator", name, IDENTITY_DURATION)
+                prefixes = self._live_prefixes(cursor, "operator", name)
+            cursor.execute("UPDATE tokens SET expires_at = :expires WHERE prefix = :prefix", values | {"prefix": prefixes[0]})
+        return Holder("operator", name, project, scopes=scopes, grants=grants), prefixes[0]
+
+    def dismiss(self, issuer: str, subject: str) -> None:
+        """End the sign-ins of a person who has lost all rights at the identity provider."""
+        for (name,) in self._file.rows("SELECT name FROM identities WHERE issuer = ? AND subject = ?", [issuer, subject]):
+            self.revoke("operator", name)
+
+    def _reserve_name(self, cursor: sqlite3.Cursor, preferred: str) -> str:
+        """Add an operator with the preferred name, or with a number after it if the name is taken."""
+        base = re.sub(r"[^a-z0-9_.-]+", "-", preferred.lower()).strip("-._")[:56] or "person"
+        if base.startswith(f"{TOKEN_TAG}_") or is_reserved(base):
+            base = f"person-{base}"
+        for number in itertools.count(1):
+            name = base if number == 1 else f"{base}-{number}"
+            cursor.execute(
+                "INSERT OR IGNORE INTO holders (kind, name, created_at, scopes) VALUES ('operator', ?, ?, 'read')",
+                [name, self._timestamp()],
+            )
+            if cursor.rowcount:
+                return name
+        raise AssertionError
 
     def holders(self, kind: Kind) -> list[tuple[Holder, list[Token]]]:
         """Return all holders of a kind by name, with their tokens, oldest first."""
@@ -378,7 +462,9 @@ class AccessStore:
 
         Return None if the cookie is unknown, or if the sign-in or its token has ended.
         """
-        return self._find_live(self.sign_ins.prefix_of(cookie))
+        sign_in = self.sign_ins.find(cookie)
+        signed_in = sign_in and self._find_live(sign_in[0])
+        return signed_in and sign_in and (signed_in[0].acting_on(sign_in[1]), signed_in[1])
 
     def follow_link(self, code: bytes) -> tuple[Holder, str] | None:
         """Use up the code of a sign-in link, and return the operator and the token's prefix; None if it does not sign in."""
@@ -428,8 +514,15 @@ class AccessStore:
 
 
 def _read_holder(row: Sequence[Any]) -> Holder:
-    kind, name, project, agent, scopes = row
-    return Holder(kind, name, project, agent, frozenset(SCOPES if scopes is None else scopes.split()))
+    kind, name, project, agent, scopes, grants = row
+    return Holder(
+        kind,
+        name,
+        project,
+        agent,
+        frozenset(SCOPES if scopes is None else scopes.split()),
+        {None if key == "*" else key: frozenset(value) for key, value in json.loads(grants or "{}").items()},
+    )
 
 
 def _with_article(kind: Kind) -> str:
@@ -468,15 +561,24 @@ class SignIns:
         self._file = file
         self._now = now
 
-    def begin(self, prefix: str) -> str:
-        """Sign in with the token of this prefix, and return the cookie. Also delete ended sign-ins."""
+    def begin(self, prefix: str, project: str | None = None) -> str:
+        """Sign in with the token of this prefix, and return the cookie. Also delete ended sign-ins.
+
+        `project` is the one in use, for a person with rights in several.
+        """
         secret = secrets.token_urlsafe(32)
         now = self._now()
         with self._file.transaction() as cursor:
             cursor.execute("DELETE FROM sign_ins WHERE expires_at <= ?", [format_timestamp(now)])
             cursor.execute(
-                "INSERT INTO sign_ins VALUES (?, ?, ?, ?)",
-                [_digest_secret(secret.encode()), prefix, format_timestamp(now), format_timestamp(now + SIGN_IN_DURATION)],
+                "INSERT INTO sign_ins VALUES (?, ?, ?, ?, ?)",
+                [
+                    _digest_secret(secret.encode()),
+                    prefix,
+                    format_timestamp(now),
+                    format_timestamp(now + SIGN_IN_DURATION),
+                    project,
+                ],
             )
         return secret
 
@@ -502,13 +604,18 @@ class SignIns:
             ).fetchone()
         return str(row[0]) if row and row[1] > format_timestamp(self._now()) else None
 
-    def prefix_of(self, secret: bytes) -> str | None:
-        """Return the token prefix behind a cookie; None if the cookie is unknown, malformed or ended."""
+    def use_project(self, secret: bytes, project: str | None) -> None:
+        """Change the project in use (None: every project) of the sign-in with this cookie."""
+        with self._file.transaction() as cursor:
+            cursor.execute("UPDATE sign_ins SET project = ? WHERE digest = ?", [project, _digest_secret(secret)])
+
+    def find(self, secret: bytes) -> tuple[str, str | None] | None:
+        """Return the token prefix behind a cookie, and the project in use; None if the cookie is unknown, malformed or ended."""
         if not SECRET_FORM.fullmatch(secret):
             return None
         values = [_digest_secret(secret), format_timestamp(self._now())]
-        rows = self._file.rows("SELECT prefix FROM sign_ins WHERE digest = ? AND expires_at > ?", values)
-        return str(rows[0][0]) if rows else None
+        rows = self._file.rows("SELECT prefix, project FROM sign_ins WHERE digest = ? AND expires_at > ?", values)
+        return tuple(rows[0]) if rows else None
 
     def active(self) -> list[SignIn]:
         """Return the sign-ins that have not ended and whose token is live, newest first."""
@@ -761,7 +868,7 @@ class AuditLog:
         rows = self._file.rows(
             f"SELECT {LINE_COLUMNS} FROM writes WHERE (:before IS NULL OR id < :before) AND (:name IS NULL OR name = :name) "  # noqa: S608 - a literal
             "AND (:project IS NULL OR project = :project) AND (:since IS NULL OR at >= :since) AND (:until IS NULL OR at < :until) "
-            "AND (:signing IS NULL OR (route LIKE '/api/audit/sign-%') = :signing) ORDER BY id DESC LIMIT :limit",
+            "AND (:signing IS NULL OR (route LIKE '/api/audit/sign-%' OR route LIKE '/sign-in/%') = :signing) ORDER BY id DESC LIMIT :limit",
             {
                 "before": before,
                 "limit": limit,

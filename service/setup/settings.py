@@ -212,6 +212,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Alerts that wait in quiet hours: `warning`, while critical alerts go out, or `all`."""
     public_url: Annotated[str, Meta(pattern=_PUBLIC_ADDRESS)] | None = None
     """Public address of the server: alerts link to it, and if it is https, cookies are sent over encrypted connections only."""
+    oidc_issuer: str | None = None
+    """Issuer of an OpenID Connect provider at which people sign in; needs `pip install 'driftline[oidc]'`."""
+    oidc_client_id: Annotated[str, Meta(min_length=1)] | None = None
+    """Client id of this server at the provider. The redirect address to register is `<public address>/sign-in/oidc/callback`."""
+    oidc_client_secret: Secret | None = None
+    """Client secret of this server at the provider; without one, the client is public and relies on PKCE."""
+    oidc_scope: Annotated[str, Meta(pattern="^[!-~ ]*openid[!-~ ]*$")] = "openid profile email"
+    """Scopes to request, separated by blanks. Some providers give groups only with a scope `groups`."""
+    oidc_groups_claim: Annotated[str, Meta(min_length=1)] = "groups"
+    """Claim with the groups of a person."""
+    oidc_roles: str | None = None
+    """Roles by group, such as `platform=admin, support-leads=reviewer@support`: group, role, and a project unless it is every one."""
     otlp_endpoint: Annotated[str, Meta(pattern=_ADDRESS)] | None = None
     """Address of an OpenTelemetry collector (OTLP over HTTP) that scores are sent to as events."""
     otlp_explanations: bool = False

@@ -83,6 +83,8 @@ class Links:
     sql = "/sql"
     sql_snapshot = "/sql/snapshot"
     sign_in = "/sign-in"
+    provider_sign_in = "/sign-in/oidc"
+    provider_answer = "/sign-in/oidc/callback"
     inbox_views = INBOX_VIEWS_PAGE
     admin = "/admin"
     people = "/admin/access"

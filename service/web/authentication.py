@@ -10,7 +10,8 @@
    not sign out each other's users.
 5. A TLS proxy forwards plain HTTP, so the server recognizes an encrypted call by its public address. The cookie in the answer to
    an encrypted call is limited to encrypted calls to this host (`__Host-`: https://httpwg.org/specs/rfc6265.html).
-6. The guest of a shared link has another cookie, whose path is the page of the link. Whatever a browser sends, a guest is the caller
+6. A person with rights by project has in a request the rights of one project only: that of the address, or else the one in use.
+7. The guest of a shared link has another cookie, whose path is the page of the link. Whatever a browser sends, a guest is the caller
    only of GET requests for exactly this page, never of the API, and never if an operator is signed in.
 """
 
@@ -18,18 +19,19 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 
-from fastapi import Depends, Path, Request, Security
+from fastapi import Depends, Path, Request, Response, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.bounds import NAME
-from service.setup.access import AccessStore, Holder, SharedLink, is_mark, prefix_of
+from service.setup.access import SIGN_IN_DURATION, AccessStore, Holder, SharedLink, is_mark, prefix_of
 from service.text.links import API, CALLS
 from service.web.bounds import FORMS, ApiSettings
 from service.web.context import Services
@@ -42,6 +44,8 @@ MAX_ADDRESSES = 10_000
 """Maximum number of addresses whose failures are counted. The addresses with the oldest failures are dropped."""
 PROJECTS = "/projects/"
 """Beginning of the paths that a shared link can open."""
+_PROJECT_PATH = re.compile(f"^(?:/projects|{API})/([^/]+)")
+"""Paths in a project. A person with rights by project has those in this one; an address without a project has the one in use."""
 METRICS = "/metrics"
 SIGN_IN = f"{API}/sign-in"
 PAGE_MARK = "X-Driftline-Page"
@@ -139,6 +143,8 @@ class Authentication:
         if signed_in is None:
             return ApiError(401, "signed_out", "the sign-in has ended; sign in again") if _is_api(scope) else None
         caller, prefix = signed_in
+        if caller.grants and (in_project := _PROJECT_PATH.match(scope["path"])):
+            caller = caller.acting_on(in_project[1])
         if scope["method"] not in SAFE_METHODS and not _is_from_page(scope, cookie):
             return ApiError(403, "forged", "the call does not come from a page of this server; reload the page")
         scope.setdefault("state", {}).update(caller=caller, token=prefix, cookie=cookie)
@@ -337,6 +343,18 @@ def cookie_name_of(scope: Scope, encrypted_hosts: Collection[str]) -> str:
     """Return the name of the sign-in cookie in a call and its answer."""
     _, port = scope.get("server") or ("", 0)
     return cookie_name(port, encrypted=is_encrypted(scope, encrypted_hosts))
+
+
+def set_sign_in_cookie(response: Response, request: Request, encrypted_hosts: Collection[str], secret: str) -> None:
+    """Set the cookie of a sign-in."""
+    response.set_cookie(
+        cookie_name_of(request.scope, encrypted_hosts),
+        secret,
+        max_age=int(SIGN_IN_DURATION.total_seconds()),
+        httponly=True,
+        samesite="lax",  # with "strict", people who follow a link from an alert would appear signed out
+        secure=is_encrypted(request.scope, encrypted_hosts),
+    )
 
 
 def guest_cookie_name_of(scope: Scope, encrypted_hosts: Collection[str]) -> str:

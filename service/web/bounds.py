@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.read.queries.protocol import QueryLimits
+from service.setup.oidc import IdentityProvider
 from service.text.links import (
     API,
     EVALUATIONS,
@@ -84,3 +85,7 @@ class ApiSettings:
     """The bounds of analysts' statements."""
     policy_file: Path | None = None
     """The policy file, which admins may change; None if the defaults are in force."""
+    public_url: str | None = None
+    """Public address of the server; None: that of the call."""
+    identity_provider: IdentityProvider | None = None
+    """The provider at which people sign in; None without one."""

@@ -31,7 +31,6 @@ from service.setup.access import (
     MAX_SHARED_DAYS,
     SCOPES,
     SHARED_DAYS,
-    SIGN_IN_DURATION,
     TOKEN_TAG,
     AccessStore,
     Holder,
@@ -51,6 +50,7 @@ from service.web.authentication import (
     guest_cookie_name_of,
     is_encrypted,
     require_project,
+    set_sign_in_cookie,
 )
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
@@ -97,15 +97,7 @@ async def sign_in(request: Request, entrant: Entrant, services: Services) -> Res
     with durable_or_refused():
         secret = await anyio.to_thread.run_sync(services.access.sign_ins.begin, prefix)
     response = Response(status_code=204)
-    hosts = services.settings.encrypted_hosts
-    response.set_cookie(
-        cookie_name_of(request.scope, hosts),
-        secret,
-        max_age=int(SIGN_IN_DURATION.total_seconds()),
-        httponly=True,
-        samesite="lax",  # with "strict", people who follow a link from an alert would appear signed out
-        secure=is_encrypted(request.scope, hosts),
-    )
+    set_sign_in_cookie(response, request, services.settings.encrypted_hosts, secret)
     return response
 
 
@@ -140,6 +132,23 @@ async def sign_out(request: Request, _: Reader, services: Services) -> Response:
         cookie_name_of(request.scope, hosts), httponly=True, samesite="lax", secure=is_encrypted(request.scope, hosts)
     )
     return response
+
+
+@router.post(f"{API}/sign-in/project", status_code=204, responses=documented(400, 408, 413, 415))
+async def use_project(
+    request: Request,
+    caller: Reader,
+    services: Services,
+    project: Annotated[ConnectionName | None, Query(description="The project; without one, every project.")] = None,
+) -> Response:
+    """Choose the project that lists show, for a person who signed in at the identity provider with rights in several."""
+    cookie: bytes = getattr(request.state, "cookie", b"")
+    set_subject(request, project or "every project")
+    if project not in (caller.grants or {caller.project}):
+        raise ApiError(403, "other_project", "project: you have no rights of your own in it")
+    with durable_or_refused():
+        await anyio.to_thread.run_sync(services.access.sign_ins.use_project, cookie, project)
+    return Response(status_code=204)
 
 
 @router.get(f"{API}/sign-ins", responses=documented())

@@ -92,6 +92,7 @@ TABLE: Table = {
     ("POST", "/api/audit/heartbeat"): Row("connection", 200, {"session_id": "s"}, bad=("", {}), both=True),
     ("POST", "/api/audit/sessions/{session_id}/finalize"): Row("connection", 200, bad=("", {"connection": "A"}), both=True),
     ("POST", "/api/audit/sign-in"): Row("read", 204, empty=204, bad=None),
+    ("POST", "/api/audit/sign-in/project"): Row("read", 204, empty=204, bad=("?project=A!", NO_BODY)),
     ("POST", "/api/audit/sign-out"): Row("read", 204, empty=204, bad=None),
     ("GET", "/api/audit/telemetry"): Row("read"),
     ("GET", "/api/audit/alerts"): Row("read"),

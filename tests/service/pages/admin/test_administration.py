@@ -12,6 +12,7 @@ from support.pages import Elements, cookie, from_page, signed_in
 
 from service.server.app import ROUTERS
 from service.setup.access import AccessStore, Holder, Write
+from service.text.links import Links
 from service.text.words import WORDS
 from service.web.bounds import DRY_RUNS, ApiSettings
 from service.web.middleware import SAFE_METHODS
@@ -131,7 +132,7 @@ def test_foreign_texts_are_escaped(look: Look, access: AccessStore) -> None:
         ("ops", "read", "Read"),
         ("ops", "read review", "Review"),
         (None, "read query", "Query"),
-        ("ops", "read review admin", "Admin"),
+        ("ops", "read review admin", "read, review, admin"),
         (None, "read review query admin", "Admin"),
         (None, "read admin", "read, admin"),
     ],
@@ -185,7 +186,7 @@ def test_every_logged_change_has_a_description() -> None:
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     changes = {f"{method} {one.path}" for one in routes for method in one.methods - SAFE_METHODS if one.path not in DRY_RUNS}
     commands = {f"COMMAND {kind}s {verb}" for kind in ("connection", "operator") for verb in ("add", "rotate", "revoke")}
-    commands |= {"COMMAND links add", "COMMAND links revoke"}
+    commands |= {"COMMAND links add", "COMMAND links revoke", f"GET {Links.provider_answer}"}
     deeds = WORDS["deeds"]
     assert deeds.keys() == changes | commands
     assert {words.split()[0] for words in deeds.values()} - WORDS["verbs"].keys() == set()

@@ -286,17 +286,16 @@ def test_the_command_grants_and_lists_scopes(tmp_path: Path) -> None:
     assert "read, review" in runner.invoke(operators_app, ["list", *database]).stdout
 
 
-def test_a_scope_without_effect_is_refused(tmp_path: Path) -> None:
-    """SQL reads every project, so the scope is refused for a token of one project."""
+def test_a_role_is_a_name_for_scopes(tmp_path: Path) -> None:
+    """The roles are those of people who sign in at an identity provider."""
     runner, only_ops = CliRunner(), ["--project", "ops", "--db", str(tmp_path / "fleet.duckdb")]
-    assert runner.invoke(operators_app, ["add", "one", *only_ops]).exit_code == 0
-    refused = runner.invoke(operators_app, ["add", "two", "--scopes", "read,query", *only_ops])
-    assert isinstance(refused.exception, InputError)
+    assert runner.invoke(operators_app, ["add", "one", "--role", "analyst", *only_ops]).exit_code == 0
+    for refused in (["--role", "king"], ["--role", "viewer", "--scopes", "read"]):
+        assert isinstance(runner.invoke(operators_app, ["add", "two", *refused, *only_ops]).exception, InputError)
 
     with AccessStore(access_file(tmp_path / "fleet.duckdb"), lambda: datetime.now(UTC)) as access:
         [(holder, _)] = access.holders("operator")
-    assert holder.name == "one"
-    assert set(holder.scopes) == {"read", "review", "admin"}
+    assert (holder.name, holder.project, holder.scopes) == ("one", "ops", frozenset({"read", "query"}))
 
 
 def test_access_commands_are_in_the_audit_log(tmp_path: Path) -> None:
