@@ -22,7 +22,7 @@ from typing import NamedTuple
 from analytics.store.copying import copy_in_subprocess
 from analytics.store.store import Store
 from analytics.store.tables import LOG, column_types, literal, quote
-from analytics.store.views import WITHDRAWN, can_be_withdrawn, current_order, view_statements
+from analytics.store.views import SUMMED_TABLE, WITHDRAWN, can_be_withdrawn, current_order, view_statements
 from audit.anchors import anchor_project
 from schemas.errors import StoreError
 from schemas.lazy import duckdb
@@ -181,8 +181,12 @@ def _estimate_rows(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
 
 
 def snapshot_schemas() -> list[RecordSchema]:
-    """Return the record types with a table in a snapshot: all that travel on topics, except queued work."""
-    return [schema for schema in current_schemas().values() if schema.topics and schema.table not in QUEUE_TABLES]
+    """Return the record types with a table in a snapshot: all that travel on topics, except queued work, and the failures by day."""
+    return [
+        schema
+        for schema in current_schemas().values()
+        if (schema.topics and schema.table not in QUEUE_TABLES) or schema.table == SUMMED_TABLE
+    ]
 
 
 def _write_progress(target: Path, progress: Progress) -> None:

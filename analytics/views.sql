@@ -179,3 +179,21 @@ COMMENT ON VIEW event_labels IS 'One row per runtime event and label.';
 COMMENT ON COLUMN event_labels.day IS 'Day of the event, UTC.';
 COMMENT ON COLUMN event_labels.label IS 'Name of the label, such as tool_version.';
 COMMENT ON COLUMN event_labels.value IS 'Value of the label.';
+CREATE VIEW failure_groups AS
+SELECT
+    project, failure_group, arg_min(name, first_at) AS name, any_value(kind) AS kind, any_value(cause) AS cause, any_value(tool) AS tool,
+    arg_min(error, (first_at, error)) AS error, sum(sessions)::BIGINT AS sessions,
+    coalesce(sum(sessions) FILTER (day > last_day - INTERVAL 7 DAY), 0)::BIGINT AS sessions_7_days,
+    coalesce(sum(sessions) FILTER (day <= last_day - INTERVAL 7 DAY AND day > last_day - INTERVAL 14 DAY), 0)::BIGINT AS sessions_7_days_before,
+    sum(runs)::BIGINT AS runs, sum(exchanges)::BIGINT AS exchanges, sum(wasted_tokens)::BIGINT AS wasted_tokens,
+    min(first_at) AS first_at, max(last_at) AS last_at, arg_max(examples, (last_at, error)) AS examples
+FROM (SELECT *, max(day) OVER (PARTITION BY project) AS last_day FROM daily_failures)
+GROUP BY project, failure_group;
+COMMENT ON VIEW failure_groups IS 'One row per project and group of failures: runs that are not ready and exchanges with an anomaly, by tool and error or by cause. daily_failures has them by day.';
+COMMENT ON COLUMN failure_groups.name IS 'Name of the group, made of its parts.';
+COMMENT ON COLUMN failure_groups.error IS 'Error of the first failure; numbers, ids, paths, hosts, times and quoted values are placeholders.';
+COMMENT ON COLUMN failure_groups.sessions IS 'Sessions, each counted once per UTC day.';
+COMMENT ON COLUMN failure_groups.sessions_7_days IS 'Sessions of the last 7 days, up to the project''s last day with a failure.';
+COMMENT ON COLUMN failure_groups.sessions_7_days_before IS 'Sessions of the 7 days before.';
+COMMENT ON COLUMN failure_groups.wasted_tokens IS 'Tokens of its exchanges, or the wasted tokens of its runs, whichever is more in a session.';
+COMMENT ON COLUMN failure_groups.examples IS 'The newest three of the last day.';

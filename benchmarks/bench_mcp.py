@@ -6,12 +6,11 @@ of a project and the form of a call. It asks what got worse there, makes the fir
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,27 +74,24 @@ PLANTED = (
 )
 
 
-def main(options: Sequence[str] = ()) -> None:
+def main() -> None:
     """Plant the incidents, follow the answers, and print what was named."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks mcp")
-    parser.add_argument("--seed", type=int, default=41)
-    seed = parser.parse_args(options).seed
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "d.duckdb"
-        _plant(database, seed)
+        _plant(database)
         rows, largest = anyio.run(_follow_all, database)
     print_table(("project", "at fault", "named", "calls", "right"), rows)
-    faults = sum(bool(planted.fault) for planted in PLANTED)  # they are listed first
-    right = sum(row[4] == "yes" for row in rows[:faults])
-    wrong = sum(row[4] == "no" for row in rows[faults:])
+    right = sum(row[4] == "yes" for row in rows[: sum(bool(planted.fault) for planted in PLANTED)])
+    wrong = sum(row[4] == "no" for row in rows[sum(bool(planted.fault) for planted in PLANTED) :])
+    faults = sum(bool(planted.fault) for planted in PLANTED)
     print(
         f"\n{right} of {faults} named right (bar: {BAR}); {wrong} of {len(PLANTED) - faults} others blamed on a version or tool."
     )
     print(f"The largest answer has {largest} bytes of {MAX_BYTES}.")
 
 
-def _plant(database: Path, seed: int) -> None:
-    chance = random.Random(seed)
+def _plant(database: Path) -> None:
+    chance = random.Random(41)
     with Store(database) as store:
         for planted in PLANTED:
             topics: dict[str, list[bytes]] = {}

@@ -184,6 +184,52 @@ class DailyExchanges(Record, frozen=True, kw_only=True):
     """Time of the last of them, UTC."""
 
 
+class FailureExample(Record, frozen=True, kw_only=True):
+    """A run or an exchange that failed."""
+
+    connection: str
+    """Connection that delivered it."""
+    session_id: str
+    """Session, as the source named it."""
+    exchange_id: str | None = None
+    """Exchange; null for a run."""
+
+
+class DailyFailure(Record, frozen=True, kw_only=True):
+    """Failures of one kind on a UTC day: runs that are not ready and exchanges with an anomaly, each in exactly one row. They are made from the scores, exchanges, diagnoses and events, made again for each day of which one changes, and go with them. Rows of near wording share a failure_group."""
+
+    project: str
+    """Project of the failures."""
+    day: datetime
+    """First moment of the day, UTC, of the exchanges and of the ends of the runs."""
+    kind: str
+    """tool_error (a tool failed and did not recover), run (a finding of a detector), attempt (to sway the judge or the agent), check (a rule of Tier 1), dimension (the judge scored one low) or alignment (thinking and answer do not align)."""
+    cause: str
+    """Failure type of the run, reason of the attempt, id of the check, or name of the dimension; empty for the other kinds."""
+    tool: str
+    """Name of the tool; empty where none is part of it."""
+    error: str
+    """The line of the error that says most, with numbers, ids, paths, hosts, times and quoted values replaced by placeholders; empty without one."""
+    failure_group: str
+    """Id of the group: 16 hexadecimal digits of a digest of the parts of its first failure."""
+    name: str
+    """Name of the group, made of its parts."""
+    sessions: int
+    """Sessions of the day with the failure."""
+    runs: int
+    """Runs with it."""
+    exchanges: int
+    """Exchanges with it."""
+    wasted_tokens: int
+    """Tokens of its exchanges, or the wasted tokens of its runs, whichever is more in a session."""
+    first_at: datetime
+    """Time of the first of them on the day: of the exchange, or of the end of the run."""
+    last_at: datetime
+    """Time of the last one."""
+    examples: tuple[FailureExample, ...] = ()
+    """The newest three of the day, of different sessions."""
+
+
 class DailyScores(Record, frozen=True, kw_only=True):
     """Sums of the current scores of one project and UTC day, one row per agent, sampling reason, disposition, kind of judge and weight. They are made from the scores, and made again for each day whose scores change."""
 
@@ -1673,6 +1719,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "Anchor": Anchor,
     "Baseline": Baseline,
     "DailyExchanges": DailyExchanges,
+    "DailyFailure": DailyFailure,
     "DailyScores": DailyScores,
     "DeadLetter": DeadLetter,
     "Deployment": Deployment,

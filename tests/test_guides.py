@@ -67,6 +67,7 @@ NOT_TESTED_HERE = {
     "sign-in": "needs a provider; tests/service/pages/test_oidc.py signs in at one",
     "simulation": "tests/simulation/test_simulation.py runs the histories",
     "tools": "a command with an example's project; tests/service/test_tool_findings.py has the rules and findings",
+    "failures": "a command with an example's project; tests/service/test_failures.py has the groups",
     "review": "a command with an example's project; tests/test_docs_site.py checks its options",
     "tutorial": "tests/trial/demo/test_demo.py",
     "handbook": "a template of each command; tests/test_docs_site.py checks their options",

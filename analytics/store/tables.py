@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.store.views import CURRENT_EXCHANGES_STATEMENT, current_rows_sql
+from analytics.store.views import CURRENT_EXCHANGES_STATEMENT, SUMMED_TABLE, current_rows_sql
 from analytics.sums.macros import macro_statements, translation_statements
 from schemas.codec.arrow import ArrowStream, empty_frame
 from schemas.errors import StoreError
@@ -145,7 +145,7 @@ def comment_statements(schema: RecordSchema) -> Iterator[str]:
 
 def view_statements(schema: RecordSchema) -> Iterator[str]:
     """Return the statements that create the view of a record type, with the current revision of each identity."""
-    if not schema.topics:
+    if not schema.topics and schema.table != SUMMED_TABLE:
         return
     read_as = TRANSLATED_COLUMNS.get(schema.table, {})
     columns = ", ".join(

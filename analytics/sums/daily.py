@@ -19,6 +19,8 @@ from analytics.sums.kept import (
     ALL_SUMS,
     COST_SUMS,
     EXCHANGE_SUMS,
+    FAILURE_SUMS,
+    FAILURES_BY_DAY,
     HOUR_KEY,
     HOUR_SCALES,
     PROJECT_MATCHES,
@@ -66,6 +68,11 @@ def _refresh_sums(store: Store, kept: KeptSums) -> set[Day]:
             if transaction.watermarks(kept.consumer) == watermarks:
                 transaction.set_watermarks(kept.consumer, ends)
     return set(changed)
+
+
+def is_failure_behind(cursor: duckdb.DuckDBPyConnection) -> bool:
+    """Tell whether there are records that are not in the failures by day yet."""
+    return any(is_behind(cursor, FAILURE_SUMS, topic) for topic in FAILURES_BY_DAY.topics)
 
 
 def recompute_days(transaction: Transaction, days: Iterable[Day]) -> None:

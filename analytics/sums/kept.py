@@ -1,8 +1,8 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
 """Kept sums: materialized sums of records by day, with their sources, their outdated days and their recomputation.
 
-1. There are six families: scores by UTC day and hour, scores by session and day, judgements by session and hour, exchanges by day,
-   behaviour by hour, descriptions of tools by day. Each has one definition, for kept sums and for sums computed on demand.
+1. There are seven families: scores by UTC day and hour, scores by session and day, judgements by session and hour, exchanges by day,
+   behaviour by hour, descriptions of tools by day, failures by day. Each has one definition, for kept sums and for sums computed on demand.
 2. Billionths are added as integers, so sums depend neither on the order nor on the grouping of scores. A sum that may exceed 64 bits is
    stored as a rounded double; sums of these are added as integers again.
 3. A judgement never changes, but the hour in which it counts can: that of its exchange, which on Kafka may arrive later, or that of the
@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from itertools import groupby
@@ -21,6 +21,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from analytics.store.views import CURRENT_EXCHANGES
+from analytics.sums.failures import IS_NOT_READY, RUN_AT, assign_groups, daily_failures_sql
+from analytics.sums.failures import KEY as FAILURE_KEY
 from audit.drift.watched_series import OTHER_TOOLS, SIZES, TOOL_ERRORS
 from schemas.lazy import duckdb
 
@@ -43,6 +45,8 @@ BEHAVIOUR_SUMS = "behaviour by hour"
 """Consumer of the sums of behaviour."""
 DESCRIPTION_SUMS = "descriptions of tools by day"
 """Consumer of the descriptions of tools."""
+FAILURE_SUMS = "failures by day"
+"""Consumer of the failures. Rename it when failures are told apart differently, so that all days are recomputed."""
 RETENTION = "retention"
 """Consumer whose watermarks are, by project, the start of its complete history in microseconds since 1970, UTC."""
 TABLES = {
@@ -50,6 +54,7 @@ TABLES = {
     "judgements": "log.judgements",
     "exchanges": "log.exchanges",
     "agent-events": "log.agent_events",
+    "diagnoses": "log.diagnoses",
 }
 """The table of each source topic."""
 CURRENT_ROWS = TABLES | {"exchanges": CURRENT_EXCHANGES}
@@ -317,6 +322,8 @@ class KeptSums:
     """The record types whose deletion recomputes the days immediately, with their time column. Other sums outlive deleted records."""
     outlived: dict[str, str] = field(default_factory=dict)
     """The record types whose deletion recomputes only days that retention has not reached, with their time column."""
+    finish: Callable[[duckdb.DuckDBPyConnection, Sequence[str]], None] | None = None
+    """Completes the sums of the projects whose days were recomputed."""
 
     @property
     def ends(self) -> str:
@@ -340,6 +347,8 @@ class KeptSums:
             for statement in self.replacement:
                 used = {name: value for name, value in parameters.items() if f"${name}" in statement}
                 connection.execute(statement, used)
+        if self.finish is not None:
+            self.finish(connection, sorted({project for project, _ in ordered}))
 
 
 def new_rows_sql(consumer: str, topic: str) -> str:
@@ -684,7 +693,50 @@ DESCRIPTIONS_BY_DAY = KeptSums(
     deleted={"AgentEvent": "occurred_at"},
 )
 """The descriptions of tools that agents were sent. They name sessions, so they are deleted with their events."""
-ALL_SUMS = (SCORES_BY_DAY, COSTS_BY_SESSION, EXCHANGES_BY_DAY, SCORES_BY_SESSION, BEHAVIOUR_BY_HOUR, DESCRIPTIONS_BY_DAY)
+_DAY_OF_RUN = f"date_trunc('day', {RUN_AT})"
+_SAME_RUN = 'd."connection" = r."connection" AND d.session_id = r.session_id'
+FAILURES_BY_DAY = KeptSums(
+    consumer=FAILURE_SUMS,
+    topics=("scores", "exchanges", "diagnoses"),
+    row_counts=_count_rows_sql("scores", "exchange_at"),
+    tables={"DailyFailure": "day"},
+    # A later revision may end a failure, and a later diagnosis may move the run to another day.
+    changed=f"""(
+        SELECT project, date_trunc('day', exchange_at) AS day
+        FROM {new_rows_sql(FAILURE_SUMS, "scores")}
+        WHERE anomaly OR revision > 0
+        UNION ALL
+        SELECT project, date_trunc('day', occurred_at)
+        FROM {new_rows_sql(FAILURE_SUMS, "exchanges")}
+        WHERE revision > 0 OR list_contains([c.outcome FOR c IN tool_calls], 'error')
+        UNION ALL
+        SELECT project, {_DAY_OF_RUN} FROM {new_rows_sql(FAILURE_SUMS, "diagnoses")} WHERE {IS_NOT_READY} OR revision > 0
+        UNION ALL
+        SELECT d.project, date_trunc('day', coalesce(d.ended_at, d.closed_at))
+        FROM {new_rows_sql(FAILURE_SUMS, "diagnoses")} JOIN log.diagnoses AS d ON {_SAME_RUN}
+        WHERE r.revision > 0 AND d.revision < r.revision
+    )""",
+    replacement=_recompute_sql(
+        "log.daily_failures",
+        daily_failures_sql(
+            _select_days_sql("scores", "exchange_at"),
+            f"log.diagnoses WHERE {RUN_AT} >= $first AND {RUN_AT} < $end AND (project, {_DAY_OF_RUN}) IN ({_SELECTED_DAYS})",
+        ),
+        FAILURE_KEY,
+    ),
+    deleted={"Score": "exchange_at", "Exchange": "occurred_at", "Diagnosis": RUN_AT, "AgentEvent": "occurred_at"},
+    finish=assign_groups,
+)
+"""The failures of runs and exchanges. They name sessions and have words of their errors, so they are deleted with their records."""
+ALL_SUMS = (
+    SCORES_BY_DAY,
+    COSTS_BY_SESSION,
+    EXCHANGES_BY_DAY,
+    SCORES_BY_SESSION,
+    BEHAVIOUR_BY_HOUR,
+    DESCRIPTIONS_BY_DAY,
+    FAILURES_BY_DAY,
+)
 
 _NEW_JUDGEMENTS = new_rows_sql(COST_SUMS, "judgements")
 CHANGED_JUDGEMENTS = f"""

@@ -220,6 +220,60 @@ def record_1cb0f54e8d564399_0(record: Any) -> bytes:
     )
 
 
+def record_830ad348e78cfacf_1(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            WORDS[record.connection],
+            NUMBERS[len(_data := record.session_id.encode())] + _data,
+            (b"\0" if (_given := record.exchange_id) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+        )
+    )
+
+
+def record_830ad348e78cfacf_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\x83\n\xd3H\xe7\x8c\xfa\xcf",
+            WORDS[record.project],
+            written_time(record.day),
+            WORDS[record.kind],
+            NUMBERS[len(_data := record.cause.encode())] + _data,
+            WORDS[record.tool],
+            NUMBERS[len(_data := record.error.encode())] + _data,
+            NUMBERS[len(_data := record.failure_group.encode())] + _data,
+            NUMBERS[len(_data := record.name.encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record.sessions) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record.runs) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record.exchanges) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record.wasted_tokens) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            written_time(record.first_at),
+            written_time(record.last_at),
+            (
+                NUMBERS[len(record.examples)] + b"".join([record_830ad348e78cfacf_1(item) for item in record.examples]) + b"\0"
+                if len(record.examples)
+                else b"\0"
+            ),
+        )
+    )
+
+
 def record_a80ae64e9e660df0_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -2249,6 +2303,7 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01\x92C\xa0\xaf\xba\xa6\x9f\xb4": record_9243a0afbaa69fb4_0,  # Anchor
     b"\xc3\x01U\xfe)\xf0Z\xe2P\xc7": record_55fe29f05ae250c7_0,  # Baseline
     b"\xc3\x01\x1c\xb0\xf5N\x8dVC\x99": record_1cb0f54e8d564399_0,  # DailyExchanges
+    b"\xc3\x01\x83\n\xd3H\xe7\x8c\xfa\xcf": record_830ad348e78cfacf_0,  # DailyFailure
     b"\xc3\x01\xa8\n\xe6N\x9ef\r\xf0": record_a80ae64e9e660df0_0,  # DailyScores
     b"\xc3\x01\xc0\xf4\xc2\x05\x1f\xbf\xbd\x8c": record_c0f4c2051fbfbd8c_0,  # DeadLetter
     b"\xc3\x01Im\xf4\xce\x15\x10\xed\xa0": record_496df4ce1510eda0_0,  # Deployment
@@ -2642,6 +2697,62 @@ def fields_1cb0f54e8d564399_0(record: Any) -> bytes:
                 else unfit(_value)
             ),
             written_time(record["last_at"]),
+        )
+    )
+
+
+def fields_830ad348e78cfacf_1(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"",
+            WORDS[record["connection"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+            (b"\0" if (_given := record["exchange_id"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+        )
+    )
+
+
+def fields_830ad348e78cfacf_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\x83\n\xd3H\xe7\x8c\xfa\xcf",
+            WORDS[record["project"]],
+            written_time(record["day"]),
+            WORDS[record["kind"]],
+            NUMBERS[len(_data := record["cause"].encode())] + _data,
+            WORDS[record["tool"]],
+            NUMBERS[len(_data := record["error"].encode())] + _data,
+            NUMBERS[len(_data := record["failure_group"].encode())] + _data,
+            NUMBERS[len(_data := record["name"].encode())] + _data,
+            (
+                NUMBERS[_value]
+                if type(_value := record["sessions"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["runs"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["exchanges"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[_value]
+                if type(_value := record["wasted_tokens"]) is int and -9223372036854775808 <= _value < 9223372036854775808
+                else unfit(_value)
+            ),
+            written_time(record["first_at"]),
+            written_time(record["last_at"]),
+            (
+                NUMBERS[len(record["examples"])]
+                + b"".join([fields_830ad348e78cfacf_1(item) for item in record["examples"]])
+                + b"\0"
+                if len(record["examples"])
+                else b"\0"
+            ),
         )
     )
 
@@ -7616,6 +7727,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01U\xfe)\xf0Z\xe2P\xc7": fields_55fe29f05ae250c7_0,  # Baseline
     b"\xc3\x01c\x12\x01\xd2\x08t\xd5|": fields_631201d20874d57c_0,  # Baseline
     b"\xc3\x01\x1c\xb0\xf5N\x8dVC\x99": fields_1cb0f54e8d564399_0,  # DailyExchanges
+    b"\xc3\x01\x83\n\xd3H\xe7\x8c\xfa\xcf": fields_830ad348e78cfacf_0,  # DailyFailure
     b"\xc3\x01\xa8\n\xe6N\x9ef\r\xf0": fields_a80ae64e9e660df0_0,  # DailyScores
     b"\xc3\x01\xf5\x0e<\x1bd\xcbsg": fields_f50e3c1b64cb7367_0,  # DailyScores
     b"\xc3\x01\xc0\xf4\xc2\x05\x1f\xbf\xbd\x8c": fields_c0f4c2051fbfbd8c_0,  # DeadLetter

@@ -59,6 +59,9 @@ GROUPS = (
             "sessions": Command("listing.sessions_app", "List the sessions: turns, events, anomalies, first question."),
             "runs": Command("listing.runs", "List the runs, newest first: readiness, trust, primary failure."),
             "run": Command("finished_runs.run", "Show one run: verdict, causes, evidence, remedies."),
+            "failures": Command(
+                "failures.failures", "List what failed, in groups: tool and error, or cause; size, trend, examples."
+            ),
             "scores": Command("listing.scores", "List the scores, newest first: tiers, sampling, anomalies."),
             "watch": Command("watching.watch_app", "Watch the fleet or a list: each new or changed row as it comes."),
             "wrap-quality": Command("finished_runs.wrap_quality", "Show the quality of session wrap-ups."),

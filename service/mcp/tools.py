@@ -22,7 +22,7 @@ from schemas.bounds import EARLIEST
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.mcp.answers import QUOTED, AnswerText, cut_to_fit, name, next_call, quote, quote_row
+from service.mcp.answers import MAX_BYTES, QUOTED, AnswerText, cut_to_fit, name, next_call, quote
 from service.read.incident_actions import IncidentFacts, format_explained_share, format_slice_means
 from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_answer
 from service.read.known_projects import known_projects, unknown_project
@@ -42,9 +42,6 @@ EXCERPT = 400
 PART = 3_000
 """Characters of a text that `read_exchange` quotes at once."""
 MAX_SQL_ROWS = 200
-_NEARLY_ALL = 0.9
-_MIN_EXCESS = 1.25
-"""A part of the traffic that explains hardly more of a change than its share changed like the rest, and is no suspect."""
 Project = Annotated[str | None, Field(description="Name of a project; all projects by default.")]
 ProjectName = Annotated[str, Field(description="Name of the project.")]
 Agent = Annotated[str | None, Field(description="Only this agent.")]
@@ -53,7 +50,7 @@ ToolName = Annotated[str | None, Field(description="Only with a call of this too
 ToolErrors = Annotated[bool, Field(description="Only with a failed tool call.")]
 Since = Annotated[str | None, Field(description="Only from this time on: a date, a time in ISO 8601, or an age such as 7d.")]
 Until = Annotated[str | None, Field(description="Only before this time.")]
-Page = Annotated[int, Field(description="Page of the list, from 1.", ge=1, le=30)]
+Page = Annotated[int, Field(description="Page of the list, from 1.", ge=1, le=100)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +336,11 @@ class Tools:
         bounds = (f"SET memory_limit = '{limits.memory}B'", f"SET max_execution_time = {int(limits.seconds * 1000)}")
         with self._lock, readable_file(self._settings) as file:
             columns, rows, has_more = fetch_rows(file, statement, limit, bounds)
-        answer = AnswerText(f"{len(rows)} rows. {QUOTED}", quote_row("columns", columns, EXCERPT))
-        shown = answer.add_each((quote_row("row", row, EXCERPT),) for row in rows)
+        answer = AnswerText(f"{len(rows)} rows. {QUOTED}", quote("columns", ", ".join(columns), EXCERPT * 3))
+        shown = answer.add_each(
+            (quote("row", ", ".join("NULL" if value is None else str(value)[: EXCERPT + 1] for value in row), MAX_BYTES // 4),)
+            for row in rows
+        )
         if has_more and shown == len(rows):
             answer.add(f"There are more rows: raise limit (up to {MAX_SQL_ROWS}), or add OFFSET {len(rows)}.")
         return answer.text(f"Select fewer columns, aggregate, or add OFFSET {shown}.")
@@ -397,10 +397,10 @@ def name_suspect(incident: Incident) -> str | None:
     if lead is not None and lead.slice is not None:
         return f"{name(lead.slice)}{agent}"
     comparison = facts.slice_comparison
-    row = None if comparison is None else comparison.found
-    if row is not None and (row.share_after >= _NEARLY_ALL or row.explained >= _MIN_EXCESS * row.share_after):
-        same = "".join(f", the same exchanges as {name(other.name)}" for other in row.same_as[:3])
-        return f"{name(row.name)}{agent}, which explains {format_explained_share(row)} of the change{same}"
+    if comparison is not None and comparison.found is not None:
+        row = comparison.found
+        same = [f"{name(other.name)}" for other in row.same_as[:3]]
+        return f"{name(row.name)}{agent}" + (f" (the same exchanges as {', '.join(same)})" if same else "")
     deployed = sorted({deployment.name for deployment in facts.evidence.deployments})
     if deployed:
         return f"{', '.join(map(name, deployed[:3]))}, deployed when the change began"

@@ -220,6 +220,10 @@ class Links:
         """The exchanges of a project with an anomaly, and the reasons."""
         return self._within_list(f"{_project_address(project)}/anomalies", params)
 
+    def failures(self, project: str, **params: str | None) -> str:
+        """What failed in a project, in groups."""
+        return self._within(f"{_project_address(project)}/failures", params)
+
     def wrap_quality(self, project: str, **params: str | None) -> str:
         """The wrap quality of a project's sessions; `limit` is the number per page."""
         return self._within_list(f"{_project_address(project)}/wrap-quality", params)

@@ -21,6 +21,7 @@ from service.read.agent_costs import (
 )
 from service.read.behaviour import BehaviourList, read_behaviour, read_descriptions
 from service.read.caps import CostList, shared_caps
+from service.read.failures import FailureGroupList, read_failures
 from service.read.project import Health, Projects, describe_check, format_banner, read_project, with_remarks
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
 from service.read.runs import Runs, run_page
@@ -413,6 +414,19 @@ async def behaviour(
         lambda cursor: (read_behaviour(cursor, project, *period), read_descriptions(cursor, project, *period))
     )
     return BehaviourList(behaviour=entries, count=len(entries), descriptions=descriptions)
+
+
+@router.get(f"{PROJECT}/failures", responses=documented(404))
+async def failures(
+    _: Reader, project: VisibleProject, services: Services, start: From = None, end: To = None, limit: Limit = 100
+) -> FailureGroupList:
+    """Return what failed in a project, in groups: runs that are not ready and exchanges with an anomaly, by tool and error or by cause.
+
+    Times are rounded to UTC days. With `from`, each group is compared with the period of the same length before.
+    """
+    require_window(start, end)
+    groups = await services.ask(lambda cursor: read_failures(cursor, project, start, end, limit + 1))
+    return FailureGroupList(failures=groups[:limit], count=len(groups[:limit]), more=len(groups) > limit)
 
 
 @router.get(f"{PROJECT}/wrap-quality", responses=documented(404))

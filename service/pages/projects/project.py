@@ -51,6 +51,7 @@ from service.pages.viewing import ShownProject, Viewer
 from service.read.annotations import Annotation, read_annotations
 from service.read.behaviour import ToolDescription, read_descriptions
 from service.read.evaluations import SessionScore, session_scores
+from service.read.failures import read_failures
 from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_records
 from service.read.project import describe_check, format_banner, manual_check_date, read_project, with_remarks
 from service.read.runs import run_page
@@ -72,6 +73,7 @@ _MAX_LATEST_INCIDENTS = 30
 _MAX_LISTED_INCIDENTS = 8
 """Open incidents in the list."""
 _MAX_RUNS = 8
+_MAX_FAILURES = 5
 _MAX_ANNOTATIONS = 20
 _MAX_VERSIONS = 5
 """Agents whose versions are compared; their own page has all."""
@@ -278,7 +280,7 @@ async def details(request: Request, *, viewer: Viewer, project: ShownProject, se
     now = services.engine.now()
     window = window_of(period, now).in_steps()
     quarter = quarter_to(window.end - timedelta(microseconds=1), is_pinned=window.is_pinned)
-    summary, current, previous, marks, runs, (scores, behaviour, descriptions, comparison) = await asyncio.gather(
+    summary, current, previous, marks, runs, (scores, behaviour, descriptions, comparison, failures) = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _read_period(reading, project, window)),
         services.ask(lambda reading: _read_period(reading, project, window.before if window.compare else None)),
@@ -290,6 +292,7 @@ async def details(request: Request, *, viewer: Viewer, project: ShownProject, se
                 compare_behaviour(reading, project, window),
                 read_descriptions(reading, project, window.start, window.end),
                 agent_versions(reading, project, quarter.start, quarter.end),
+                read_failures(reading, project, window.start, window.end),
             )
         ),
     )
@@ -305,6 +308,8 @@ async def details(request: Request, *, viewer: Viewer, project: ShownProject, se
         "figures": _build_period_figures(current, previous if window.compare else None),
         "costs_link": links_of(request).costs(project, **window.params),
         "versions": [entry for entry in sort_by_verdict(comparison.agents) if entry.previous is not None][:_MAX_VERSIONS],
+        "failures": failures[:_MAX_FAILURES],
+        "failures_count": len(failures),
         "runs": runs,
         "session_scores": (),
         **judged_sessions,

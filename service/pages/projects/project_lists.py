@@ -19,15 +19,16 @@ from schemas.lazy import duckdb
 from service.pages.charts import marks_within, share_bar
 from service.pages.listing import Listing
 from service.pages.lists import ANOMALIES, COSTS, WRAPS, build_list_values
-from service.pages.periods import ListPeriod, Period, compared
+from service.pages.periods import ListPeriod, Period, compared, range_control
 from service.pages.project_charts import build_chart_window, draw_costs, read_costs, read_counts, sum_known_costs
 from service.pages.projects.agent_health import NO_NAME
 from service.pages.rendering import format_reason, number, page, usd
 from service.pages.viewing import ShownProject, Viewer
 from service.read.agent_costs import read_agent_costs, sum_agent_costs
+from service.read.failures import MAX_GROUPS, read_failures
 from service.read.runs import with_run_ids
 from service.text.answers import Document
-from service.text.window import Window, bounds
+from service.text.window import Window, bounds, window_of
 from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
@@ -36,6 +37,7 @@ _MAX_REASONS = 30
 _AFTER_SCORE = re.compile(r"( scored| align at) [0-9.]+ or less$")
 _MAX_FILTER = 200
 """Characters of a reason in the address of its exchanges."""
+_MAX_FAILURES = 100
 _MAX_AGENT_COSTS = 50
 """Rows of the table of agents; the query `agent_tokens` has all."""
 
@@ -69,6 +71,24 @@ def _read_reasons(cursor: duckdb.DuckDBPyConnection, project: str, window: Windo
         }
         for row in rows
     ]
+
+
+@router.get("/projects/{project}/failures")
+async def failures(request: Request, _: Viewer, project: ShownProject, services: Services, period: Period) -> HTMLResponse:
+    """Show what failed in a project, in groups."""
+    now = services.engine.now()
+    window = window_of(period, now).in_steps()
+    groups = await services.ask(lambda reading: read_failures(reading, project, window.start, window.end))
+    values = {
+        "project": project,
+        "window": window,
+        "range": range_control(request, window, now, has_comparison=False),
+        "groups": groups[:_MAX_FAILURES],
+        "count": len(groups),
+        "is_cut": len(groups) == MAX_GROUPS,
+        "more": len(groups) > _MAX_FAILURES,
+    }
+    return page(request, "project_failures.html", values)
 
 
 @router.get("/projects/{project}/costs")

@@ -74,6 +74,7 @@ def test_the_tests_cover_every_topic_and_record_type() -> None:
         "ImportProgress",
         "Alert",
         "DailyExchanges",
+        "DailyFailure",
         "DailyScores",
         "HourlyBehaviour",
         "HourlyScores",

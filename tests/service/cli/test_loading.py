@@ -13,7 +13,7 @@ from service.cli.command_groups import COMMANDS
 from service.cli.main import run
 
 ROOT = Path(__file__).parents[3]
-HEAVY = ("anthropic", "fastapi", "uvicorn", "numpy", "rocksdict", "aiokafka", "kafka", "httpx2", "yaml", "pydantic", "mcp")
+HEAVY = ("anthropic", "fastapi", "uvicorn", "numpy", "rocksdict", "aiokafka", "kafka", "httpx2", "yaml", "pydantic")
 RULES = ("audit.detectors", "audit.policy", "audit.evaluation", "streams.topology", "streams.engine")
 AT_REST = """
 import asyncio, sys

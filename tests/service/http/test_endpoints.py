@@ -111,6 +111,7 @@ TABLE: Table = {
     ("GET", "/api/audit/{project}/sessions/{session_id}"): Row("read", empty=404, bad=("?turn=0", NO_BODY)),
     ("GET", "/api/audit/{project}/trends"): Row("read", bad=("?window=3d", NO_BODY)),
     ("GET", "/api/audit/{project}/behaviour"): Row("read", bad=("?from=x", NO_BODY)),
+    ("GET", "/api/audit/{project}/failures"): Row("read", bad=("?from=x", NO_BODY)),
     ("GET", "/api/audit/{project}/wrap-quality"): Row("read"),
     ("GET", "/api/audit/{project}/sampling"): Row("read", bad=("?to=soon", NO_BODY)),
     ("GET", "/api/audit/{project}/baseline"): Row("read", bad=None),

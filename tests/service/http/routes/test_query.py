@@ -118,6 +118,7 @@ def test_an_empty_database_answers_with_no_rows(call: Call, tokens: Tokens) -> N
         "judge_calls",
         "human_scores",
         "anchor_turns",
+        "failure_groups",
     ):
         assert call("POST", QUERY, tokens.root, json={"sql": f"FROM {view}"}).json()["rows"] == []
 

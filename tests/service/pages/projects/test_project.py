@@ -458,11 +458,16 @@ def test_less_urgent_parts_are_loaded_after_the_page(call: Call, root: str, stor
     put(store, "scores", history(fallen(0), 20, end=NOW))
     page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20").text
     address = "/projects/ops/details?window=7d&amp;until=2026-09-20"
-    assert re.findall(f'data-load="{re.escape(address)}" data-take="([a-z]+)"', page) == ["versions", "figures", "details"]
+    assert re.findall(f'data-load="{re.escape(address)}" data-take="([a-z]+)"', page) == [
+        "failures",
+        "versions",
+        "figures",
+        "details",
+    ]
     whole = call("GET", unescape(address), headers=cookie(root) | {"sec-fetch-dest": "document"})
     assert (whole.status_code, whole.headers["location"]) == (303, "/projects/ops?window=7d&until=2026-09-20")
     details = looks(call, root, unescape(address)).text
-    assert all(f'id="{name}" data-part' in details for name in ("versions", "figures", "details"))
+    assert all(f'id="{name}" data-part' in details for name in ("failures", "versions", "figures", "details"))
     for label in ("Exchanges", "Judged", "Anomalies"):
         figure = f"<dt>{label}</dt><dd>([^<]*)<"
         assert re.findall(figure, page) == re.findall(figure, details)
