@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from http import HTTPStatus
 from typing import Annotated, Literal, NamedTuple
@@ -54,8 +54,13 @@ class HolderTokens:
 
     @property
     def words(self) -> str:
-        """The scopes, or the name of the role that has exactly these scopes."""
+        """The scopes, or the name of the role that has exactly these scopes; of a person of several projects, one for each."""
         return role_of(self.holder)
+
+    @property
+    def projects(self) -> str:
+        """The projects of an operator."""
+        return ", ".join(project or "all projects" for project in self.holder.grants or [self.holder.project])
 
 
 @router.get("/admin/access")
@@ -245,5 +250,10 @@ CHOICES = (
 
 def role_of(holder: Holder) -> str:
     """Return the name of the role with an operator's scopes, or the list of scopes if there is no such role."""
+    if len(holder.grants) > 1:
+        roles = (replace(holder, scopes=scopes, grants={}) for scopes in holder.grants.values())
+        return "; ".join(
+            f"{role_of(role)} in {project or 'all projects'}" for project, role in zip(holder.grants, roles, strict=True)
+        )
     held = [scope for scope in SCOPES if scope in holder.scopes]
     return next((choice.name for choice in CHOICES if set(choice.scopes) == holder.scopes), ", ".join(held))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from service.setup.access import SCOPES, AccessStore, AuditLine, Scope, SharedLink, SignIn, Token
 from service.text.answers import Answer, NextCursor
@@ -26,6 +26,10 @@ class OperatorAccess(Answer, frozen=True):
     project: Annotated[str | None, Meta(description="Project of the token; null: every project.")]
     scopes: list[Scope]
     tokens: list[Token]
+    grants: Annotated[
+        dict[str, list[Scope]],
+        Meta(description="Of a person who signs in at the identity provider: the scopes by project; *: every project."),
+    ] = field(default_factory=dict)
 
 
 class ConnectionList(Answer, frozen=True):
@@ -111,7 +115,8 @@ def operators(access: AccessStore, project: str | None = None) -> list[OperatorA
             project=holder.project,
             scopes=[scope for scope in SCOPES if scope in holder.scopes],
             tokens=tokens,
+            grants={name or "*": [scope for scope in SCOPES if scope in scopes] for name, scopes in holder.grants.items()},
         )
         for holder, tokens in access.holders("operator")
-        if project in (None, holder.project)
+        if project is None or project in (holder.grants or [holder.project])
     ]

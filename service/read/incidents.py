@@ -563,8 +563,7 @@ def people_of(access: AccessStore, project: str | None) -> list[str]:
     return [
         operator.name
         for operator, tokens in access.holders("operator")
-        if (project is None or operator.project in {None, project})
-        and "read" in operator.scopes
+        if ((readable := operator.projects_with("read")) is None or (readable if project is None else project in readable))
         and any(token.state == "live" for token in tokens)
     ]
 

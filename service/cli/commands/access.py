@@ -264,15 +264,23 @@ def _server_address(database: Any) -> str:
 def _holders_table(holders: Sequence[HolderAccess]) -> Table:
     detail = "agent" if isinstance(holders[0], ConnectionAccess) else "scopes"
     cells = [
-        [holder.name, holder.project or "(every)", _agent_or_scopes(holder), ", ".join(map(_describe_token, holder.tokens))]
+        [holder.name, _projects_of(holder), _agent_or_scopes(holder), ", ".join(map(_describe_token, holder.tokens))]
         for holder in holders
     ]
     return table(["name", "project", detail, "tokens"], cells)
 
 
+def _projects_of(holder: HolderAccess) -> str:
+    if isinstance(holder, OperatorAccess) and holder.grants:
+        return ", ".join(holder.grants).replace("*", "(every)")
+    return holder.project or "(every)"
+
+
 def _agent_or_scopes(holder: HolderAccess) -> str:
     if isinstance(holder, ConnectionAccess):
         return holder.agent or MISSING
+    if len(holder.grants) > 1:
+        return "; ".join(", ".join(scopes) for scopes in holder.grants.values())
     return ", ".join(holder.scopes)
 
 

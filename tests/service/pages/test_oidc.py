@@ -14,9 +14,10 @@ from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 from support.api_server import Call, Tokens
 from support.identity_providers import CLIENT, SECRET, driftline_side, identity_provider, sign_in_at_provider
-from support.pages import COOKIE, HTML, cookie, from_page
+from support.pages import COOKIE, HTML, cookie, from_page, signed_in
 
 from schemas.errors import InputError, SettingsError
+from service.read.incidents import people_of
 from service.setup.access import AccessStore
 from service.setup.oidc import IdentityProvider, open_provider
 from service.setup.settings import load_settings
@@ -94,7 +95,14 @@ def test_groups_decide_what_a_person_may_do(call: Call, tokens: Tokens, access: 
     assert '<summary title="The project that lists show">web</summary>' in page.text
     assert call("GET", "/admin/access", headers=cookie(value)).status_code == 403
 
-    assert [sign_in.name for sign_in in access.sign_ins.active()] == ["ada"]
+    listed = call("GET", "/api/audit/operators?project=web", tokens.root).json()["operators"]
+    assert [(one["name"], one["grants"]) for one in listed] == [("ada", {"ops": ["read", "review"], "web": ["read", "query"]})]
+    assert people_of(access, "web") == ["ada", "root"]
+    assert (
+        "Review in ops; Query in web"
+        in call("GET", "/admin/access/people/ada", headers=cookie(signed_in(call, tokens.root))).text
+    )
+    assert [sign_in.name for sign_in in access.sign_ins.active()] == ["root", "ada"]
     lines = call("GET", "/api/audit/audit-log?name=ada", tokens.root).json()["lines"]
     assert [(line["route"], line["outcome"]) for line in lines][-1] == ("/sign-in/oidc/callback", "done")
     assert call("POST", "/api/audit/operators/ada/sign-out", tokens.root, json={}).json()["ended"] == 1
