@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support import claude_code_lines, codex_lines
 
+from service.cli.main import run
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
 from service.write.importing import Importer
@@ -172,3 +173,17 @@ def test_a_question_without_an_answer_is_reported(workspace: Workspace, tmp_path
     path = _write(tmp_path / "root" / place, lines_of("ask"))
     [answer] = Importer(workspace).import_transcripts(source, [path]).open
     assert "no answer" in answer.reason
+
+
+def test_the_command_says_which_answer_is_open_and_when_it_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """“0 exchanges” without a reason looks as if the import did not work."""
+    source, place, lines_of = PROGRAMS["claude-code"]
+    root = tmp_path / "root"
+    _write(root / place, lines_of("ask", "call"))
+    command = ["import", source.name, str(root), "--db", str(tmp_path / "d.duckdb"), "--as-of", "2026-11-03T09:01:00Z"]
+    assert run(command) == 0
+    printed = capsys.readouterr().out
+    assert "0 exchanges" in printed
+    assert "1 answer is still open" in printed
+    assert "session 0d, asked at 2026-11-03 09:00 UTC" in printed
+    assert "at the latest at 2026-11-03 09:30 UTC" in printed
