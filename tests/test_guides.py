@@ -61,7 +61,7 @@ NOT_TESTED_HERE = {
     "extend": "tests/test_extending.py, in a copy of the repository",
     "detector": "tests/test_detector_guide.py, in a copy of the repository",
     "evaluation": "tests/test_evaluation_examples.py; the other blocks are templates",
-    "kubernetes": "needs a cluster; tests/test_operating_examples.py checks the manifests and the commands in them",
+    "kubernetes": "needs a cluster; tests/test_operating_examples.py renders the chart and checks the manifests and the commands in them",
     "mcp": "an installation and servers that do not end; tests/service/mcp/test_mcp.py runs both forms",
     "producing": "tests/kafka/test_guides.py",
     "sign-in": "needs a provider; tests/service/pages/test_oidc.py signs in at one",
@@ -326,12 +326,16 @@ def test_the_requests_of_the_guides_for_readers_are_answered(shop_shell: Shell, 
     shop_shell.run("driftline serve")
     shop_shell.run(f"export TOKEN={shop.operator} DRIFTLINE={shop_shell.url} SERVER={shop_shell.url}")
     (find_session,) = blocks_in(guide("find"))
-    (inbox,) = blocks_in(guide("on-call"))
+    inbox, share_page = blocks_in(guide("on-call"))
     list_inbox, decide_on_many = inbox.split("\ncurl ")
 
     assert "s-1:1" in shop_shell.run(find_session, {"NAME": "shop", "sessions/ID": "sessions/s-1"})
     assert '"incidents":[]' in shop_shell.run(list_inbox)
     assert "the project has no incident with this id" in shop_shell.run(f"curl {decide_on_many}", {'"ops"': '"shop"'})
+    add_link, list_links, revoke_link = share_page.strip().splitlines()
+    shop_shell.run(add_link, {"ops/incidents/1a2b3c4d": "shop/sessions/s-1"})
+    (link_id,) = re.findall(r"\b[0-9a-f]{12}\b", shop_shell.run(list_links))
+    assert "revoked" in shop_shell.run(revoke_link, {"3f9a77c1b2d4": link_id})
     shop_shell.stop()
 
 

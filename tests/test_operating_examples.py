@@ -12,64 +12,108 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from support.go_programs import helm
 from support.processes import skip_or_fail
 from test_deploying import options_of
 
+from audit.policy import Policy, load_policy
 from service.setup.settings import PREFIX, Settings
 from service.web.context import Metrics
 from streams.engine.record_intake import EngineState
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-MANIFESTS = sorted(EXAMPLES.glob("kubernetes/*.yaml"))
+CHART = EXAMPLES / "helm"
 MONITORING = EXAMPLES / "monitoring"
 KUBERNETES = "1.34"
-OBJECTS = [(path.name, one) for path in MANIFESTS for one in yaml.safe_load_all(path.read_text("utf-8"))]
-CONTAINERS = [
-    (f"{name} {container['name']}", one["spec"]["template"]["spec"], container)
-    for name, one in OBJECTS
-    if "template" in one["spec"]
-    for container in one["spec"]["template"]["spec"]["containers"]
+WITH_KAFKA = [
+    *("--set-string", r"kafka.brokers=kafka-0:9092\,kafka-1:9092"),
+    *("--set", "env.DRIFTLINE_KAFKA_SECURITY=SSL,storage.className=fast,ingress.className=nginx,ingress.annotations.a=b"),
 ]
 
+Manifests = list[dict[str, Any]]
 
-@pytest.mark.parametrize(("file", "manifest"), OBJECTS, ids=lambda one: one if isinstance(one, str) else one["kind"])
-def test_a_manifest_is_one_that_kubernetes_takes(file: str, manifest: dict[str, Any]) -> None:
+
+@pytest.fixture(scope="module", params=[[], WITH_KAFKA], ids=["server", "kafka"])
+def manifests(request: pytest.FixtureRequest) -> Manifests:
+    """The manifests that the chart gives."""
+    return render(*request.param)
+
+
+def render(*options: str) -> Manifests:
+    """Return what Helm renders from the chart with these options."""
+    done = subprocess.run(
+        [helm(), "template", "driftline", CHART, "--namespace", "driftline", "--kube-version", KUBERNETES, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def containers_of(manifests: Manifests) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return each container after the specification of its pod."""
+    pods = [one["spec"]["template"]["spec"] for one in manifests if "template" in one.get("spec", {})]
+    return [(pod, container) for pod in pods for container in pod["containers"]]
+
+
+@pytest.mark.slow
+def test_manifests_are_ones_that_kubernetes_takes(manifests: Manifests) -> None:
     """A field with a mistyped name is refused by the cluster, or ignored."""
-    assert file
-    kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+    assert {one["kind"] for one in manifests} >= {"StatefulSet", "Service", "Ingress", "NetworkPolicy", "ConfigMap"}
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
-@pytest.mark.parametrize(("name", "pod", "container"), CONTAINERS, ids=[name for name, *_ in CONTAINERS])
-def test_a_container_runs_a_command_that_exists_and_may_do_little(
-    name: str, pod: dict[str, Any], container: dict[str, Any]
-) -> None:
+@pytest.mark.slow
+def test_a_container_runs_a_command_that_exists_and_may_do_little(manifests: Manifests) -> None:
     """A pod that cannot read its command line restarts for ever; one that is root gives a fault more to break."""
-    words = container["args"]
-    wanted = {word for word in words if word.startswith("--")}
-    mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
-    named = {variable["name"] for variable in container.get("env", ())}
+    for pod, container in containers_of(manifests):
+        words = container["args"]
+        wanted = {word for word in words if word.startswith("--")}
+        mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
+        named = {variable["name"] for variable in container.get("env", None) or ()}
 
-    assert wanted <= options_of(words), name
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert container["securityContext"]["readOnlyRootFilesystem"]
-    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
-    assert mounted <= {volume["name"] for volume in pod.get("volumes", ())} | {"data"}
-    assert named <= {f"{PREFIX}{field.upper()}" for field in Settings.__struct_fields__}
+        assert wanted <= options_of(words), words
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+        assert mounted <= {volume["name"] for volume in pod.get("volumes", ())} | {"data"}
+        assert named <= {f"{PREFIX}{field.upper()}" for field in Settings.__struct_fields__}
 
 
-def test_one_process_has_the_database() -> None:
+@pytest.mark.slow
+def test_the_policy_of_the_chart_is_one_that_the_server_takes(manifests: Manifests, tmp_path: Path) -> None:
+    """A server that cannot read its policy never becomes ready."""
+    [policy] = [one["data"]["policy.yaml"] for one in manifests if one["kind"] == "ConfigMap"]
+    (tmp_path / "policy.yaml").write_text(policy, "utf-8")
+
+    assert load_policy(tmp_path / "policy.yaml") == Policy()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["kafka.broker=kafka:9092", "host=https://audit.example/", "workers.replicas=-1"])
+def test_a_value_that_the_chart_does_not_have_is_refused(option: str) -> None:
+    """A mistyped name would be ignored, and the cluster would run without it."""
+    with pytest.raises(AssertionError, match=option.partition("=")[0].split(".")[0]):
+        render("--set", option)
+
+
+@pytest.mark.slow
+def test_one_process_has_the_database(manifests: Manifests) -> None:
     """A second replica would be a second database, and half of the records in each."""
-    [server] = [one for _, one in OBJECTS if one["kind"] == "StatefulSet"]
+    [server] = [one for one in manifests if one["kind"] == "StatefulSet"]
 
     assert server["spec"]["replicas"] == 1
     assert [one["spec"]["accessModes"] for one in server["spec"]["volumeClaimTemplates"]] == [["ReadWriteOncePod"]]
 
 
-def test_what_is_stopped_has_the_time_that_a_judge_call_takes() -> None:
+@pytest.mark.slow
+def test_what_is_stopped_has_the_time_that_a_judge_call_takes(manifests: Manifests) -> None:
     """A call that is cut off is paid for twice."""
     longest = Settings().judge_deadline
 
-    pods = [pod for name, pod, _ in CONTAINERS if "topics" not in name]
+    pods = [pod for pod, container in containers_of(manifests) if container["name"] != "topics"]
     assert pods
     assert [one for one in pods if one["terminationGracePeriodSeconds"] <= longest] == []
 

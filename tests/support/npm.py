@@ -56,16 +56,21 @@ def path_with_node() -> str:
     return f"{node().parent}{os.pathsep}{os.environ['PATH']}"
 
 
+def cache_folder() -> Path:
+    """Return the folder of installed programs, which is created if it is missing."""
+    chosen = os.environ.get(CACHE)
+    folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "driftline"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def _installed(name: str, requirement: str, first_on_path: Path | None) -> Path:
     """Return the folder of a package, and install it if it is missing."""
-    chosen = os.environ.get(CACHE)
-    cache_folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "driftline"
-    cache_folder.mkdir(parents=True, exist_ok=True)
-    folder = cache_folder / name
-    with locked(cache_folder / f"{name}.lock"):
+    folder = cache_folder() / name
+    with locked(folder.with_name(f"{name}.lock")):
         if not folder.exists():
             # Renamed when it is whole: an installation that was cut short is never taken for one.
-            partial = cache_folder / f"{name}.partial"
+            partial = folder.with_name(f"{name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             (partial / "package.json").write_text('{"private": true}', "utf-8")
