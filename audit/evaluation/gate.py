@@ -102,7 +102,7 @@ class GateResult:
     """Worse ones first, then by probability."""
     answers: int
     unjudged: int
-    """Answers without the judge's scores."""
+    """Answers without the judge's scores, if the cases have levels of a judge."""
 
     @property
     def worse(self) -> list[Comparison]:
@@ -142,7 +142,7 @@ def compare(frozen: FrozenCases, answers: Sequence[MeasuredAnswer]) -> GateResul
     return GateResult(
         comparisons=sorted(comparisons, key=lambda comparison: (comparison.probability, comparison.name)),
         answers=len(answers),
-        unjudged=sum(answer.is_anomalous is None for answer in answers),
+        unjudged=sum(answer.is_anomalous is None for answer in answers) if frozen.source.judge_model else 0,
     )
 
 

@@ -14,8 +14,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
-from support.builders import exchange
-from support.watch_histories import fallen, history, put
+from support.builders import exchange, score
+from support.watch_histories import fallen, history, put, runs, worse_since
 
 from analytics.queries import query_records
 from analytics.store.store import Store
@@ -50,12 +50,12 @@ def incident_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     scores = history(fallen(6, to=0.3, before=0.92), 40, a_day=5, **judged)
     exchanges = []
-    for number, score in enumerate(scores):
-        is_bad = (score.tier2_score or 0) < 0.6
+    for number, judged_score in enumerate(scores):
+        is_bad = (judged_score.tier2_score or 0) < 0.6
         answer = (HOSTILE if number % 2 else BAD) if is_bad else GOOD
-        values = {"user_message": QUESTION, "occurred_at": score.exchange_at, "ingested_at": score.exchange_at}
+        values = {"user_message": QUESTION, "occurred_at": judged_score.exchange_at, "ingested_at": judged_score.exchange_at}
         values |= {"input_tokens": 500, "output_tokens": 40, "tool_calls": (CALL,)}
-        exchanges.append(exchange(score.session_id, 1, answer, **values))
+        exchanges.append(exchange(judged_score.session_id, 1, answer, **values))
     with Store(database) as store:
         put(store, "exchanges", exchanges)
         put(store, "scores", scores)
@@ -161,6 +161,61 @@ def test_a_good_build_passes_and_is_judged_only_once(driftline: Command, cases: 
     assert asked >= len(cases.cases)
     assert judge.requests == asked
     assert json.loads(first[1])["comparisons"] == json.loads(second[1])["comparisons"]
+
+
+def test_a_gate_that_was_killed_asks_only_what_is_missing(driftline: Command, cases: FrozenCases, judge: RunningJudge) -> None:
+    """A pipeline is canceled at any time: what it has paid for must not be paid for again, and what it may have paid for is recorded."""
+    write_results(cases, lambda number: f"{GOOD} Run {number}.")
+    whole = driftline(*GATE, "--yes", "--json")
+    asked = judge.requests
+    path = Path("cases.judgements.jsonl")
+    last = path.read_bytes().splitlines(keepends=True)[-1]
+    path.write_bytes(path.read_bytes()[: -len(last) // 2])  # the process died while it wrote the last judgement
+
+    again = driftline(*GATE, "--yes", "--json")
+
+    records = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert judge.requests == asked + 1
+    assert json.loads(again[1])["comparisons"] == json.loads(whole[1])["comparisons"]
+    assert [
+        record["outcome"] for record in records if record.get("outcome") != "answered" and record["record"] == "Judgement"
+    ] == ["interrupted"]
+
+
+def test_an_incident_about_runs_gives_the_exchanges_of_its_worst_sessions(driftline: Command, tmp_path: Path) -> None:
+    """Loops and costs are found without a judge, and their cases must catch them without one."""
+    (tmp_path / "driftline.duckdb").unlink()
+    diagnoses = runs(worse_since(8), agent="desk", connection="local", project="ops")
+    exchanges, scores = [], []
+    for diagnosis in diagnoses:
+        is_bad = diagnosis.readiness_level == "unsafe_for_production"
+        at = diagnosis.ended_at
+        calls = (CALL,) * 9 if is_bad else (CALL,)
+        values = {"occurred_at": at, "ingested_at": at, "agent": "desk", "tool_calls": calls, "user_message": QUESTION}
+        exchanges.append(exchange(diagnosis.session_id, 1, GOOD, **values))
+        digest = Policy().for_project("ops").methodology.digest
+        rules = {"methodology_digest": digest, "rule_version": RULE_VERSION, "agent": "desk"}
+        scores.append(score(diagnosis.session_id, 1, exchange_at=at, scored_at=at, **rules))
+    with Store(tmp_path / "driftline.duckdb") as store:
+        put(store, "exchanges", exchanges)
+        put(store, "scores", scores)
+        put(store, "diagnoses", diagnoses)
+    assert driftline("check-drift", "--as-of", "2026-11-01T12:00:00Z")[0] == 0
+    with Store(tmp_path / "driftline.duckdb") as store:
+        [incident, *_] = query_records(store.cursor(), "incident_by_id", Incident, {"project": "ops", "incident": ""})
+
+    frozen = driftline("cases", "from-incident", incident.incident_id, "--out", "cases.yaml", "--moved", "10")
+    cases = load_frozen_cases(tmp_path / "cases.yaml")
+    write_results(cases, lambda _number: GOOD)
+    good = driftline(*GATE)
+    call = {"name": "backup_log", "arguments": {"host": "db2"}, "result": "ended, exit 0"}
+    write_results(cases, lambda _number: GOOD, tool_calls=[call] * 9)
+    bad = driftline(*GATE, "--json")
+
+    assert frozen[0] == 0, frozen
+    assert {len(case.recorded.tool_calls) for case in cases.cases if case.recorded and case.recorded.side == "incident"} == {9}
+    assert (good[0], bad[0]) == (0, 1), (good, bad)
+    assert "infinite_tool_loop" in {row["name"] for row in json.loads(bad[1])["comparisons"] if row["worse"]}
 
 
 def test_a_worse_build_is_blocked_and_its_texts_stay_texts(driftline: Command, cases: FrozenCases, judge: RunningJudge) -> None:
@@ -314,8 +369,8 @@ def test_frozen_cases_are_cases_of_an_evaluation(driftline: Command, cases: Froz
 
 def test_scores_of_an_exchange_are_named_by_tier_and_dimension() -> None:
     """The levels and the scores of a candidate meet by these names."""
-    [score] = history(
+    [judged_score] = history(
         lambda _back: 0.5, 0, a_day=1, tier2_dimensions=(DimensionScore(dimension="tone", score=0.25, reasoning=""),)
     )
 
-    assert scores_of(score) == {"tier2": score.tier2_score, "tier2.tone": 0.25}
+    assert scores_of(judged_score) == {"tier2": judged_score.tier2_score, "tier2.tone": 0.25}
