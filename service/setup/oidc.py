@@ -155,12 +155,12 @@ class IdentityProvider:
         self.metadata, self.keys, self._loaded = metadata, keys, time.monotonic()
 
     async def _read_id_token(self, client: Any, token: Mapping[str, Any], nonce: str) -> dict[str, Any]:
-        from joserfc.errors import InvalidKeyIdError, JoseError  # noqa: PLC0415 - an optional package
+        from joserfc.errors import BadSignatureError, InvalidKeyIdError, JoseError  # noqa: PLC0415 - an optional package
 
         try:
             try:
                 return self.validate_id_token(token, nonce)
-            except InvalidKeyIdError:  # the provider has new keys
+            except (InvalidKeyIdError, BadSignatureError):  # the provider may have new keys
                 await self._load_metadata(client, force=True)
                 return self.validate_id_token(token, nonce)
         except (JoseError, AttributeError, KeyError, TypeError, ValueError) as error:
