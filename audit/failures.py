@@ -20,6 +20,10 @@ from audit.fingerprints import digest_of_texts
 Kind = Literal["tool_error", "run", "attempt", "check", "dimension", "alignment"]
 NOT_READY = ("unsafe_for_production", "review_recommended")
 """The readiness of runs that failed."""
+FAILED_STATUSES = frozenset(
+    {"error", "errored", "failed", "failure", "fail", "timeout", "timed_out", "crashed", "denied", "refused"}
+)
+"""Statuses of an event that mean that it failed."""
 MAX_ERROR = 160
 """Maximum characters of a folded line."""
 OTHER = "{other}"

@@ -14,8 +14,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from analytics.store.views import CURRENT_EXCHANGES
-from audit.evaluation.run import FAILED_STATUSES
-from audit.failures import FOLDS, MAX_ERROR, NOT_READY, OTHER, SAYS_MOST, FailureParts, failure_name, first_lines, group_id
+from audit.failures import (
+    FAILED_STATUSES,
+    FOLDS,
+    MAX_ERROR,
+    NOT_READY,
+    OTHER,
+    SAYS_MOST,
+    FailureParts,
+    failure_name,
+    first_lines,
+    group_id,
+)
 from schemas.lazy import duckdb
 
 MAX_ROWS = 200

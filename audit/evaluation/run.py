@@ -44,6 +44,7 @@ from typing import Any, Literal, get_args
 from audit.cost import ModelPrice, Usage, price_of, usd_of
 from audit.diagnosis.events import MAX_TOKENS, call_arguments, token_total, tool_name
 from audit.exchanges.tier1 import check_structure
+from audit.failures import FAILED_STATUSES
 from audit.fingerprints import canonical_json
 from audit.policy import Methodology
 from audit.times import parse_timestamp
@@ -74,9 +75,6 @@ _FINAL_FIELDS = (
 _MESSAGE_FIELDS = ("message", "error", "errorMessage", "reason", "text", "description", "detail")
 _CALL_ID_FIELDS = ("tool_call_id", "call_id")
 _EXIT_CODE_FIELDS = ("exit_code", "exitCode", "returncode", "return_code")
-FAILED_STATUSES = frozenset(
-    {"error", "errored", "failed", "failure", "fail", "timeout", "timed_out", "crashed", "denied", "refused"}
-)
 _DELETE_ACTIONS = frozenset({"delete", "deleted", "remove", "removed"})
 _STATUSES: Mapping[str, Status] = {
     **dict.fromkeys(("answered", "ok", "success", "succeeded", "completed", "complete", "done", "finished"), "answered"),

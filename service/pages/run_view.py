@@ -16,7 +16,8 @@ from analytics.queries import query_rows, run_query
 from audit.detectors.detectors import FAILURE_TYPES
 from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST, SAFE_TRUST
 from audit.diagnosis.events import raw_event
-from audit.evaluation.run import FAILED_STATUSES, has_failed
+from audit.evaluation.run import has_failed
+from audit.failures import FAILED_STATUSES
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Diagnosis, FailureCause

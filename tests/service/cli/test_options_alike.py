@@ -17,6 +17,7 @@ LISTS = {
     "runs": "project since until limit json full",
     "scores": "project since until limit json full",
     "costs": "project since until limit json",
+    "failures": "project since until limit json",
     "wrap-quality": "project since until limit json full",
     "evaluations": "project since until limit json full",
     "incidents list": "project since until limit json full",
