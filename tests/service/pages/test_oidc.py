@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
@@ -234,3 +235,21 @@ def test_a_wrong_setting_is_named(options: dict[str, str], message: str) -> None
     """The server does not start with a sign-in that cannot work."""
     with pytest.raises(SettingsError, match=message):
         open_provider(load_settings(**options))
+
+
+def test_without_the_extra_the_command_to_install_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most installations need no identity provider, so the package is not installed with the others."""
+    settings = load_settings(**COMPLETE, oidc_roles="platform=admin")
+    assert open_provider(settings) is not None
+    monkeypatch.setitem(sys.modules, "authlib", None)
+    with pytest.raises(SettingsError) as refused:
+        open_provider(settings)
+    assert refused.value.hint == "pip install 'driftline[oidc]'"
+
+
+def test_refused_answers_are_counted_by_address(call: Call) -> None:
+    """Each may cost a call to the provider."""
+    statuses = [call("GET", "/sign-in/oidc/callback?code=x&state=x", headers=HTML).status_code for _ in range(12)]
+
+    assert set(statuses[:9]) == {403}
+    assert statuses[-1] == 429
