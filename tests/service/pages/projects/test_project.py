@@ -696,3 +696,20 @@ def test_charts_split_by_version_name_what_changed(call: Call, root: str, store:
     legend = re.findall(r'<span class="swatch part-\d"></span> ([^<]*)<', answer.text)
     assert legend[:2] == ["prompt spring", "prompt autumn"]
     assert [values[-1] for values in drawn_charts(answer.text)["trend-tier1"]["series"]] == [1.0, None]
+
+
+def test_errors_of_tools_are_shown_as_text(call: Call, root: str, store: Store) -> None:
+    """Names of tools and errors are an agent's, and must not become part of the page."""
+    at = NOW - timedelta(days=1)
+    hostile = ToolCall(
+        name="<b>shell</b>", arguments=None, result="failed &lt;i&gt; <script>alert(1)</script>", outcome="error"
+    )
+    put(store, "exchanges", [exchange("s1", 1, occurred_at=at, ingested_at=at, tool_calls=(hostile,))])
+    low = {"exchange_at": at, "anomaly": True, "anomaly_reasons": ("low",), "tier1_flags": ("silent_refusal",)}
+    put(store, "scores", [msgspec.structs.replace(score("s1", 1), **low)])
+    refresh_daily(store)
+    for path in ("/projects/ops/failures", "/projects/ops/details"):
+        page = looks(call, root, path).text
+        assert "&lt;b&gt;shell&lt;/b&gt; failed" in page
+        assert not re.search(r"<b>shell|alert\(1\)|<script>a", page)
+    assert "Nothing failed" in looks(call, root, "/projects/ops/failures?window=7d&until=2026-01-01").text
