@@ -524,9 +524,10 @@ def test_the_shown_command_runs_the_query_of_the_evidence(
             ]
 
 
-def test_without_the_right_to_query_only_the_command_is_shown(call: Call, tokens: Tokens, fell: Incident) -> None:
+def test_without_the_right_to_query_only_the_command_is_shown(call: Call, access: AccessStore, fell: Incident) -> None:
     """A link must not be offered if it would be refused."""
-    page = open_page(call, tokens.ops_reader, LINKS.incident("ops", fell.incident_id))
+    reader = access.add(Holder("operator", "looks", "ops", scopes=frozenset({"read"})))
+    page = open_page(call, reader, LINKS.incident("ops", fell.incident_id))
     assert "driftline sql daily_averages" in page
     assert "/sql?" not in page
 
