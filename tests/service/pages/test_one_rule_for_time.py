@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from support.api_server import NOW, Call, Tokens
@@ -52,6 +53,12 @@ def look(call: Call, tokens: Tokens, store: Store) -> Look:
     return read_page
 
 
+def address_of(project: str, tab: str, **params: object) -> str:
+    """Return the address of a tab that shows all of its records: closed incidents, too, which are not listed by default."""
+    query = urlencode(({"status": "any"} if tab == "/incidents" else {}) | params)
+    return f"/projects/{project}{tab}" + (f"?{query}" if query else "")
+
+
 def count_on(page: str, tab: str) -> int:
     """Return the number of records on a tab: its rows, or the sum of a column if a row stands for several."""
     part = page.partition(f'id="{TABS[tab]}"')[2]
@@ -75,23 +82,23 @@ def offered_by(page: str) -> str | None:
 @pytest.mark.parametrize("tab", TABS)
 def test_every_tab_counts_the_same_records_of_a_period(look: Look, project: str, tab: str) -> None:
     """A longer period never has fewer records, and a page without a period shows the default one."""
-    counts = {length: count_on(look(f"/projects/{project}{tab}?window={length}"), tab) for length in LENGTHS}
+    counts = {length: count_on(look(address_of(project, tab, window=length)), tab) for length in LENGTHS}
 
     assert counts == {length: count_within(project, days) for length, days in LENGTHS.items()}
-    assert count_on(look(f"/projects/{project}{tab}"), tab) == counts["14d"]
+    assert count_on(look(address_of(project, tab)), tab) == counts["14d"]
 
 
 @pytest.mark.parametrize("tab", TABS)
 def test_an_empty_period_links_to_the_last_one_with_data(look: Look, tab: str) -> None:
     """After a pause, the page says that the period is empty and links to the last one with data."""
-    empty = look(f"/projects/{PAUSED}{tab}?window=7d")
+    empty = look(address_of(PAUSED, tab, window="7d"))
     address = offered_by(empty)
 
-    assert address == f"/projects/{PAUSED}{tab}?window=7d&until={(NOW - timedelta(days=20)).date()}"
+    assert address == address_of(PAUSED, tab, window="7d", until=(NOW - timedelta(days=20)).date())
     page = look(address)
     assert count_on(page, tab) == 2, "of the two days of the last week that had some"
     assert offered_by(page) is None
-    assert offered_by(look(f"/projects/{LIVE}{tab}?window=7d")) is None
+    assert offered_by(look(address_of(LIVE, tab, window="7d"))) is None
 
 
 @pytest.mark.parametrize("tab", [tab for tab in TABS if tab])
@@ -103,7 +110,7 @@ def test_a_project_without_older_records_offers_nothing(look: Look, tab: str) ->
 @pytest.mark.parametrize("tab", ["/anomalies", "/runs", "/incidents", "/agents", "/wrap-quality", "/evaluations"])
 def test_all_time_is_shown_only_if_the_address_says_so(look: Look, tab: str) -> None:
     """All time is never the default, and pages that show a period do not keep it."""
-    page = look(f"/projects/{PAUSED}{tab}?window=all")
+    page = look(address_of(PAUSED, tab, window="all"))
 
     assert count_on(page, tab) == len(DAYS_AGO[PAUSED])
     assert f'href="/projects/{PAUSED}/exchanges"' in page
