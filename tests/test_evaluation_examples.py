@@ -200,4 +200,4 @@ def test_nothing_of_where_the_agents_ran_was_sent(guided: Guided) -> None:
 def test_the_page_names_every_kind_of_check() -> None:
     """Whoever writes a case looks here first."""
     kinds = {kind for one in Check.__args__[0].__args__ for kind in one.model_fields["kind"].annotation.__args__}
-    assert kinds <= set(re.findall(r"`([a-z_]+)`", PAGE))
+    assert kinds <= set(re.findall(r"`([a-z0-9_]+)`", PAGE))
