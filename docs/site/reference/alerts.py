@@ -99,7 +99,7 @@ _SAID = {
 }
 
 
-_TYPES = {
+_TYPES: Mapping[str, type[Selection]] = {
     "slack": SlackReceiver, "teams": TeamsReceiver, "pagerduty": PagerDutyReceiver, "opsgenie": OpsgenieReceiver, "email": EmailReceiver,
     "webhook": WebhookReceiver,
 }  # fmt: skip
