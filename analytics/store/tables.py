@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from analytics.store.views import CURRENT_EXCHANGES_STATEMENT, SUMMED_TABLE, current_rows_sql
+from analytics.sums.failures import error_macro_statements
 from analytics.sums.macros import macro_statements, translation_statements
 from schemas.codec.arrow import ArrowStream, empty_frame
 from schemas.errors import StoreError
@@ -195,6 +196,7 @@ def migration_statements(
         *translation_statements(),
         CURRENT_EXCHANGES_STATEMENT,
         *(statement for schema in current_schemas().values() for statement in view_statements(schema)),
+        *error_macro_statements(),
         *(macro_statements() if has_macros else ()),
     ]
     current = hashlib.sha256("\n".join(views).encode()).hexdigest()

@@ -58,12 +58,18 @@ def _line_sql(text: str) -> str:
 
 # A long text has its cause at the start or, as a traceback, at the end.
 _CUT = "CASE WHEN length(text) > 6000 THEN left(text, 3000) || chr(10) || right(text, 3000) ELSE text END"
-ERROR_MACROS = {
+_ERROR_MACROS = {
     "error_line(text)": f"({_line_sql('text')})",
     "folded_error(text)": f"({_fold_sql('log.error_line(text)')})",
     "error_excerpt(text)": f"({_CUT})",
 }
 """Macros for the line of an error that says most, and for that line without what varies."""
+
+
+def error_macro_statements() -> list[str]:
+    """Return the statements that create the macros that counting failures needs, in files that are never queried, too."""
+    return [f"CREATE OR REPLACE MACRO log.{name} AS {text}" for name, text in _ERROR_MACROS.items()]
+
 
 _FAILED = ", ".join(f"'{status}'" for status in sorted(FAILED_STATUSES))
 _OUTPUT_PATHS = (

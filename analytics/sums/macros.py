@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analytics.store.views import CURRENT_EXCHANGES, FINISHED_FIRST
-from analytics.sums.failures import ERROR_MACROS
 from analytics.sums.kept import (
     CHANGED_EXCHANGES,
     CHANGED_JUDGEMENTS,
@@ -375,7 +374,6 @@ def macro_statements() -> Iterator[str]:
         "session_days(in_project, first, until)": f"TABLE {SESSION_DAYS}",
         "scores_around(in_project, before_since, before_until, after_since, after_until)": f"TABLE {_SCORES_AROUND}",
         "excerpt(text)": f"({_EXCERPT})",
-        **ERROR_MACROS,
         "wrap_steps(text)": _WRAP_STEPS,
         f"listed_scores({_LIST_PARAMETERS})": f"TABLE {_LISTED_SCORES}",
         "listed_after(down, number, text, id, last_number, last_text, last_id)": _LISTED_AFTER,
