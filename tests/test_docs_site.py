@@ -32,7 +32,7 @@ from audit.detectors.detectors import FAILURE_TYPES
 from audit.exchanges import cascade, sampling
 from schemas.errors import DriftlineError
 from schemas.registry import current_schemas
-from service.alerts.delivery import signature
+from service.alerts.messages import signature
 from service.cli.main import application
 from service.server.app import ROUTERS
 from service.setup.settings import PREFIX, Settings
