@@ -60,6 +60,10 @@ ERROR_HINTS = {
     "configuration has been locked": "A statement cannot change settings.",
     "maximum execution time": "Query less: a shorter time, fewer sessions, no cross joins.",
     "Out of Memory": "Query less at once: fewer columns, a shorter time, fewer rows to sort.",
+    **{
+        f'"{column}" not found': f"A snapshot has no {column}; `driftline sql` has it."
+        for column in ("user_message", "agent_response", "agent_thinking")
+    },
 }
 """Advice on an error, by a phrase of DuckDB's message."""
 READ_ONLY_HINT = (

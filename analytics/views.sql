@@ -197,3 +197,126 @@ COMMENT ON COLUMN failure_groups.sessions_7_days IS 'Sessions of the last 7 days
 COMMENT ON COLUMN failure_groups.sessions_7_days_before IS 'Sessions of the 7 days before.';
 COMMENT ON COLUMN failure_groups.wasted_tokens IS 'Tokens of its exchanges, or the wasted tokens of its runs, whichever is more in a session.';
 COMMENT ON COLUMN failure_groups.examples IS 'The newest three of the last day.';
+-- Views with the names, columns and types of TangleClaw's SQLite tables (decision 148): times and JSON are texts, flags are 0 or 1.
+-- They have no further columns, because a name that only one of two joined tables has must stay unambiguous.
+CREATE VIEW eval_exchanges AS
+SELECT
+    id, session_id, connection_id, project, agent_model, "timestamp",
+    -- A snapshot has no texts, so there a statement that names one fails instead of finding nothing. turn_number is always there.
+    COLUMNS(lambda name: name IN ('turn_number', 'user_message', 'agent_response', 'agent_thinking')),
+    usage_input_tokens, usage_output_tokens,
+    CASE
+        WHEN disposition IS NULL THEN 0
+        WHEN disposition = 'skipped_cost_cap' THEN 3
+        WHEN disposition = 'sampling_skip' AND len(tier1_flags) = 0 THEN 2
+        ELSE 1
+    END AS scored,
+    created_at
+FROM (
+    SELECT
+        *, exchange_id AS id, "connection" AS connection_id, strftime(occurred_at, '%Y-%m-%dT%H:%M:%S.%gZ') AS "timestamp",
+        input_tokens AS usage_input_tokens, output_tokens AS usage_output_tokens,
+        strftime(ingested_at, '%Y-%m-%d %H:%M:%S') AS created_at
+    FROM exchanges
+    WHERE NOT starts_with(project, 'anchors.')
+) AS e
+LEFT JOIN (SELECT "connection" AS connection_id, exchange_id, disposition, tier1_flags FROM scores) AS s USING (connection_id, exchange_id);
+COMMENT ON VIEW eval_exchanges IS 'The exchanges, as TangleClaw has them; user_message, agent_response and agent_thinking only in the file, not in a snapshot.';
+COMMENT ON COLUMN eval_exchanges.id IS 'Id of the exchange, unique within its connection.';
+COMMENT ON COLUMN eval_exchanges."timestamp" IS 'Time of the exchange, UTC, as text: 2026-10-01T09:00:00.000Z.';
+COMMENT ON COLUMN eval_exchanges.turn_number IS 'As delivered; NULL if it was missing.';
+COMMENT ON COLUMN eval_exchanges.scored IS '0 pending, 1 scored (it has a row in eval_scores), 2 left out by sampling, 3 left out by a cost cap.';
+COMMENT ON COLUMN eval_exchanges.created_at IS 'Time at which it was taken in, UTC, as text: 2026-10-01 09:00:05.';
+CREATE VIEW eval_scores AS
+SELECT
+    score_id AS id, exchange_id, methodology_version AS schema_version, coalesce(judge_model, 'structural') AS judge_model,
+    strftime(scored_at, '%Y-%m-%dT%H:%M:%S.%gZ') AS scored_at,
+    tier1_score AS tier_1_structural_score, to_json(tier1_flags)::VARCHAR AS tier_1_flags,
+    CASE WHEN tier2_state = 'scored' THEN tier2_score END AS tier_2_semantic_score,
+    CASE
+        WHEN tier2_state = 'scored' THEN array_to_string([d.dimension || ': ' || coalesce(d.reasoning, '') FOR d IN tier2_dimensions], '; ')
+    END AS tier_2_reasoning,
+    (tier2_state <> 'scored')::INTEGER AS tier_2_skipped,
+    CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END AS tier_2_5_alignment_score,
+    CASE WHEN tier2_5_state = 'scored' THEN tier2_5_reasoning END AS tier_2_5_reasoning,
+    (tier2_5_state <> 'scored')::INTEGER AS tier_2_5_skipped,
+    CASE WHEN tier3_state = 'scored' THEN tier3_score END AS tier_3_behavioral_score,
+    CASE
+        WHEN tier3_state = 'scored'
+            THEN to_json(map_from_entries([
+                {'name': d.dimension, 'value': {'score': d.score, 'reasoning': d.reasoning}} FOR d IN tier3_dimensions
+            ]))::VARCHAR
+    END AS tier_3_dimension_scores,
+    (tier3_state <> 'scored')::INTEGER AS tier_3_skipped,
+    anomaly::INTEGER AS anomaly_flag, nullif(array_to_string(anomaly_reasons, '; '), '') AS anomaly_reason,
+    cost_usd, human_score, human_comment, human_scored_at, strftime(scores.scored_at, '%Y-%m-%d %H:%M:%S') AS created_at
+FROM scores
+LEFT JOIN (
+    SELECT
+        subject_id AS score_id, arg_max(score, (occurred_at, review_id))::DOUBLE AS human_score,
+        arg_max_null(comment, (occurred_at, review_id)) AS human_comment,
+        strftime(max(occurred_at), '%Y-%m-%dT%H:%M:%S.%gZ') AS human_scored_at
+    FROM reviews
+    WHERE kind = 'human_score' AND score IS NOT NULL
+    GROUP BY subject_id
+) USING (score_id)
+WHERE NOT starts_with(project, 'anchors.') AND (disposition IN ('scored', 'unscored') OR len(tier1_flags) > 0);
+COMMENT ON VIEW eval_scores IS 'The scores, as TangleClaw has them: exchanges that were sampled or have a flag, each in its latest revision.';
+COMMENT ON COLUMN eval_scores.schema_version IS 'Version of the methodology.';
+COMMENT ON COLUMN eval_scores.judge_model IS 'Model that judged; structural if only Tier 1 is scored.';
+COMMENT ON COLUMN eval_scores.scored_at IS 'Time of the newest record behind the score, UTC, as text; drift goes by the exchange''s timestamp.';
+COMMENT ON COLUMN eval_scores.tier_1_flags IS 'JSON array of the checks that fired.';
+COMMENT ON COLUMN eval_scores.tier_2_reasoning IS 'The judge''s reasoning, as dimension: reasoning; dimension: reasoning.';
+COMMENT ON COLUMN eval_scores.tier_2_skipped IS '1 if the tier is not scored for any reason, a failed judge included.';
+COMMENT ON COLUMN eval_scores.tier_2_5_skipped IS '1 if the tier is not scored for any reason.';
+COMMENT ON COLUMN eval_scores.tier_3_dimension_scores IS 'JSON object: score and reasoning by dimension.';
+COMMENT ON COLUMN eval_scores.tier_3_skipped IS '1 if the tier is not scored for any reason.';
+COMMENT ON COLUMN eval_scores.anomaly_reason IS 'Reasons, separated by semicolons.';
+COMMENT ON COLUMN eval_scores.cost_usd IS 'Cost of judging in USD; 0 without a judge, NULL if a price is unknown.';
+COMMENT ON COLUMN eval_scores.human_score IS 'The newest human score, 1 to 5, of all raters.';
+COMMENT ON COLUMN eval_scores.created_at IS 'scored_at, as text without fractions of a second.';
+CREATE VIEW eval_baselines AS
+SELECT
+    baseline_id AS id, project, strftime(computed_at, '%Y-%m-%dT%H:%M:%S.%gZ') AS computed_at,
+    strftime(window_start, '%Y-%m-%dT%H:%M:%S.%gZ') AS window_start, strftime(window_end, '%Y-%m-%dT%H:%M:%S.%gZ') AS window_end,
+    to_json({
+        'tier1': {'avg': tier1.mean, 'stddev': tier1.stddev, 'count': tier1.count},
+        'tier2': {'avg': tier2.mean, 'stddev': tier2.stddev, 'count': tier2.count},
+        'tier2_5': {'avg': tier2_5.mean, 'stddev': tier2_5.stddev, 'count': tier2_5.count},
+        'tier3': {'avg': tier3.mean, 'stddev': tier3.stddev, 'count': tier3.count},
+        'anomalyRate': anomaly_rate
+    })::VARCHAR AS dimension_averages,
+    exchange_count, '1' AS schema_version
+FROM baselines
+WHERE NOT starts_with(project, 'anchors.');
+COMMENT ON VIEW eval_baselines IS 'The baselines, as TangleClaw has them.';
+COMMENT ON COLUMN eval_baselines.dimension_averages IS 'JSON object: avg, stddev and count of tier1, tier2, tier2_5 and tier3, and anomalyRate; not rounded.';
+COMMENT ON COLUMN eval_baselines.exchange_count IS 'Exchanges in the window, judged or not.';
+COMMENT ON COLUMN eval_baselines.schema_version IS 'Version of the form of dimension_averages; always 1.';
+CREATE VIEW eval_incidents AS
+SELECT
+    incident_id AS id, project, type,
+    CASE status WHEN 'acknowledged' THEN 'accepted' WHEN 'resolved' THEN 'accepted' ELSE status END AS status,
+    severity, title, description,
+    json_merge_patch(metadata, json_object(
+        'tierAffected', tier, 'direction', direction, 'baselineId', baseline_id,
+        'deviationAmount', (metadata ->> '$.rules.consecutive_days.deviation')::DOUBLE * (metadata ->> '$.rules.consecutive_days.stddev')::DOUBLE,
+        'dayCount', json_array_length(metadata, '$.rules.consecutive_days.days'),
+        'baselineAvg', (metadata ->> '$.rules.consecutive_days.mean')::DOUBLE,
+        'baselineStddev', (metadata ->> '$.rules.consecutive_days.stddev')::DOUBLE,
+        'recentAnomalyRate', (metadata ->> '$.rules.rate_ratio.rate')::DOUBLE,
+        'baselineAnomalyRate', (metadata ->> '$.rules.rate_ratio.baselineRate')::DOUBLE,
+        'recentExchangeCount', (metadata ->> '$.rules.rate_ratio.exchanges')::BIGINT
+    ))::VARCHAR AS metadata,
+    strftime(detected_at, '%Y-%m-%dT%H:%M:%S.%gZ') AS detected_at,
+    CASE WHEN status <> 'open' THEN strftime(coalesce(resolved_at, acknowledged_at), '%Y-%m-%dT%H:%M:%S.%gZ') END AS resolved_at,
+    CASE WHEN status <> 'open' THEN coalesce(resolved_by, acknowledged_by) END AS resolved_by,
+    strftime(incidents.detected_at, '%Y-%m-%d %H:%M:%S') AS created_at
+FROM incidents
+WHERE NOT starts_with(project, 'anchors.');
+COMMENT ON VIEW eval_incidents IS 'The incidents, as TangleClaw has them.';
+COMMENT ON COLUMN eval_incidents.status IS 'open, accepted (here: acknowledged or resolved) or dismissed.';
+COMMENT ON COLUMN eval_incidents.severity IS 'notice (only the judge changed; TangleClaw has none), warning or critical.';
+COMMENT ON COLUMN eval_incidents.metadata IS 'JSON object: the evidence, with TangleClaw''s members that the rules observed beside it.';
+COMMENT ON COLUMN eval_incidents.resolved_at IS 'Time at which it was acknowledged, resolved or dismissed, UTC, as text.';
+COMMENT ON COLUMN eval_incidents.created_at IS 'detected_at, as text without fractions of a second.';

@@ -17,7 +17,7 @@ from analytics.adhoc import FORMATS, fetch_limited, fetch_rows, open_snapshot
 from analytics.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
-from schemas.records import DimensionScore, Incident, Judgement, Record, Review, Score
+from schemas.records import DimensionScore, Exchange, Incident, Judgement, Record, Review, Score
 from service.pages.sql import worked_examples
 
 PAGE = (Path(__file__).parents[1] / "docs" / "sql.md").read_text("utf-8")
@@ -89,7 +89,11 @@ def fleet() -> Iterator[tuple[str, Record]]:
 
 
 def judged(one: Score) -> Iterator[tuple[str, Record]]:
-    """A score, and the judge's calls it rests on: one more where the agent does badly."""
+    """A score with its exchange, and the judge's calls it rests on: one more where the agent does badly."""
+    yield "exchanges", Exchange(
+        exchange_id=one.exchange_id, connection=one.connection, project=one.project, agent=one.agent, session_id=one.session_id,
+        occurred_at=one.exchange_at, ingested_at=one.exchange_at, user_message="Deploy it.", agent_response="Done.", content_digest="d",
+    )  # fmt: skip
     yield "scores", one
     tiers = () if one.tier2_score is None else ("tier2",) if one.tier2_score > 0.7 else ("tier2", "tier3")
     for tier in tiers:
@@ -123,10 +127,10 @@ def answers(files: tuple[Path, Path]) -> list[pl.DataFrame]:
         return [fetch_limited(connection, example, {}, 1000).frame for example in EXAMPLES]
 
 
-def test_the_page_has_thirteen_examples() -> None:
+def test_the_page_has_fourteen_examples() -> None:
     """Each question with a statement of its own."""
-    assert len(re.findall(r"^### \d+\.", PAGE, re.MULTILINE)) == 13
-    assert len(EXAMPLES) == 13
+    assert len(re.findall(r"^### \d+\.", PAGE, re.MULTILINE)) == 14
+    assert len(EXAMPLES) == 14
 
 
 def of_agent(answer: pl.DataFrame, agent: str) -> pl.DataFrame:
@@ -244,3 +248,10 @@ def test_the_dimension_that_pulls_a_score_down_comes_with_its_checks(answers: li
     weakest = answers[12].filter(pl.col("case_id") == "refund-policy").select("case_id", "dimension", "runs", "failing").rows()
     assert weakest[:1] == [("refund-policy", "task", 4, ["names-the-amount"])]
     assert [failing for *_, failing in weakest[1:]] == [None] * 5
+
+
+def test_a_statement_from_tangleclaw_finds_the_worse_days(answers: list[pl.DataFrame]) -> None:
+    """Example 14: unweighted, so the helper's other mix also counts, and exchanges that nobody sampled count nowhere."""
+    days = answers[13].filter(pl.col("day").is_in(["2026-09-20", "2026-09-21"])).drop("usd").rows()
+    assert days == [("ops", "2026-09-20", 8, 1.0, 0.79, 0), ("ops", "2026-09-21", 8, 1.0, 0.65, 0)]
+    assert answers[13].height == DAYS
