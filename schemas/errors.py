@@ -101,6 +101,10 @@ class StoreError(DriftlineError):
     """The DuckDB file cannot be used."""
 
 
+class LakeError(DriftlineError):
+    """A table of the lake cannot be read or written. The message names the table's address."""
+
+
 class StoredRecordError(DriftlineError):
     """A stored record cannot be read, because of damage or a bug, not because of the caller."""
 

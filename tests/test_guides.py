@@ -62,6 +62,7 @@ NOT_TESTED_HERE = {
     "detector": "tests/test_detector_guide.py, in a copy of the repository",
     "evaluation": "tests/test_evaluation_examples.py; the other blocks are templates",
     "kubernetes": "needs a cluster; tests/test_operating_examples.py renders the chart and checks the manifests and the commands in them",
+    "lake": "sinks that do not end; tests/kafka/test_lake.py runs the commands",
     "mcp": "an installation and servers that do not end; tests/service/mcp/test_mcp.py runs both forms",
     "producing": "tests/kafka/test_guides.py",
     "sign-in": "needs a provider; tests/service/pages/test_oidc.py signs in at one",

@@ -132,6 +132,7 @@ GROUPS = (
             "operators": Command("access.operators_app", "Manage operators, who read and decide, and their tokens."),
             "links": Command("access.links_app", "Manage links that open one page to people without an account."),
             "worker": Command("serving.worker", "Run stages on Kafka."),
+            "lake": Command("lake.lake_app", "Write the topics into a lake of Delta tables, and keep it in order."),
             "topics": Command("topics.topics_app", "Create, describe and check the topics on Kafka."),
         },
     ),

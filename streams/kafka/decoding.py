@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -61,10 +62,10 @@ def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[byt
         error = UnexpectedTypeError(f"{name}: does not belong on the topic {topic}")
         batch.rejected += [Rejected(index, error) for index in batch.frames.pop(name)[INDEX].to_list()]
     keys = [record.key for record in records] if TOPICS[topic].is_keyed else None
-    received_at = _received_at(records)
+    times = received_at(records)
     valid_frames: dict[str, pl.DataFrame] = {}
     for name, frame in batch.frames.items():
-        valid, rejected = _split_by_contract(name, frame, received_at)
+        valid, rejected = _split_by_contract(name, frame, times)
         batch.rejected += rejected
         if keys is not None:
             valid, rejected = _split_by_key(valid, keys)
@@ -76,7 +77,7 @@ def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[byt
     return batch
 
 
-def _received_at(records: Sequence[RawRecord]) -> pl.Series:
+def received_at(records: Sequence[RawRecord]) -> pl.Series:
     """Return the time when the broker received each record; null if the broker does not report it."""
     microseconds = [min(record.timestamp, _MAX_MILLISECONDS) * 1_000 if record.timestamp > 0 else None for record in records]
     return pl.Series(microseconds, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
@@ -178,6 +179,50 @@ def time_of(record: RawRecord) -> datetime:
     """Return the time when the broker received the record, within the range of times that a record may have."""
     milliseconds = max(0, min(record.timestamp, _MAX_MILLISECONDS))
     return min(max(_EPOCH + timedelta(milliseconds=milliseconds), EARLIEST), LATEST)
+
+
+@dataclass
+class TopicBatch:
+    """The records of a topic in a batch, decoded together from all chunks. The frames have their partitions and offsets as columns."""
+
+    topic: str
+    records: list[RawRecord]
+    partitions: list[int]
+    frames: dict[str, pl.DataFrame]
+    rejected: list[Rejected]
+
+    def build_dead_letters(self, redactor: Redactor, conflicts: Iterable[tuple[int, Refusal]] = ()) -> list[bytes]:
+        """Return the dead letters of the rejected records, and of these conflicting ones, which are named by their indexes."""
+        refusals = [(rejected.index, undecodable(rejected.error)) for rejected in self.rejected]
+        return [
+            build_dead_letter(self.topic, self.partitions[index], self.records[index], refusal, redactor)
+            for index, refusal in (*refusals, *conflicts)
+        ]
+
+
+def decode_topics(chunks: Iterable[Chunk]) -> list[TopicBatch]:
+    """Decode chunks of any topics and partitions; frames have the origin of each row in the columns `_partition` and `_offset`."""
+    by_topic: dict[str, list[Chunk]] = defaultdict(list)
+    for chunk in chunks:
+        by_topic[chunk.topic].append(chunk)
+    return [_decode_topic(topic, topic_chunks) for topic, topic_chunks in by_topic.items()]
+
+
+def _decode_topic(topic: str, chunks: Iterable[Chunk]) -> TopicBatch:
+    records: list[RawRecord] = []
+    values: list[bytes] = []
+    partitions: list[int] = []
+    for chunk in chunks:
+        records += chunk.records
+        values += chunk.values
+        partitions += [chunk.partition] * len(chunk.records)
+    batch = decode_values(topic, records, values)
+    origins = pl.DataFrame(
+        {"_partition": partitions, "_offset": [record.offset for record in records]},
+        schema={"_partition": pl.Int32, "_offset": pl.Int64},
+    )
+    frames = {name: pl.concat([frame, origins[frame[INDEX]]], how="horizontal") for name, frame in batch.frames.items()}
+    return TopicBatch(topic, records, partitions, frames, batch.rejected)
 
 
 WINDOW = 512

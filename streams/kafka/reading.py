@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
@@ -19,8 +19,10 @@ from weakref import WeakSet
 
 import aiokafka.client
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.conn import AIOKafkaConnection, create_conn
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
 from analytics.store.store import Partition
 from schemas.errors import BrokerError
@@ -36,6 +38,10 @@ REQUEST_MILLISECONDS = 3_000
 """Timeout in milliseconds for a request to a single node, so that time is left to ask another node."""
 POLL_SECONDS = 1.0
 """Seconds after which the client returns without records, as it always does while a leader is away."""
+SESSION_MILLISECONDS = 10_000
+"""Milliseconds after which a silent member of a group loses its partitions to the others."""
+MAX_POLL_MILLISECONDS = 600_000
+"""Milliseconds that a member of a group may work between two reads before it loses its partitions."""
 QUIET_SECONDS = 60.0
 """Seconds without progress after which reading to the end of a partition fails."""
 # aiokafka logs ten lines per second while a broker is away. Callers get the error anyway.
@@ -273,6 +279,80 @@ class PartitionReader:
 
     def _partition_of(self, tp: TopicPartition) -> Partition:
         return tp.topic.removeprefix(self._connection.prefix), tp.partition
+
+
+class PartitionOwner(Protocol):
+    """The work on the partitions that a group assigns to this process. Neither method raises."""
+
+    async def assign(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        """Take over partitions; return the position from which each is read. The others are not read."""
+        ...
+
+    async def revoke(self) -> None:
+        """Finish the work on all partitions: another process may read them as soon as this returns."""
+        ...
+
+
+class GroupReader(PartitionReader):
+    """Reads the partitions that a consumer group assigns to this process.
+
+    The group only distributes the partitions: nothing is committed to it, because the owner keeps the positions.
+    """
+
+    def __init__(self, connection: KafkaConnection, group: str, owner: PartitionOwner) -> None:
+        super().__init__(
+            connection,
+            group_id=connection.topic(group),
+            partition_assignment_strategy=(RoundRobinPartitionAssignor,),
+            max_poll_interval_ms=MAX_POLL_MILLISECONDS,
+            session_timeout_ms=SESSION_MILLISECONDS,
+            heartbeat_interval_ms=SESSION_MILLISECONDS // 5,
+        )
+        self._owner = owner
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Join the group, for all partitions of these topics."""
+        self._started().subscribe([self._connection.topic(topic) for topic in topics], listener=_Rebalance(self))
+
+    async def start_assigned(self, tps: Collection[TopicPartition]) -> None:
+        """Read newly assigned partitions from the positions that their owner names."""
+        # Until they have a position, the client would look for one in the group, which has none.
+        self._started().pause(*tps)
+        self.resume_at(await self._owner.assign(sorted(map(self._partition_of, tps))))
+
+    async def read(self, max_records: int | None, seconds: float) -> Read:
+        """Read as `PartitionReader.read` does. Raises OutOfRangeError if the client looked for a position before its owner named one."""
+        try:
+            return await super().read(max_records, seconds)
+        except BrokerError as error:
+            if isinstance(error.__cause__, NoOffsetForPartitionError):
+                raise OutOfRangeError([self._partition_of(error.__cause__.args[0])]) from error
+            raise
+
+    def resume_at(self, positions: Mapping[Partition, int]) -> None:
+        """Read assigned partitions from these positions. Raises BrokerError if one is not assigned any more."""
+        consumer = self._started()
+        with explained("Kafka"):
+            for partition, position in positions.items():
+                consumer.seek(self._tp_of(partition), position)
+                consumer.resume(self._tp_of(partition))
+
+    async def stop_assigned(self) -> None:
+        """Let the owner finish its work."""
+        await self._owner.revoke()
+
+
+class _Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Passes changes of the assignment on to the reader."""
+
+    def __init__(self, reader: GroupReader) -> None:
+        self._reader = reader
+
+    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:  # noqa: ARG002 - aiokafka's
+        await self._reader.stop_assigned()
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        await self._reader.start_assigned(assigned)
 
 
 def _list_topics(tps: Sequence[TopicPartition]) -> str:

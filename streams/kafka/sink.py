@@ -19,7 +19,6 @@ import contextlib
 import functools
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,18 +29,17 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from analytics.identity.duplicate_matching import KnownIdentities
 from analytics.store.store import AppendResult, Partition, Store, Transaction
 from audit.redaction import Redactor
-from schemas.codec.arrow import INDEX, Rejected
 from schemas.codec.single_object import decode
 from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError, first_line
-from schemas.lazy import duckdb, pl
+from schemas.lazy import duckdb
 from schemas.records import DeadLetter
 from schemas.registry import topics
 from streams.judging.call_budget import StoppedError
 from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import CONFLICT, Reframe, build_dead_letter, decode_values, undecodable
+from streams.kafka.decoding import CONFLICT, Reframe, TopicBatch, decode_topics
 from streams.kafka.producing import RecordProducer, keyed
-from streams.kafka.reading import Chunk, OutOfRangeError, PartitionReader, Range, RawRecord, Read
+from streams.kafka.reading import Chunk, OutOfRangeError, PartitionReader, Range, Read
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
 from streams.log.log import SINK, require_kafka
 from streams.upkeep.deletion import erase
@@ -374,6 +372,18 @@ class Progress:
 REMOVED_BY_RETENTION = "removed_by_retention"
 
 
+def build_gap_letters(redactor: Redactor, now: datetime, partition: Partition, start: int, beginning: int) -> list[bytes]:
+    """Return the dead letter of the offsets from `start` up to `beginning`, which retention removed before they were read."""
+    topic, number = partition
+    detail = (
+        f"retention removed the offsets {start} to {beginning - 1} from the topic before they were read: raise its retention.ms"
+    )
+    dead_letters = EncodedRecords()
+    refusal = Refusal(SINK, REMOVED_BY_RETENTION, detail)
+    Admission(redactor, now).add_dead_letter(dead_letters, RecordOrigin(topic, start, number), refusal, b"")
+    return dead_letters.messages[DEAD_LETTERS]
+
+
 class UnreportedError(Exception):
     """Raised for dead letters that must be produced before a transaction can commit; the transaction was rolled back."""
 
@@ -381,17 +391,6 @@ class UnreportedError(Exception):
         super().__init__(f"{len(dead_letters)} dead letters are not on their topic")
         self.dead_letters = dead_letters
         """The encoded dead letters, by id."""
-
-
-@dataclass
-class _TopicBatch:
-    """The records of a topic in a batch, decoded together from all chunks."""
-
-    topic: str
-    records: list[RawRecord]
-    partitions: list[int]
-    frames: dict[str, pl.DataFrame]
-    rejected: list[Rejected]
 
 
 class SinkWriter:
@@ -472,8 +471,8 @@ class SinkWriter:
 
         It may be called again after a failure: a commit can fail and still be durable.
         """
-        batches = [self._decode_topic(topic, topic_chunks) for topic, topic_chunks in _group_by_topic(chunks).items()]
-        written: list[tuple[_TopicBatch, AppendResult]] = []
+        batches = decode_topics(chunks)
+        written: list[tuple[TopicBatch, AppendResult]] = []
         dead_letters: list[bytes] = []
         with self._open_transaction() as transaction:
             for batch in batches:
@@ -491,14 +490,9 @@ class SinkWriter:
 
         Raises UnreportedError as `write` does, and may also be called again after a failure.
         """
-        topic, number = partition
-        detail = f"retention removed the offsets {start} to {beginning - 1} from the topic before they were read: raise its retention.ms"
-        dead_letters = EncodedRecords()
-        Admission(self._redactor, self._now()).add_dead_letter(
-            dead_letters, RecordOrigin(topic, start, number), Refusal(SINK, REMOVED_BY_RETENTION, detail), b""
-        )
+        dead_letters = build_gap_letters(self._redactor, self._now(), partition, start, beginning)
         with self._open_transaction() as transaction:
-            self._require_produced(dead_letters.messages[DEAD_LETTERS])
+            self._require_produced(dead_letters)
             transaction.set_watermarks(SINK, {partition: beginning})
         self._is_uncertain = False
 
@@ -534,37 +528,10 @@ class SinkWriter:
         if unreported:
             raise UnreportedError(unreported)
 
-    def _decode_topic(self, topic: str, chunks: Sequence[Chunk]) -> _TopicBatch:
-        records: list[RawRecord] = []
-        values: list[bytes] = []
-        partitions: list[int] = []
-        for chunk in chunks:
-            records += chunk.records
-            values += chunk.values
-            partitions += [chunk.partition] * len(chunk.records)
-        batch = decode_values(topic, records, values)
-        origins = pl.DataFrame(
-            {"_partition": partitions, "_offset": [record.offset for record in records]},
-            schema={"_partition": pl.Int32, "_offset": pl.Int64},
-        )
-        frames = {name: pl.concat([frame, origins[frame[INDEX]]], how="horizontal") for name, frame in batch.frames.items()}
-        return _TopicBatch(topic, records, partitions, frames, batch.rejected)
-
-    def _build_dead_letters(self, batch: _TopicBatch, appended: AppendResult) -> list[bytes]:
+    def _build_dead_letters(self, batch: TopicBatch, appended: AppendResult) -> list[bytes]:
         """Return the dead letters of a topic's rejected and conflicting records."""
-        refusals = [(rejected.index, undecodable(rejected.error)) for rejected in batch.rejected]
-        refusals += [(index, CONFLICT) for index in appended.conflicts]
-        return [
-            build_dead_letter(batch.topic, batch.partitions[index], batch.records[index], refusal, self._redactor)
-            for index, refusal in refusals
-        ]
-
-
-def _group_by_topic(chunks: Sequence[Chunk]) -> dict[str, list[Chunk]]:
-    grouped: dict[str, list[Chunk]] = defaultdict(list)
-    for chunk in chunks:
-        grouped[chunk.topic].append(chunk)
-    return grouped
+        conflicts = [(index, CONFLICT) for index in appended.conflicts]
+        return batch.build_dead_letters(self._redactor, conflicts)
 
 
 REBUILD = "rebuild"

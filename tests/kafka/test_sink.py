@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import msgspec
 import polars as pl
 import pytest
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 from support.builders import event, exchange, score
 from support.clocks import NOW, TickingClock
-from support.kafka_sinks import MakeTopics, land_all, produce, producing, sink_over, tables, until
+from support.kafka_sinks import MakeTopics, fill, land_all, produce, producing, samples, sink_over, tables, until
 from support.kafka_workers import contents
-from support.sample_records import SampleMaker, lawful
 from support.servers import PATIENCE
 
 from analytics.identity.duplicate_matching import KnownIdentities
@@ -53,28 +51,6 @@ def found(store: Store, statement: str) -> list[tuple[Any, ...]]:
     """Return the rows of a statement."""
     with closed(store.cursor()) as cursor:
         return cursor.execute(statement).fetchall()
-
-
-def samples(name: str, count: int) -> list[Record]:
-    """Return records of a type with different identities; erasures name a connection without records."""
-    field = schema_of(name).identity[-1] if name == "AgentEvent" else schema_of(name).identity[0]
-    fixed: dict[str, Any] = {"connection": "nobody", "session_id": None} if name == "Erasure" else {}
-    return [
-        lawful(msgspec.structs.replace(record, **{field: f"{name}-{number}".lower()}, **fixed))
-        for number, record in enumerate(SampleMaker(7).records(name, count))
-    ]
-
-
-async def fill(producer: RecordProducer) -> None:
-    """Produce records of each type, duplicates, conflicts, and an invalid value on each topic."""
-    for topic, names in topics().items():
-        for name in names:
-            await produce(producer, topic, samples(name, 50))
-            await produce(producer, topic, samples(name, 10))
-        await producer.send(topic, [(b"poison", b""), (b"poison", b"hello"), (b"poison", encode(exchange("s", 1))[:-3])])
-        await produce(producer, topic, [score("s", 1) if topic != "scores" else exchange("s", 1)])
-    await produce(producer, "exchanges", [exchange("c", 1), exchange("c", 1, "No.", content_digest="f" * 16)])
-    await produce(producer, "agent-events", [event("c", 1), msgspec.structs.replace(event("c", 1), payload='{"other": 1}')])
 
 
 def test_each_record_is_stored_once(kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+from support.builders import event, exchange, score
 from support.clocks import NOW, TickingClock
+from support.sample_records import SampleMaker, lawful
 from support.servers import PATIENCE
 
 from analytics.store.store import Store
@@ -18,7 +21,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
-from schemas.registry import current_schemas
+from schemas.registry import current_schemas, schema_of, topics
 from streams.engine.engine import Engine
 from streams.engine.record_intake import EngineLimits
 from streams.kafka.connection import KafkaConnection
@@ -45,6 +48,28 @@ async def producing(connection: KafkaConnection) -> AsyncIterator[RecordProducer
 async def produce(producer: RecordProducer, topic: str, records: Sequence[Record]) -> None:
     """Produce records under their keys."""
     await producer.send(topic, [(key_of(record), encode(record)) for record in records])
+
+
+def samples(name: str, count: int) -> list[Record]:
+    """Return records of a type with different identities; erasures name a connection without records."""
+    field = schema_of(name).identity[-1] if name == "AgentEvent" else schema_of(name).identity[0]
+    fixed: dict[str, Any] = {"connection": "nobody", "session_id": None} if name == "Erasure" else {}
+    return [
+        lawful(msgspec.structs.replace(record, **{field: f"{name}-{number}".lower()}, **fixed))
+        for number, record in enumerate(SampleMaker(7).records(name, count))
+    ]
+
+
+async def fill(producer: RecordProducer) -> None:
+    """Produce records of each type, duplicates, conflicts, and an invalid value on each topic."""
+    for topic, names in topics().items():
+        for name in names:
+            await produce(producer, topic, samples(name, 50))
+            await produce(producer, topic, samples(name, 10))
+        await producer.send(topic, [(b"poison", b""), (b"poison", b"hello"), (b"poison", encode(exchange("s", 1))[:-3])])
+        await produce(producer, topic, [score("s", 1) if topic != "scores" else exchange("s", 1)])
+    await produce(producer, "exchanges", [exchange("c", 1), exchange("c", 1, "No.", content_digest="f" * 16)])
+    await produce(producer, "agent-events", [event("c", 1), msgspec.structs.replace(event("c", 1), payload='{"other": 1}')])
 
 
 def sink_over(store: Store, connection: KafkaConnection, **options: Any) -> Sink:

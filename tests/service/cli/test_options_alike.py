@@ -112,7 +112,7 @@ def test_help_names_values_and_shows_its_texts_whole() -> None:
 def test_nearly_every_command_prints_json() -> None:
     """Exceptions are commands that run until stopped, or that print for the shell or for people only."""
     without = {name for name, command in EVERY.items() if "--json" not in options(command)}
-    assert without == {"serve", "mcp", "worker", "simulate-judge", "demo", "help", "completion"}
+    assert without == {"serve", "mcp", "worker", "lake sink", "simulate-judge", "demo", "help", "completion"}
 
 
 def test_a_truncated_list_says_so(driftline: Command) -> None:

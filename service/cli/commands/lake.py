@@ -1,0 +1,79 @@
+"""`driftline lake`: the topics of Kafka in Delta tables, for readers who need no server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+
+from analytics.lake import Lake, require_lake
+from service.cli.commands.options import Kafka, PolicyFile, settings_of
+from service.cli.exit_codes import end_with
+from service.cli.terminal import out
+from service.server.logs import configure_logs
+from service.setup.kafka import connection_of, framing_of
+from service.setup.settings import Settings
+from service.setup.wiring import policy_of, redactor_of
+from service.setup.workspace import utc_now
+from service.text.formats import counted
+from streams.process import collect_rarely, handled_in_loop
+
+lake_app = typer.Typer(no_args_is_help=True, help="Write the topics into a lake of Delta tables.")
+
+LakeRoot = Annotated[
+    str,
+    typer.Argument(
+        metavar="LAKE", help="Folder of the tables, or a URL such as s3://bucket/folder, with access in the environment."
+    ),
+]
+
+
+@lake_app.command("sink")
+def sink(
+    root: LakeRoot,
+    seconds: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.1, max=600, help="Seconds between commits.")
+    ] = 5.0,
+    kafka: Kafka = None,
+    policy: PolicyFile = None,
+) -> None:
+    """Write every record of the topics into the lake until stopped. Run the command several times to share the partitions.
+
+    Press Ctrl-C or send SIGTERM to stop. A killed process loses nothing: another one, or the next start, continues.
+    """
+    require_lake()
+    settings = settings_of(None, policy, kafka=kafka)
+    configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))
+    collect_rarely()
+    end_with(asyncio.run(_run_sink(settings, Lake(root), seconds)))
+
+
+async def _run_sink(settings: Settings, lake: Lake, seconds: float) -> int:
+    from streams.lake.sink import LakeLimits, LakeSink  # noqa: PLC0415 - the client of Kafka takes half a second to load
+
+    framing = framing_of(settings)
+    lake_sink = LakeSink(
+        lake,
+        connection_of(settings),
+        redactor_of(settings, policy_of(settings)),
+        utc_now,
+        reframe=None if framing is None else framing.reframe_when_available,
+        limits=LakeLimits(seconds=seconds),
+    )
+    stop = asyncio.Event()
+    with handled_in_loop(lambda _: stop.set()):
+        try:
+            await lake_sink.start()
+            out.say(f"the topics go to {lake.root}, every {seconds:g} s. Press Ctrl-C to stop.")
+            waits = [asyncio.create_task(stop.wait()), asyncio.create_task(lake_sink.broken.wait())]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for task in waits:
+                task.cancel()
+        finally:
+            await lake_sink.stop()
+    if lake_sink.failure is not None:
+        raise lake_sink.failure
+    out.say(f"{counted(lake_sink.committed, 'record')} written")
+    return 0

@@ -1,0 +1,95 @@
+"""Lakes for tests: sinks over them, their rows, and how far they are."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from support.clocks import NOW, TickingClock
+from support.servers import PATIENCE
+
+from analytics.lake import ORIGIN, Lake, no_records, rows_of
+from audit.policy import Policy
+from audit.redaction import Redactor
+from schemas.registry import topics
+from streams.kafka.administration import partitions_on
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.reading import PartitionReader
+from streams.lake.sink import LakeLimits, LakeSink
+
+QUICK = LakeLimits(seconds=0.05)
+TYPES = sorted({name for names in topics().values() for name in names})
+
+
+def lake_sink(root: Path | str, connection: KafkaConnection, **options: Any) -> LakeSink:
+    """Return a sink that is not started."""
+    clock = TickingClock(NOW + timedelta(days=1))
+    return LakeSink(Lake(str(root)), connection, Redactor(Policy().redaction), clock, **{"limits": QUICK} | options)
+
+
+@asynccontextmanager
+async def sinking(root: Path | str, connection: KafkaConnection, **options: Any) -> AsyncIterator[LakeSink]:
+    """Yield a started sink, and stop it at the end."""
+    sink = lake_sink(root, connection, **options)
+    await sink.start()
+    try:
+        yield sink
+    finally:
+        await sink.stop()
+
+
+async def is_complete(root: Path | str, connection: KafkaConnection) -> bool:
+    """Tell whether the lake has everything that is on the topics now."""
+    partitions = await asyncio.to_thread(partitions_on, connection, topics())
+    async with PartitionReader(connection) as reader:
+        ranges = await reader.ranges(partitions)
+    lake = Lake(str(root))
+    if not lake.exists():
+        return False
+    stored = await asyncio.to_thread(lake.positions, partitions)
+    return all(stored.get(partition, 0) == bounds.end for partition, bounds in ranges.items())
+
+
+async def completed(root: Path | str, connection: KafkaConnection, *sinks: LakeSink) -> None:
+    """Wait until the lake has everything that is on the topics, including what the sinks add to them."""
+    async with asyncio.timeout(PATIENCE):
+        while not await is_complete(root, connection):
+            for sink in sinks:
+                if sink.failure is not None:
+                    raise sink.failure
+            await asyncio.sleep(0.05)
+
+
+async def fill_lake(root: Path | str, connection: KafkaConnection, **options: Any) -> None:
+    """Write everything that is on the topics into the lake."""
+    async with sinking(root, connection, **options) as sink:
+        await completed(root, connection, sink)
+
+
+def rows(root: Path | str, name: str) -> pl.DataFrame:
+    """Return every row of the table of a record type, in the order of the topics."""
+    files = Lake(str(root)).table(name).file_uris()
+    if not files:
+        return rows_of(name, "", no_records(name))
+    return pl.read_parquet(files, hive_partitioning=False).sort("_topic", "_partition", "_offset")
+
+
+def digest(root: Path | str) -> dict[str, tuple[int, str]]:
+    """Return the number of rows and a digest of the rows of each table.
+
+    Each sink that meets a bad value produces its dead letter, which is the same each time. So dead letters count once, without origin.
+    """
+    digests: dict[str, tuple[int, str]] = {}
+    for name in TYPES:
+        frame = rows(root, name)
+        if name == "DeadLetter":
+            frame = frame.drop(ORIGIN).unique().sort("dead_letter_id")
+        text = "".join(repr(row) for row in frame.iter_rows(named=True))
+        digests[name] = frame.height, hashlib.sha256(text.encode()).hexdigest()
+    return digests
