@@ -138,8 +138,8 @@ def match(template: str, question: str) -> dict[str, str] | None:
             pattern += f"(?P<{name}>.+?)"
         else:
             pattern += re.escape(part)
-    found = re.fullmatch(pattern, question)
-    return found.groupdict() if found else None
+    match = re.fullmatch(pattern, question)
+    return match.groupdict() if match else None
 
 
 def fill(text: str, question: str, random: Random, slots: Mapping[str, str] | None = None) -> str:

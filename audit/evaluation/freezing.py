@@ -22,6 +22,7 @@ from audit.detectors.detectors import FAILURE_TYPES, FINDING_TYPES
 from audit.detectors.thresholds import profile_name
 from audit.diagnosis.diagnosis import diagnose_events
 from audit.evaluation.cases import (
+    Answer,
     AnswerCall,
     Case,
     CaseInput,
@@ -255,11 +256,11 @@ def scores_of(score: Score) -> dict[str, float]:
     return scores
 
 
-def count_tokens(exchange: Exchange) -> int | None:
-    """Return the tokens that an exchange read and wrote; None if unknown."""
-    if exchange.input_tokens is None or exchange.output_tokens is None:
+def count_tokens(answer: Exchange | Answer) -> int | None:
+    """Return the tokens that were read and written for an answer; None if unknown."""
+    if answer.input_tokens is None or answer.output_tokens is None:
         return None
-    return exchange.input_tokens + exchange.output_tokens
+    return answer.input_tokens + answer.output_tokens
 
 
 def measure_checks(case: Case, exchange: Exchange, policy: ProjectPolicy) -> tuple[CheckOutcome, ...]:

@@ -64,18 +64,18 @@ def name(value: Any, limit: int = MAX_NAME) -> str:
     return plain(value, limit) or "none"
 
 
-def quote(source: str, text: str | None, limit: int, start: int = 0) -> str:
-    """Return a line that quotes a recorded text from a character on, up to `limit` characters, or fewer if they are long in bytes."""
+def quote(source: str, text: str | None, limit: int) -> str:
+    """Return a line that quotes a recorded text, up to `limit` characters, or fewer if they are long in bytes."""
     if not text:
         return f"{source}> (empty)"
-    part = cut_to_fit(text, limit, start)
-    left_out = len(text) - start - len(part)
+    part = cut_to_fit(text, limit)
+    left_out = len(text) - len(part)
     return f"{source}> {_encode(part)}" + (f" (and {left_out:,} more characters)" if left_out > 0 else "")
 
 
-def cut_to_fit(text: str, limit: int, start: int = 0) -> str:
+def cut_to_fit(text: str, limit: int) -> str:
     """Return the part of a text that `quote` quotes: its quotation has at most BYTES_PER_TOKEN bytes per character of the limit."""
-    part, most = text[start : start + limit], BYTES_PER_TOKEN * limit
+    part, most = text[:limit], BYTES_PER_TOKEN * limit
     while len(part) > 1 and (size := len(_encode(part).encode())) > most:
         part = part[: max(len(part) * most // size - 1, 1)]
     return part
@@ -88,5 +88,5 @@ def _encode(part: str) -> str:
 
 def next_call(tool: str, purpose: str, **arguments: Any) -> str:
     """Return a line that names a helpful call."""
-    given = {key: value for key, value in arguments.items() if value is not None}
-    return f"Next: {tool} {plain(json.dumps(given, ensure_ascii=False, default=str), 2_000)} to {purpose}"
+    present = {key: value for key, value in arguments.items() if value is not None}
+    return f"Next: {tool} {plain(json.dumps(present, ensure_ascii=False, default=str), 2_000)} to {purpose}"

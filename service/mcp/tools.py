@@ -211,10 +211,10 @@ class Tools:
         exchange, score = details[0].exchange, details[0].score
         texts = {"user": exchange.user_message, "agent": exchange.agent_response, "thinking": exchange.agent_thinking}
         if part != "all":
-            text = texts[part] or ""
-            answer = AnswerText(QUOTED, quote(part, text[start:], PART))
-            following = start + len(cut_to_fit(text, PART, start))
-            if following < len(text):
+            unread = (texts[part] or "")[start:]
+            answer = AnswerText(QUOTED, quote(part, unread, PART))
+            following = start + len(cut_to_fit(unread, PART))
+            if following < start + len(unread):
                 more = {"project": project, "exchange_id": exchange_id, "part": part, "start": following}
                 answer.add(next_call("read_exchange", "read on", **more))
             return answer.text()
@@ -356,9 +356,9 @@ class Tools:
         if own is not None and project not in (None, own):
             raise InputError(f"your token is for the project {name(own)} only", hint="Name this project, or none.")
         if project is not None and own is None:
-            known = known_projects(cursor, ())
-            if project not in known:
-                raise unknown_project(project, known, place="project")
+            projects = known_projects(cursor, ())
+            if project not in projects:
+                raise unknown_project(project, projects, place="project")
         return project if own is None else own
 
 

@@ -313,7 +313,7 @@ class Gate:
             scores=scores,
             is_anomalous=is_anomalous,
             tokens=count_tokens(item.exchange),
-            reference_tokens=_sum_tokens(recorded),
+            reference_tokens=count_tokens(recorded),
             reasons=reasons,
         )
 
@@ -354,12 +354,6 @@ def _is_same(exchange: Exchange, recorded: Exchange) -> bool:
     """Return whether two answers to a case are the same for the judge and the checks."""
     fields = ("agent_response", "agent_thinking", "tool_calls", "omitted_tool_calls")
     return all(getattr(exchange, name) == getattr(recorded, name) for name in fields)
-
-
-def _sum_tokens(answer: Answer) -> int | None:
-    if answer.input_tokens is None or answer.output_tokens is None:
-        return None
-    return answer.input_tokens + answer.output_tokens
 
 
 def _rules_of(project: ProjectPolicy) -> str:
@@ -403,8 +397,8 @@ async def _judge_answers(
     gate: Gate, settings: Settings, cap_usd: float, now: Callable[[], datetime], report: Callable[[int], None]
 ) -> tuple[dict[str, Score], float]:
     opened = await open_judge(settings, gate.policy, os.environ, list_judges(gate.project))
-    expected = await gate.estimate(takes_simulated=opened.name != LIVE)
-    if opened.judge is None and settings.judge != "none" and expected.calls:
+    is_missing = opened.judge is None and settings.judge != "none"
+    if is_missing and (await gate.estimate(takes_simulated=opened.name != LIVE)).calls:
         raise SettingsError("there is no judge", hint=f"{JUDGE_HINT} With --judge none only the checks are compared.")
     ledger = Ledger(nano_of(cap_usd))
     try:

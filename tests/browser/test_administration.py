@@ -91,7 +91,7 @@ def test_access_to_one_project_is_chosen(window: Window, signed_out_window: Wind
     signed_in(signed_out_window, token.inner_text())
     expect(signed_out_window.page.get_by_role("link", name="Administration")).to_have_count(0)
     expect(signed_out_window.open(LINKS.admin).locator("main")).to_contain_text(
-        f"narrow has read, review, admin for the project {QUIET}"
+        f"narrow has read, review, query, admin for the project {QUIET}"
     )
     page = window.open(LINKS.person("narrow"))
     expect(page.locator("#tokens")).to_contain_text("2026-11-08")

@@ -177,7 +177,6 @@ def test_the_review_queue_works_by_keyboard(window: Window, site: Site) -> None:
     """A rater who scores fifty exchanges keeps the hands on the keyboard: a digit scores, and so do Tab and Enter."""
     page = window.open(LINKS.review(DRIFTED))
     item = page.locator("[data-item]")
-    agreement = page.locator("[data-load]")
     score_ids: list[str] = []
     for key in "12345":
         score_id = str(item.get_attribute("data-item"))
@@ -197,7 +196,6 @@ def test_the_review_queue_works_by_keyboard(window: Window, site: Site) -> None:
     page.keyboard.press("s")
     expect(page).to_have_url(re.compile("skip="))
     expect(page.locator("tfoot")).to_contain_text("5")
-    expect(agreement).to_contain_text("5")
     human_scores = [site.get(f"{DRIFTED}/scores/{score_id}/human")["humanScores"][-1] for score_id in score_ids]
     assert [human_score["score"] for human_score in human_scores] == [1, 2, 3, 4, 5]
     assert human_scores[1]["comment"] == "It 1 does not answer 5."

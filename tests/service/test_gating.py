@@ -151,15 +151,15 @@ def test_a_good_build_passes_and_is_judged_only_once(driftline: Command, cases: 
     write_results(cases, lambda number: f"{GOOD} Run {number}.")
 
     refused = driftline(*GATE)
-    asked_before = judge.requests
+    requests_before = judge.requests
     first = driftline(*GATE, "--yes", "--json")
-    asked = judge.requests
+    requests = judge.requests
     second = driftline(*GATE, "--json")
 
-    assert (refused[0], asked_before) == (2, 0)
+    assert (refused[0], requests_before) == (2, 0)
     assert (first[0], second[0]) == (0, 0), first
-    assert asked >= len(cases.cases)
-    assert judge.requests == asked
+    assert requests >= len(cases.cases)
+    assert judge.requests == requests
     assert json.loads(first[1])["comparisons"] == json.loads(second[1])["comparisons"]
 
 
@@ -167,7 +167,7 @@ def test_a_gate_that_was_killed_asks_only_what_is_missing(driftline: Command, ca
     """A pipeline is canceled at any time: what it has paid for must not be paid for again, and what it may have paid for is recorded."""
     write_results(cases, lambda number: f"{GOOD} Run {number}.")
     whole = driftline(*GATE, "--yes", "--json")
-    asked = judge.requests
+    requests = judge.requests
     path = Path("cases.judgements.jsonl")
     last = path.read_bytes().splitlines(keepends=True)[-1]
     path.write_bytes(path.read_bytes()[: -len(last) // 2])  # the process died while it wrote the last judgement
@@ -175,7 +175,7 @@ def test_a_gate_that_was_killed_asks_only_what_is_missing(driftline: Command, ca
     again = driftline(*GATE, "--yes", "--json")
 
     records = [json.loads(line) for line in path.read_bytes().splitlines()]
-    assert judge.requests == asked + 1
+    assert judge.requests == requests + 1
     assert json.loads(again[1])["comparisons"] == json.loads(whole[1])["comparisons"]
     assert [
         record["outcome"] for record in records if record.get("outcome") != "answered" and record["record"] == "Judgement"
@@ -279,10 +279,10 @@ def test_bad_results_are_an_error_that_names_the_line_and_the_field(driftline: C
     """A pipeline must not report a broken file as a bad build."""
     Path("results.jsonl").write_text(line + "\n")
 
-    code, _, said = driftline(*GATE)
+    code, _, err = driftline(*GATE)
 
     assert code == 2
-    assert part in said
+    assert part in err
 
 
 def test_cases_of_other_rules_are_refused(driftline: Command, cases: FrozenCases) -> None:
@@ -291,10 +291,10 @@ def test_cases_of_other_rules_are_refused(driftline: Command, cases: FrozenCases
     text = Path("cases.yaml").read_text()
     Path("cases.yaml").write_text(text.replace(cases.source.methodology_digest, "f" * 16))
 
-    code, _, said = driftline(*GATE)
+    code, _, err = driftline(*GATE)
 
     assert code == 2
-    assert "f" * 16 in said
+    assert "f" * 16 in err
 
 
 AGENT = """import json, sys
@@ -359,11 +359,11 @@ def test_frozen_cases_are_cases_of_an_evaluation(driftline: Command, cases: Froz
     assert session is not None
     driftline("finalize", session.session_id)
 
-    code, out, said = driftline(
+    code, out, err = driftline(
         "evaluate", "--case", "cases.yaml", "--profile", "profile.json", "--session", session.session_id, "--dry-run", "--json"
     )
 
-    assert code == 0, said
+    assert code == 0, err
     assert json.loads(out)["evaluations"] == len(cases.cases)
 
 

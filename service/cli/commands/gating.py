@@ -153,8 +153,8 @@ def _consent(build: Gate, settings: Settings, cap: float, *, dry_run: bool, yes:
         err.say(f"{line}no judge is asked, because all answers were judged before")
         return not dry_run
     cost = f"{estimate.calls} to {estimate.calls + estimate.open} calls" if estimate.open else counted(estimate.calls, "call")
-    known = f"about {usd_of(estimate.expected):.4f} USD" if estimate.unpriced < estimate.calls else "an unknown price"
-    err.say(f"{line}{cost} for {known}, {cap:g} USD at most")
+    price = f"about {usd_of(estimate.expected):.4f} USD" if estimate.unpriced < estimate.calls else "an unknown price"
+    err.say(f"{line}{cost} for {price}, {cap:g} USD at most")
     if dry_run:
         return False
     if not yes and not sys.stdin.isatty():

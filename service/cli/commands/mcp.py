@@ -74,7 +74,7 @@ def mcp(
         bound = listener.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{bound}"
-        hosts = [f"{known}:{bound}" for known in dict.fromkeys((shown, "127.0.0.1", "localhost", "[::1]"))]
-        hosts += [known for given in names or () for known in (given, f"{given}:*")]
+        hosts = [f"{name}:{bound}" for name in dict.fromkeys((shown, "127.0.0.1", "localhost", "[::1]"))]
+        hosts += [host_name for name in names or () for host_name in (name, f"{name}:*")]
         err.say(f"Driftline's tools are at {address}/mcp, for tokens of operators. Press Ctrl-C to stop.")
         serve_http(settings, access, listener, address, hosts)
