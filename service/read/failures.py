@@ -81,6 +81,9 @@ class FailureGroupList(Answer, frozen=True):
     failures: list[FailureGroup]
     count: int
     more: Annotated[bool, Meta(description="Whether there are further groups.")]
+    is_behind: Annotated[
+        bool, Meta(description="Whether the newest records are not grouped yet; a server groups them within a minute.")
+    ]
 
 
 def read_failures(

@@ -278,7 +278,7 @@ def test_session_ids_in_a_result_are_links(window: Window) -> None:
     expect(page.locator("[data-table] tbody a")).to_have_count(1)
     session = page.locator("[data-table] tbody a").text_content()
     page.locator("[data-table] tbody a").click()
-    expect(page.locator("h1")).to_have_text(f"Session {session}")
+    expect(page.locator("h1 small.id")).to_have_text(f"Session {session}")
     assert window.problems == []
 
 
@@ -571,8 +571,10 @@ def test_an_agent_is_connected_on_one_page(window: Window, site: Site) -> None:
     page.get_by_role("button", name="Create a token").click()
     expect(page.locator("#came")).to_contain_text("Waiting for the first trace of newcomer")
     token = page.locator("#made").inner_text()
+    page.locator("#stacks > summary").click()
     page.get_by_role("link", name="OpenTelemetry Collector").click()
     expect(page.locator("#lines")).to_contain_text(f"Bearer {token}")
+    page.locator("#stacks > summary").click()
     page.get_by_role("link", name="Pydantic AI").click()
     expect(page.locator("#install")).to_contain_text(f"Bearer%20{token}")
     exchange = {

@@ -23,6 +23,7 @@ from support.servers import PATIENCE, until
 from support.watch_histories import fallen, history, put
 
 from analytics.store.store import Outbox, Store
+from analytics.sums.daily import refresh_daily
 from audit.policy import Policy, load_policy
 from audit.redaction import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
@@ -214,6 +215,7 @@ def _events(count: int) -> Iterator[dict[str, Any]]:
 def _begun(new_site: Site, store: Store) -> Site:
     """Add what only a running server makes: the incident, the runs, silent agents and sent alerts."""
     new_site.post(f"{DRIFTED}/check", new_site.operator)
+    refresh_daily(store)
     incident: str = next(one["id"] for one in new_site.get(f"{DRIFTED}/incidents")["incidents"] if one["type"] == "drift")
     for number, count in enumerate(RUNS, 1):
         new_site.work(WORKING, f"night-{number}", _events(count), number)
@@ -262,6 +264,7 @@ PAGES = (
     ),
     PageCase("agents", lambda _: LINKS.agents(WORKING), "Agent health", ("run_002",)),
     PageCase("anomalies", lambda _: LINKS.anomalies(DRIFTED), "Anomalies", ("It left out what was asked.",)),
+    PageCase("failures", lambda _: LINKS.failures(DRIFTED), f"What failed in {DRIFTED}", ("Thinking and answer do not align",)),
     PageCase("exchanges of the fleet", lambda _: LINKS.fleet_exchanges(), "Exchanges", ()),
     PageCase("sessions of the fleet", lambda _: LINKS.fleet_sessions(), "Sessions", ()),
     PageCase("agent", lambda _: LINKS.agent("support-desk"), "support-desk", ()),

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BeforeValidator
 
+from analytics.sums.daily import is_failure_behind
 from schemas.bounds import EARLIEST, LATEST
 from service.read.agent_costs import (
     DEFAULT_PERIOD,
@@ -425,8 +426,10 @@ async def failures(
     Times are rounded to UTC days. With `from`, each group is compared with the period of the same length before.
     """
     require_window(start, end)
-    groups = await services.ask(lambda cursor: read_failures(cursor, project, start, end, limit + 1))
-    return FailureGroupList(failures=groups[:limit], count=len(groups[:limit]), more=len(groups) > limit)
+    groups, is_behind = await services.ask(
+        lambda cursor: (read_failures(cursor, project, start, end, limit + 1), is_failure_behind(cursor))
+    )
+    return FailureGroupList(failures=groups[:limit], count=len(groups[:limit]), more=len(groups) > limit, is_behind=is_behind)
 
 
 @router.get(f"{PROJECT}/wrap-quality", responses=documented(404))

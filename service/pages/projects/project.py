@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from analytics.queries import query_records
+from analytics.sums.daily import is_failure_behind
 from audit.drift.consecutive_days import DAYS
 from schemas.lazy import duckdb, pl
 from schemas.records import Baseline, Incident
@@ -280,7 +281,14 @@ async def details(request: Request, *, viewer: Viewer, project: ShownProject, se
     now = services.engine.now()
     window = window_of(period, now).in_steps()
     quarter = quarter_to(window.end - timedelta(microseconds=1), is_pinned=window.is_pinned)
-    summary, current, previous, marks, runs, (scores, behaviour, descriptions, comparison, failures) = await asyncio.gather(
+    (
+        summary,
+        current,
+        previous,
+        marks,
+        runs,
+        (scores, behaviour, descriptions, comparison, failures, is_behind),
+    ) = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _read_period(reading, project, window)),
         services.ask(lambda reading: _read_period(reading, project, window.before if window.compare else None)),
@@ -293,6 +301,7 @@ async def details(request: Request, *, viewer: Viewer, project: ShownProject, se
                 read_descriptions(reading, project, window.start, window.end),
                 agent_versions(reading, project, quarter.start, quarter.end),
                 read_failures(reading, project, window.start, window.end),
+                is_failure_behind(reading),
             )
         ),
     )
@@ -310,6 +319,7 @@ async def details(request: Request, *, viewer: Viewer, project: ShownProject, se
         "versions": [entry for entry in sort_by_verdict(comparison.agents) if entry.previous is not None][:_MAX_VERSIONS],
         "failures": failures[:_MAX_FAILURES],
         "failures_count": len(failures),
+        "is_failure_behind": is_behind,
         "runs": runs,
         "session_scores": (),
         **judged_sessions,

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from analytics.queries import query_rows
+from analytics.sums.daily import is_failure_behind
 from audit.exchanges.wrap_quality import STEPS
 from schemas.lazy import duckdb
 from service.pages.charts import marks_within, share_bar
@@ -78,7 +79,9 @@ async def failures(request: Request, _: Viewer, project: ShownProject, services:
     """Show what failed in a project, in groups."""
     now = services.engine.now()
     window = window_of(period, now).in_steps()
-    groups = await services.ask(lambda reading: read_failures(reading, project, window.start, window.end))
+    groups, is_behind = await services.ask(
+        lambda reading: (read_failures(reading, project, window.start, window.end), is_failure_behind(reading))
+    )
     values = {
         "project": project,
         "window": window,
@@ -87,6 +90,7 @@ async def failures(request: Request, _: Viewer, project: ShownProject, services:
         "count": len(groups),
         "is_cut": len(groups) == MAX_GROUPS,
         "more": len(groups) > _MAX_FAILURES,
+        "is_behind": is_behind,
     }
     return page(request, "project_failures.html", values)
 
