@@ -153,11 +153,11 @@ class Lake:
         """
         if self.folder is not None and self.folder.exists() and not self.exists():
             strangers = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
-            if set(strangers) - {schema_of(name).table for name in _all_types()}:
+            if set(strangers) - {schema_of(name).table for name in all_types()}:
                 raise LakeError(
                     f"{self.root}: is not a lake, and not empty: it has {strangers[0]}", hint="Name an empty or a new folder."
                 )
-        for name in _all_types():
+        for name in all_types():
             self._create_table(name)
 
     def _create_table(self, name: str) -> None:
@@ -225,7 +225,7 @@ _NO_LAKE = "Name the folder or URL that `driftline lake sink` writes to."
 
 
 @functools.cache
-def _all_types() -> tuple[str, ...]:
+def all_types() -> tuple[str, ...]:
     """Return every record type that is on a topic. The first table is created last: a lake exists when all of its tables do."""
     names = {name for types in topics().values() for name in types}
     return tuple(sorted(names, key=lambda name: (name == _FIRST, name)))

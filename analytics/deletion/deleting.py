@@ -6,12 +6,18 @@ Erasures stay stored, so that no later record of an erased session or connection
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from analytics.store.positions import POSITION, RETENTION
 from analytics.store.tables import BATCH, full_name, registered
 from analytics.sums.kept import Day, KeptSums
+from audit.fingerprints import canonical_json
+from schemas.codec.single_object import decode
+from schemas.errors import RecordError
 from schemas.lazy import duckdb, pl
 from schemas.registry import RecordSchema, current_schemas, schema_of, topics
 
@@ -147,6 +153,68 @@ class ErasureScope:
         """Return one row per session or connection, with a null session for a whole connection."""
         rows = [*((connection, None) for connection in sorted(self.connections)), *sorted(self.sessions)]
         return pl.DataFrame(rows, schema=dict.fromkeys(_SESSION_KEY, pl.String), orient="row")
+
+
+REDACTED = {"erased": True}
+"""Replacement for an erased exchange in an incident's evidence."""
+MIN_ID_LENGTH = 8
+"""Minimum length of a session id to search for in unreadable bytes and paths, where a shorter one could occur by chance."""
+
+
+class ErasedMentions:
+    """Finds erased sessions in records that are not theirs. `ids` are the ids of erased sessions; short ones are not searched for."""
+
+    def __init__(self, erased: ErasureScope, ids: Iterable[str]) -> None:
+        self.ids = tuple(session for session in ids if len(session) >= MIN_ID_LENGTH)
+        self._erased = erased
+
+    def is_named(self, name: str) -> bool:
+        """Tell whether a name is the id or key of an erased session, or a source that ends in its id."""
+        parts = name.split("/", 1)
+        return self._erased.covers(parts[0], parts[-1]) or any(name == session for _, session in self._erased.sessions)
+
+    def is_in_record(self, body: bytes) -> bool:
+        """Tell whether bytes hold a record of an erased session, JSON that mentions one, or an unreadable text with its id."""
+        try:
+            value: Any = msgspec.to_builtins(decode(body))
+        except RecordError:
+            value = _parse_json(body)
+        if isinstance(value, dict | list):
+            return bool(self._redact(value) != value)
+        return self._contains_id(body)
+
+    def is_in_letter(self, source: str, body: bytes, detail: str) -> bool:
+        """Tell whether a dead letter is about an erased session."""
+        return self.is_in_record(body) or self.is_named(source) or self._contains_id(detail.encode())
+
+    def redact(self, evidence: str) -> str:
+        """Return the evidence of an incident, in JSON, without erased sessions; unchanged if it names none."""
+        before = _parse_json(evidence.encode())
+        after = self._redact(before)
+        return evidence if after == before else canonical_json(after)
+
+    def _contains_id(self, body: bytes) -> bool:
+        return any(session.encode() in body for session in self.ids)
+
+    def _redact(self, value: Any) -> Any:
+        """Return a copy of a JSON value with every object replaced that names an erased session."""
+        if isinstance(value, dict):
+            connection = value.get("connection", value.get("connectionId", value.get("connection_id")))
+            session = value.get("sessionId", value.get("session_id"))
+            if self._erased.covers(connection, session) or (
+                connection is None and session in {session_id for _, session_id in self._erased.sessions}
+            ):
+                return REDACTED
+            return {key: self._redact(inner) for key, inner in value.items()}
+        return [self._redact(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _parse_json(body: bytes) -> Any:
+    """Return the value of JSON bytes; None if they are not JSON."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def schemas_of_sessions() -> list[RecordSchema]:

@@ -19,9 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-import msgspec
-
-from analytics.deletion.deleting import ErasureScope, schemas_of_sessions
+from analytics.deletion.deleting import ErasedMentions, ErasureScope, schemas_of_sessions
 from analytics.store.connection import fetch
 from analytics.store.positions import COMPACTION, POSITION, RETENTION
 from analytics.store.store import Store
@@ -29,10 +27,7 @@ from analytics.store.tables import BATCH, full_name, registered
 from analytics.sums.daily import recompute_days
 from analytics.sums.list_sums import rebuild_outline
 from audit.anchors import ANCHORS
-from audit.fingerprints import canonical_json
 from schemas.codec.arrow import decode_batch
-from schemas.codec.single_object import decode
-from schemas.errors import RecordError
 from schemas.lazy import duckdb, pl
 from schemas.registry import schema_of
 
@@ -437,10 +432,6 @@ def delete_withdrawn_scores(store: Store) -> int:
     return delete_scores(store, scores)
 
 
-REDACTED = {"erased": True}
-"""Replacement for an erased exchange in an incident's evidence."""
-MIN_ID_LENGTH = 8
-"""Minimum length of a session id to search for in unreadable bytes and paths, where a shorter one could occur by chance."""
 MAX_IDS = 10_000
 """Maximum number of session ids to search for in unreadable bytes and paths."""
 MAX_INCIDENTS = 1_000
@@ -455,7 +446,7 @@ _SUBJECTS = (
     f"UNION ALL SELECT evaluation_id FROM log.evaluations WHERE {_IS_ERASED}"
 )
 _REVIEWS = f"SELECT {_POSITION} FROM log.reviews SEMI JOIN ({_SUBJECTS}) USING (subject_id)"
-_ANCHOR_COPIES = {
+ANCHOR_COPIES = {
     "ScoringTask": "exchange_id",
     "JudgingRequest": "exchange_id",
     "Reservation": "subject_id",
@@ -493,7 +484,7 @@ class ErasureRun:
         self._store = store
         self._erased = erased
         self._deleted: Counter[str] = Counter()
-        self._ids: list[str] = []
+        self._mentions = ErasedMentions(erased, ())
         self._is_marked = False
 
     def run(self) -> Counter[str]:
@@ -502,7 +493,7 @@ class ErasureRun:
             with registered(cursor, self._erased.frame()):
                 cursor.execute(f"CREATE OR REPLACE TEMP TABLE erased AS SELECT * FROM {BATCH}")
             ids = cursor.execute(_SELECT_IDS, {"most": MAX_IDS}).fetchall()
-            self._ids = [session for (session,) in ids if len(session) >= MIN_ID_LENGTH]
+            self._mentions = ErasedMentions(self._erased, [session for (session,) in ids])
             self._redact_incidents(cursor)
             self._delete_alerts(cursor)
             self._delete_anchors(cursor)
@@ -536,17 +527,16 @@ class ErasureRun:
         incidents = cursor.execute(f"SELECT {_POSITION}, metadata FROM log.incidents")
         while rows := incidents.fetchmany(MAX_INCIDENTS):
             for *position, metadata in rows:
-                before = _parse_json(metadata.encode())
-                after = _redact(before, self._erased)
-                if after != before:
-                    self._rewrite_incident(position, after)
+                redacted = self._mentions.redact(metadata)
+                if redacted != metadata:
+                    self._rewrite_incident(position, redacted)
 
-    def _rewrite_incident(self, position: Sequence[object], evidence: Any) -> None:
+    def _rewrite_incident(self, position: Sequence[object], evidence: str) -> None:
         self._mark_for_compaction()
         with self._store.transaction() as transaction:
             transaction.connection.execute(
                 "UPDATE log.incidents SET metadata = ? WHERE _topic = ? AND _partition = ? AND _offset = ?",
-                [canonical_json(evidence), *position],
+                [evidence, *position],
             )
             rebuild_outline(transaction.connection, position)
         self._deleted["incidents"] += 1
@@ -554,7 +544,9 @@ class ErasureRun:
     def _delete_alerts(self, cursor: duckdb.DuckDBPyConnection) -> None:
         rows = cursor.execute("SELECT alert_id, subject_id, body FROM log.alerts").fetchall()
         mentioning = [
-            alert for alert, subject, body in rows if self._names_erased(subject) or self._mentions_erased(body.encode())
+            alert
+            for alert, subject, body in rows
+            if self._mentions.is_named(subject) or self._mentions.is_in_record(body.encode())
         ]
         if mentioning:
             self._mark_for_compaction()
@@ -565,9 +557,9 @@ class ErasureRun:
     def _delete_anchors(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Delete the anchors made from erased exchanges, after the copies of every round with their scores and judgements."""
         rows = fetch(cursor, f"SELECT {_POSITION}, anchor_id, exchange FROM log.anchors")
-        erased = rows.filter(pl.Series([self._mentions_erased(body) for body in rows["exchange"]], dtype=pl.Boolean))
+        erased = rows.filter(pl.Series([self._mentions.is_in_record(body) for body in rows["exchange"]], dtype=pl.Boolean))
         if erased.height:
-            for name, column in _ANCHOR_COPIES.items():
+            for name, column in ANCHOR_COPIES.items():
                 days = ", project, exchange_at" if name == "Score" else ""
                 statement = f"SELECT {_POSITION}{days} FROM {full_name(schema_of(name))} WHERE connection = $anchors AND {_IS_COPY.format(column)}"
                 self._remove(name, fetch(cursor, statement, {"anchors": ANCHORS, "ids": erased["anchor_id"].to_list()}))
@@ -579,7 +571,7 @@ class ErasureRun:
         erased = rows.filter(
             pl.Series(
                 [
-                    self._mentions_erased(body) or self._names_erased(source) or self._contains_id(detail.encode())
+                    self._mentions.is_in_letter(source, body, detail)
                     for source, body, detail in rows.select("source", "body", "detail").iter_rows()
                 ],
                 dtype=pl.Boolean,
@@ -597,48 +589,9 @@ class ErasureRun:
             transaction.connection.execute(f"CREATE OR REPLACE TEMP TABLE erased_keys AS SELECT * FROM {BATCH}")
             for table, statement, values in (
                 ("stage_state", _DELETE_STATES, {}),
-                ("import_progress", _DELETE_PROGRESS, {"ids": self._ids}),
+                ("import_progress", _DELETE_PROGRESS, {"ids": list(self._mentions.ids)}),
             ):
                 ((deleted,),) = transaction.connection.execute(statement, values).fetchall()
                 self._deleted[table] += deleted
                 if deleted:
                     transaction.set_watermark(COMPACTION, "", 1)
-
-    def _names_erased(self, name: str) -> bool:
-        """Tell whether a name is the id or key of an erased session, or a source that ends in its id."""
-        parts = name.split("/", 1)
-        return self._erased.covers(parts[0], parts[-1]) or any(name == session for _, session in self._erased.sessions)
-
-    def _mentions_erased(self, body: bytes) -> bool:
-        """Tell whether bytes hold a record of an erased session, JSON that mentions one, or an unreadable text with its id."""
-        try:
-            value: Any = msgspec.to_builtins(decode(body))
-        except RecordError:
-            value = _parse_json(body)
-        if isinstance(value, dict | list):
-            return bool(_redact(value, self._erased) != value)
-        return self._contains_id(body)
-
-    def _contains_id(self, body: bytes) -> bool:
-        return any(session.encode() in body for session in self._ids)
-
-
-def _parse_json(body: bytes) -> Any:
-    """Return the value of JSON bytes; None if they are not JSON."""
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-
-
-def _redact(value: Any, erased: ErasureScope) -> Any:
-    """Return a copy of a JSON value with every object replaced that names an erased session."""
-    if isinstance(value, dict):
-        connection = value.get("connection", value.get("connectionId", value.get("connection_id")))
-        session = value.get("sessionId", value.get("session_id"))
-        if erased.covers(connection, session) or (
-            connection is None and session in {session_id for _, session_id in erased.sessions}
-        ):
-            return REDACTED
-        return {key: _redact(inner, erased) for key, inner in value.items()}
-    return [_redact(inner, erased) for inner in value] if isinstance(value, list) else value

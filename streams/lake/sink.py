@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from analytics.deletion.deleting import ERASURES
 from analytics.lake import Lake, no_records, record_types, rows_of
 from analytics.store.store import Partition
 from audit.redaction import Redactor
@@ -36,6 +37,7 @@ from streams.kafka.decoding import Reframe, TopicBatch, decode_topics, received_
 from streams.kafka.producing import RecordProducer, keyed
 from streams.kafka.reading import Chunk, GroupReader, OutOfRangeError, Range
 from streams.kafka.sink import DEAD_LETTER_SECONDS, build_gap_letters
+from streams.lake.maintenance import LakeMaintenance
 from streams.log.admission import DEAD_LETTERS
 
 GROUP = "driftline-lake"
@@ -46,6 +48,8 @@ FETCH_RECORDS = 20_000
 """Maximum number of records in a fetch."""
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 8.0
 """The pause between tries; it doubles each time."""
+MAINTENANCE_SECONDS = 3600.0
+MAINTENANCE_RETRY_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
@@ -63,7 +67,8 @@ class LakeLimits:
 class LakeSink:
     """See the module. Belongs to one event loop.
 
-    `reframe` converts values before they are decoded. It raises DriftlineError while it cannot, and the sink tries again.
+    `reframe` converts values before they are decoded. It raises DriftlineError while it cannot, and the sink tries again. With
+    `maintenance`, it runs when an erasure was committed, and every `MAINTENANCE_SECONDS` in the process that has partition 0 of the erasures.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class LakeSink:
         *,
         reframe: Reframe | None = None,
         limits: LakeLimits | None = None,
+        maintenance: LakeMaintenance | None = None,
     ) -> None:
         self.broken = asyncio.Event()
         """Set when the sink cannot continue; `failure` says why."""
@@ -89,6 +95,8 @@ class LakeSink:
         self._now = now
         self._reframe = reframe
         self._limits = limits or LakeLimits()
+        self._maintenance = maintenance
+        self._erasure_committed = asyncio.Event()
         self._producer = RecordProducer(connection, time_limit=DEAD_LETTER_SECONDS)
         self._reader: GroupReader | None = None
         self._pending = _Pending()
@@ -102,7 +110,7 @@ class LakeSink:
         self._flushing = asyncio.Lock()
         """Held while records are committed, so that partitions do not change meanwhile."""
         self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Create the missing tables, connect, and join the group.
@@ -115,14 +123,17 @@ class LakeSink:
         self._reader = GroupReader(self._connection, group, self)
         await self._reader.start()
         self._reader.subscribe(topics())
-        self._task = asyncio.create_task(self._run(self._reader))
-        self._task.add_done_callback(self._handle_task_end)
+        self._tasks = [asyncio.create_task(self._run(self._reader))]
+        if self._maintenance is not None:
+            self._tasks.append(asyncio.create_task(self._maintain(self._maintenance)))
+        for task in self._tasks:
+            task.add_done_callback(self._handle_task_end)
 
     async def stop(self) -> None:
         """Commit what was read, and leave the group."""
         self._stopping.set()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._erasure_committed.set()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._reader is not None:
             await self._reader.stop()
         await self._producer.stop()
@@ -206,6 +217,8 @@ class LakeSink:
             await asyncio.to_thread(self._commit_topic, batch, ends)
             self._stored.update(ends)
             self.committed += len(batch.records)
+            if batch.topic == ERASURES:
+                self._erasure_committed.set()
         self.on_commit()
 
     def _commit_topic(self, batch: TopicBatch, ends: Mapping[Partition, int]) -> None:
@@ -274,6 +287,25 @@ class LakeSink:
             letters = build_gap_letters(self._redactor, self._now(), partition, stored, bounds.beginning)
             await self._producer.send(DEAD_LETTERS, keyed(letters))
         return max(stored, bounds.beginning)
+
+    async def _maintain(self, maintenance: LakeMaintenance) -> None:
+        """Keep the tables in order until the sink is stopped."""
+        due = time.monotonic() + MAINTENANCE_SECONDS
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                    await self._erasure_committed.wait()
+            try:
+                if self._erasure_committed.is_set() and not self._stopping.is_set():
+                    self._erasure_committed.clear()
+                    await asyncio.to_thread(maintenance.erase)
+                elif time.monotonic() >= due:
+                    due = time.monotonic() + MAINTENANCE_SECONDS
+                    if (ERASURES, 0) in self._assigned:
+                        await asyncio.to_thread(maintenance.run)
+            except LakeError as error:
+                log.warning("the lake could not be kept in order; trying again: %s", first_line(error))
+                due = time.monotonic() + MAINTENANCE_RETRY_SECONDS
 
     async def _wait(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 from collections.abc import Iterator, Mapping
@@ -15,17 +16,21 @@ from deltalake import DeltaTable, write_deltalake
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 from support.builders import event, exchange
+from support.clocks import NOW
 from support.effort import times
 from support.kafka_sinks import MakeTopics, fill, land_all, produce, producing, samples
-from support.kafka_workers import contents
+from support.kafka_workers import contents, eventually
 from support.lakes import TYPES, completed, digest, fill_lake, rows, sinking
 from support.servers import Child, Home, Nursery, nursery, until
 
 from analytics.lake import DAY, PROJECT, Lake, no_records, rows_of
 from analytics.store.store import Partition, Store
+from audit.policy import Policy
 from schemas.errors import LakeError, SettingsError
 from schemas.registry import schema_of, topics
 from streams.kafka.connection import KafkaConnection
+from streams.lake.maintenance import LakeMaintenance
+from streams.upkeep.deletion import erasure
 
 ROUNDS = times(3, soak=50)
 SHORT_SESSION = "import streams.kafka.reading as reading; reading.SESSION_MILLISECONDS = 1_000"
@@ -290,6 +295,29 @@ def test_errors_name_what_is_missing(
         assert message in home.log.read_text(), message
         home.log.write_text("")
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
+
+
+def test_an_erasure_on_its_topic_is_carried_out(
+    kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path, children: Nursery
+) -> None:
+    """Nobody starts a command for it: the sink that meets the request erases."""
+    make_topics(*topics())
+    lake = tmp_path / "lake"
+
+    async def run() -> None:
+        upkeep = LakeMaintenance(str(lake), Policy(), lambda: NOW)
+        async with producing(kafka) as producer, sinking(lake, kafka, maintenance=upkeep) as sink:
+            await produce(producer, "exchanges", [exchange("erased", 1), exchange("kept", 1)])
+            await completed(lake, kafka, sink)
+            assert rows(lake, "Exchange").height == 2
+            await produce(producer, "erasures", [erasure("local", "erased", "root", None, NOW)])
+            await eventually(lambda: rows(lake, "Exchange").height == 1, "the erasure")
+
+    asyncio.run(run())
+    assert rows(lake, "Exchange")["session_id"].to_list() == ["kept"]
+    code, printed = children.run(Home(tmp_path), "lake", "maintain", str(lake), "--json")
+    assert code == 0
+    assert json.loads(printed)["erased"] == {}
 
 
 def test_kills_lose_and_double_nothing(

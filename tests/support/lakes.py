@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +14,12 @@ import polars as pl
 from support.clocks import NOW, TickingClock
 from support.servers import PATIENCE
 
-from analytics.lake import ORIGIN, Lake, no_records, rows_of
+from analytics.lake import ORIGIN, Lake, no_records, record_types, rows_of
 from audit.policy import Policy
 from audit.redaction import Redactor
+from schemas.codec.arrow import INDEX, decode_batch
+from schemas.codec.single_object import encode
+from schemas.records import Record
 from schemas.registry import topics
 from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
@@ -70,6 +73,23 @@ async def fill_lake(root: Path | str, connection: KafkaConnection, **options: An
     """Write everything that is on the topics into the lake."""
     async with sinking(root, connection, **options) as sink:
         await completed(root, connection, sink)
+
+
+def put(root: Path | str, records: Sequence[tuple[str, Record]]) -> None:
+    """Write records into the lake, each on partition 0 of its topic, after those that are there."""
+    lake = Lake(str(root))
+    lake.create()
+    for topic in dict.fromkeys(topic for topic, _ in records):
+        partition = (topic, 0)
+        start = lake.position(record_types()[topic][-1], partition) or 0
+        messages = [encode(record) for name, record in records if name == topic]
+        for name, frame in decode_batch(messages).frames.items():
+            origin = frame.with_columns(
+                pl.lit(0, pl.Int32).alias("_partition"),
+                (frame[INDEX] + start).alias("_offset"),
+                pl.lit(NOW).alias("received_at").cast(pl.Datetime("us", "UTC")),
+            )
+            lake.commit(name, rows_of(name, topic, origin), {partition: start + len(messages)})
 
 
 def rows(root: Path | str, name: str) -> pl.DataFrame:

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from analytics.lake import Lake, require_lake
-from service.cli.commands.options import Kafka, PolicyFile, settings_of
+from service.cli.commands.options import AsJson, Kafka, PolicyFile, print_json, settings_of
 from service.cli.exit_codes import end_with
+from service.cli.progress import working
 from service.cli.terminal import out
 from service.server.logs import configure_logs
 from service.setup.kafka import connection_of, framing_of
@@ -50,17 +51,48 @@ def sink(
     end_with(asyncio.run(_run_sink(settings, Lake(root), seconds)))
 
 
+@lake_app.command("maintain")
+def maintain(root: LakeRoot, policy: PolicyFile = None, as_json: AsJson = False) -> None:
+    """Delete what was erased or is past its retention, compact small files, and remove old ones.
+
+    A sink does this by itself, every hour and after each erasure. Sinks may run meanwhile; Kafka is not needed.
+    """
+    require_lake()
+    from streams.lake.maintenance import LakeMaintenance  # noqa: PLC0415 - it loads the code of deletion
+
+    settings = settings_of(None, policy)
+    with working("keeping the lake in order"):
+        report = LakeMaintenance(Lake(root).root, policy_of(settings), utc_now).run()
+    if as_json:
+        print_json(
+            {
+                "erased": dict(report.erased),
+                "expired": dict(report.expired),
+                "compacted_files": report.compacted,
+                "removed_files": report.removed,
+            }
+        )
+        return
+    for what, counts in (("erased", report.erased), ("past their retention", report.expired)):
+        for table, count in sorted(counts.items()):
+            out.say(f"{counted(count, 'row')} of {table} deleted: {what}")
+    out.say(f"{counted(report.compacted, 'file')} compacted, {counted(report.removed, 'file')} removed")
+
+
 async def _run_sink(settings: Settings, lake: Lake, seconds: float) -> int:
+    from streams.lake.maintenance import LakeMaintenance  # noqa: PLC0415
     from streams.lake.sink import LakeLimits, LakeSink  # noqa: PLC0415 - the client of Kafka takes half a second to load
 
+    policy = policy_of(settings)
     framing = framing_of(settings)
     lake_sink = LakeSink(
         lake,
         connection_of(settings),
-        redactor_of(settings, policy_of(settings)),
+        redactor_of(settings, policy),
         utc_now,
         reframe=None if framing is None else framing.reframe_when_available,
         limits=LakeLimits(seconds=seconds),
+        maintenance=LakeMaintenance(lake.root, policy, utc_now),
     )
     stop = asyncio.Event()
     with handled_in_loop(lambda _: stop.set()):
