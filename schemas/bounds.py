@@ -104,33 +104,34 @@ def identifier_fault(value: str, longest: int) -> str | None:
     return None if value.strip() else "is blank"
 
 
-def labels_fault(labels: Sequence[Any]) -> str | None:
+def labels_fault(labels: Sequence[Any], *, derived: bool = False) -> str | None:
     """Return the fault of labels (records or mappings with `name` and `value`); None if they are valid.
 
-    The fault of one label begins with a dot and its name, to follow the name of the field.
+    Derived labels may have reserved names, and any values: the model of a record is a label of its score. The fault of one label begins
+    with a dot and its name, to follow the name of the field.
     """
     if len(labels) > MAX_LABELS:
         return f"has {len(labels)} labels; at most {MAX_LABELS} are allowed"
     earlier_names: set[str] = set()
     for label in labels:
         name, text = (label["name"], label["value"]) if isinstance(label, Mapping) else (label.name, label.value)
-        fault = _name_fault(name, earlier_names)
+        fault = _name_fault(name, earlier_names, () if derived else NO_LABELS)
         if fault:
             return fault
         if not isinstance(text, str):
             return f".{name}: must be a string"
-        fault = identifier_fault(text, MAX_LABEL)
+        fault = None if derived else identifier_fault(text, MAX_LABEL)
         if fault:
             return f".{name}: {fault}"
         earlier_names.add(name)
     return None
 
 
-def _name_fault(name: Any, earlier_names: set[str]) -> str | None:
+def _name_fault(name: Any, earlier_names: set[str], reserved: Sequence[str]) -> str | None:
     if not isinstance(name, str) or not _is_label_name(name):
         quoted_name = repr(name[:SHOWN]) if isinstance(name, str) else "this"
         return f"{quoted_name} is not a valid label name: use at most 64 of a-z, 0-9, _ and ., beginning with a letter"
-    if name in NO_LABELS:
+    if name in reserved:
         return f".{name}: is a field of its own, not a label; send it there"
     return f".{name}: appears twice" if name in earlier_names else None
 

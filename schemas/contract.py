@@ -247,17 +247,21 @@ class Labels:
     A fault of one label begins with a dot and its name, so that it can stand behind the name of the field.
     """
 
+    derived: bool = False
+    """Whether they are of a score, where other fields of the exchange, such as its model, are labels too."""
+
     def fault(self, value: Sequence[Any]) -> str | None:
         """See `Rule`."""
-        return labels_fault(value)
+        return labels_fault(value, derived=self.derived)
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
         name, text = pl.element().struct.field("name"), pl.element().struct.field("value").str
-        wrong = ~name.str.contains(rf"\A(?:{LABEL_NAME})\z") | name.is_in(NO_LABELS)
-        unfit = (text.len_chars() > MAX_LABEL) | ~text.contains(r"\S") | text.contains(CONTROL)
+        wrong = ~name.str.contains(rf"\A(?:{LABEL_NAME})\z")
+        if not self.derived:
+            wrong |= name.is_in(NO_LABELS) | (text.len_chars() > MAX_LABEL) | ~text.contains(r"\S") | text.contains(CONTROL)
         repeated = column.list.eval(name).list.n_unique() < column.list.len()
-        return (column.list.len() > MAX_LABELS) | repeated | column.list.eval(wrong | unfit).list.any()
+        return (column.list.len() > MAX_LABELS) | repeated | column.list.eval(wrong).list.any()
 
 
 @dataclass(frozen=True)
@@ -427,6 +431,7 @@ _OWN: dict[str, dict[str, Rule]] = {
         ),
         "score": Between(1, 5),
     },
+    "Score": {"labels": Labels(derived=True)},
     "SessionClosed": {"reason": OneOf(("explicit", "idle"))},
 }
 

@@ -12,10 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import builders as build
 
+from audit.exchanges.outcomes import NOT_SAMPLED, Sampled, structural_score
+from audit.policy import Policy
 from schemas.bounds import (
     MAX_COUNT,
     MAX_DEPTH,
     MAX_ID,
+    MAX_LABEL,
+    MAX_LABELS,
     MAX_MADE_ID,
     MAX_TOOL_CALLS,
     MAX_TOOL_TEXT_BYTES,
@@ -24,7 +28,19 @@ from schemas.bounds import (
 )
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
-from schemas.contract import Between, Identifier, JsonObject, Named, OneOf, Rule, ToolCalls, breaches, check_record, rules_of
+from schemas.contract import (
+    Between,
+    Identifier,
+    JsonObject,
+    Labels,
+    Named,
+    OneOf,
+    Rule,
+    ToolCalls,
+    breaches,
+    check_record,
+    rules_of,
+)
 from schemas.errors import BoundsError
 from schemas.records import Anchor, Exchange, Heartbeat, JudgingRequest, Record, Review
 from schemas.registry import schema_of, topics
@@ -100,6 +116,13 @@ TOOL_CALLS = st.lists(
     ]
 )
 CALLS_TYPE = pl.List(pl.Struct(dict.fromkeys(("name", "arguments", "result", "outcome"), pl.String)))
+LABELS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["model", "agent", "agent_model", "tenant", "Tenant"]) | TEXTS, "value": st.just("a") | TEXTS}
+    ),
+    max_size=3,
+) | st.sampled_from([[{"name": f"n{index}", "value": "a"} for index in range(count)] for count in (MAX_LABELS, MAX_LABELS + 1)])
+LABELS_TYPE = pl.List(pl.Struct(dict.fromkeys(("name", "value"), pl.String)))
 KINDS: list[tuple[Rule, st.SearchStrategy[Any], Any]] = [
     (Named(), TEXTS, pl.String),
     (Named(optional=True), TEXTS, pl.String),
@@ -108,6 +131,8 @@ KINDS: list[tuple[Rule, st.SearchStrategy[Any], Any]] = [
     (OneOf(OUTCOMES), TEXTS, pl.String),
     (JsonObject(), JSONS, pl.String),
     (ToolCalls(), TOOL_CALLS, CALLS_TYPE),
+    (Labels(), LABELS, LABELS_TYPE),
+    (Labels(derived=True), LABELS, LABELS_TYPE),
     (Between(0, MAX_COUNT), NUMBERS, pl.Int64),
     (Between(1, 5), NUMBERS, pl.Int64),
 ]
@@ -233,6 +258,18 @@ def test_a_violation_is_refused_with_its_field(record: Record, message: str) -> 
 def test_valid_records_are_accepted(record: Record) -> None:
     """A limit that is off by one would refuse valid records."""
     check_record(record)
+
+
+@pytest.mark.parametrize("model", ["model-1", "", "é" * (MAX_LABEL + 1)])
+def test_the_score_of_an_exchange_with_a_model_keeps_the_contract(model: str) -> None:
+    """Its labels name the model and a late arrival, which an exchange's own labels may not: the sink must not set it aside."""
+    audited = msgspec.structs.replace(build.exchange("s", 1), agent_model=model, ingested_at=AT + timedelta(days=9))
+    sampled = Sampled(0, 1, "sampling_skip", None, 1.0, ())
+    score = structural_score(sampled, audited, Policy().for_project("ops"), NOT_SAMPLED, tampering=())
+    assert [(label.name, label.value) for label in score.labels] == [("arrival", "later"), ("model", model)]
+    check_record(score)
+    frame = decode_batch([encode(score)]).frames["Score"]
+    assert breaches("Score", frame, pl.Series([None], dtype=pl.Datetime("us", "UTC"))) == {}
 
 
 def test_a_time_more_than_a_day_after_receipt_is_refused() -> None:
