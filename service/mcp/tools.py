@@ -16,7 +16,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from analytics.adhoc import fetch_rows
-from analytics.queries import query_records
 from audit.drift.watched_series import BEHAVIOUR, NOTICE, TOOL_ERRORS
 from schemas.bounds import EARLIEST
 from schemas.errors import InputError
@@ -24,7 +23,7 @@ from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.mcp.answers import MAX_BYTES, QUOTED, AnswerText, cut_to_fit, name, next_call, quote
 from service.read.incident_actions import IncidentFacts, format_explained_share, format_slice_means
-from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_answer
+from service.read.incidents import LIVE_STATES, InboxFilter, find_incident, inbox, incident_answer
 from service.read.known_projects import known_projects, unknown_project
 from service.read.project import describe_check, rank_projects, read_projects, sort_worst_first, worst_incidents
 from service.read.queries.protocol import QueryLimits
@@ -118,12 +117,11 @@ class Tools:
     def explain_incident(self, incident_id: Annotated[str, Field(description="Id of the incident, or its beginning.")]) -> str:
         """Explain an incident: the suspected version, tool or part of the traffic, reasons with counts, examples, what to do."""
         with self._open() as workspace:
-            values = {"project": self._find_rights().project, "incident": incident_id}
-            matches = list(query_records(workspace.store.cursor(), "incident_by_id", Incident, values))
-        if len(matches) != 1 or not incident_id:
-            problem = f"{len(matches)} incidents have ids" if matches else "no incident has an id"
-            raise InputError(f"{problem} that begins with {name(incident_id)!r}", hint="Call what_got_worse for the ids.")
-        return _explain(matches[0])
+            own = self._find_rights().project
+            incident = find_incident(
+                workspace.store.cursor(), incident_id, project=own, hint="Call what_got_worse for the ids."
+            )
+        return _explain(incident)
 
     def list_projects(self) -> str:
         """List the projects, worst health first: reasons, exchanges, anomalies and unsafe runs of the last days, check for drift."""

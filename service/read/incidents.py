@@ -30,6 +30,7 @@ from service.read.scores import ProjectBaseline, project_baseline
 from service.read.why import Why, why
 from service.setup.access import AccessStore
 from service.text.answers import Answer, Moment, NextCursor, Place
+from service.text.formats import plain
 from service.text.window import ALL, LENGTHS, kept_of, moment_of
 from service.text.zone import find_zone
 from streams.watch.checking import CheckResult
@@ -185,6 +186,19 @@ def incident_answer(incident: Incident, *, with_sql: bool = True) -> IncidentAns
         last_day=incident.last_day and incident.last_day.date(),
         moved=[replace(moved, rules={}) for moved in evidence.moved],
     )
+
+
+def find_incident(cursor: duckdb.DuckDBPyConnection, beginning: str, *, project: str | None = None, hint: str) -> Incident:
+    """Return the only incident whose id begins with this text, of one project or any.
+
+    Raises InputError with the hint if there is none, or several, or if the text is empty, which begins every id.
+    """
+    values = {"project": project, "incident": beginning}
+    matches = list(query_records(cursor, "incident_by_id", Incident, values)) if beginning else []
+    if len(matches) != 1:
+        number = f"the ids of {len(matches)} incidents begin" if matches else "no incident id begins"
+        raise InputError(f"{number} with {plain(beginning, 64)!r}" if beginning else "the incident's id is empty", hint=hint)
+    return matches[0]
 
 
 def incident_records(

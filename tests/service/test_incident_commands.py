@@ -240,6 +240,7 @@ def test_a_check_names_projects_with_little_history(tmp_path: Path, capsys: pyte
     ("arguments", "error"),
     [
         (["incidents", "show", "1a2b"], "no incident id begins with '1a2b'"),
+        (["incidents", "show", ""], "the incident's id is empty"),
         (["incidents", "accept", "1a2b", "--reason", "known"], "no incident id begins with '1a2b'"),
         (["incidents", "list", "--status", "closed"], "--status closed is not a state"),
         (["incidents", "list", "--sort", "up"], "--sort: unknown value up"),

@@ -14,7 +14,7 @@ from audit.evaluation.cases import load_frozen_cases
 from audit.evaluation.gate import ERROR, GateResult, compare
 from schemas.errors import InputError, SettingsError
 from schemas.records import Score
-from service.cli.commands.incidents import IncidentId, find_incident
+from service.cli.commands.incidents import IncidentId, require_incident
 from service.cli.commands.options import AsJson, ChosenJudge, Database, DryRun, PolicyFile, Yes, print_json, settings_of
 from service.cli.evaluation_files import readable_json, write_file
 from service.cli.exit_codes import agree, fails_when, leave
@@ -67,7 +67,7 @@ def freeze(
     checks of all cases are in the same file. Texts are redacted as stored.
     """
     with open_for_display(database, policy=policy) as workspace:
-        record = find_incident(workspace, incident)
+        record = require_incident(workspace, incident)
         with counting("freezing"):
             frozen = freeze_incident(workspace.store.cursor(), record, workspace.policy, count=moved, healthy=healthy)
     text = readable_json(frozen) if as_json else write_cases(frozen)

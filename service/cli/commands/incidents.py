@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 
-from analytics.queries import query_records
 from analytics.sums.daily import refresh_daily
 from audit.drift.consecutive_days import DAYS
 from audit.drift.watched_series import CRITICAL, NOTICE, lower_first
@@ -53,6 +52,7 @@ from service.read.incidents import (
     IncidentAnswer,
     assignee_problem,
     drift_check,
+    find_incident,
     history_of,
     inbox,
     incident_answer,
@@ -202,7 +202,7 @@ def _describe_no_match(project: str | None, filters: Filters, options: ViewOptio
 def show_incident(incident: IncidentId, database: Database = None, as_json: AsJson = False) -> None:
     """Show an incident with its evidence: days, numbers, the exchanges with the largest effect, and queries to reproduce it."""
     with open_for_display(database) as workspace:
-        record = find_incident(workspace, incident)
+        record = require_incident(workspace, incident)
         history = history_of(workspace.store.cursor(), record.incident_id)
         now = workspace.now()
     if as_json:
@@ -279,7 +279,7 @@ def assign(
     author, comment = options.author, options.comment
     person = {ME: author, NOBODY: None}.get(assignee, assignee)
     with _open_for_writing(options.database, options.as_of) as workspace:
-        record = find_incident(workspace, incident)
+        record = require_incident(workspace, incident)
         require_operator(workspace, record.project, person, author)
         changed = _apply_change(workspace, record, Change(assigns=True, assignee=person, comment=comment), author)
     _print_change(changed, f"is assigned to {plain(assignee_of(changed) or NOBODY, 64)}", as_json=options.as_json)
@@ -305,7 +305,7 @@ def snooze(
     comment = options.comment
     with _open_for_writing(options.database, options.as_of) as workspace:
         now = workspace.now()
-        record = find_incident(workspace, incident)
+        record = require_incident(workspace, incident)
         snooze_end = now if end else read_snooze_end(until or WORSE, now)
         change = Change(snoozes=True, until=snooze_end, comment=comment)
         changed = _apply_change(workspace, record, change, options.author)
@@ -328,7 +328,7 @@ def comment(
     """Comment on an incident without changing it."""
     reason_text = _require_reason(reason)
     with _open_for_writing(database, as_of) as workspace:
-        record = find_incident(workspace, incident)
+        record = require_incident(workspace, incident)
         changed = _apply_change(workspace, record, Change(comment=reason_text), by or getpass.getuser())
     _print_change(changed, "has your comment", as_json=as_json)
 
@@ -468,7 +468,7 @@ def _decide(
     """Record a decision and return the updated incident. Raises InputError if the decision is not possible."""
     reason_text = _require_reason(reason)  # prompt before the database is opened
     with _open_for_writing(database, as_of) as workspace:
-        record = find_incident(workspace, incident)
+        record = require_incident(workspace, incident)
         return _apply_change(workspace, record, Change(decision=decision, comment=reason_text), by or getpass.getuser())
 
 
@@ -520,14 +520,9 @@ def _require_reason(reason: str | None) -> str:
     return reason
 
 
-def find_incident(workspace: Workspace, incident: str) -> Incident:
-    """Return the only incident whose id begins with this text. Raises InputError if there is none, or several."""
-    values = {"project": None, "incident": incident}
-    matches = list(query_records(workspace.store.cursor(), "incident_by_id", Incident, values))
-    if len(matches) != 1:
-        number = f"the ids of {len(matches)} incidents begin" if matches else "no incident id begins"
-        raise InputError(f"{number} with {plain(incident, 64)!r}", hint="`driftline incidents list` lists the incidents.")
-    return matches[0]
+def require_incident(workspace: Workspace, incident: str) -> Incident:
+    """Return the only incident whose id begins with this text. Raises InputError if there is none, or several, or the text is empty."""
+    return find_incident(workspace.store.cursor(), incident, hint="`driftline incidents list` lists the incidents.")
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from support.watch_histories import END, JUDGED, fallen, history, put
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.policy import Policy
-from schemas.errors import DriftlineError
+from schemas.errors import DriftlineError, InputError
 from schemas.records import Label, ToolCall
 from service.cli.main import run
 from service.mcp.answers import MAX_BYTES, quote
@@ -162,6 +162,16 @@ def test_a_token_of_one_project_reads_this_project_only(database: Path) -> None:
     ):
         with pytest.raises(DriftlineError):
             refused()
+
+
+@pytest.mark.parametrize(
+    ("incident_id", "problem"), [("", "the incident's id is empty"), ("1a2b", "no incident id begins with '1a2b'")]
+)
+def test_an_incident_is_explained_by_its_id_only(database: Path, incident_id: str, problem: str) -> None:
+    """An empty id begins every id, and the only incident is not the one that the model meant."""
+    with pytest.raises(InputError, match=problem) as caught:
+        tools_of(database).explain_incident(incident_id)
+    assert "what_got_worse" in (caught.value.hint or "")
 
 
 def test_a_statement_cannot_write_or_read_files(database: Path, tmp_path: Path) -> None:
