@@ -139,12 +139,21 @@ class Lake:
         return self._tables[name]
 
     def reload(self) -> None:
-        """Open each table again, as other processes have left it."""
-        self._tables = {}
+        """Bring each open table up to date with the commits of other processes. Raises LakeError if one cannot be read."""
+        for name, table in self._tables.items():
+            try:
+                table.update_incremental()
+            except lake_errors() as error:
+                raise _explain(self.uri(name), error) from error
 
     def exists(self) -> bool:
         """Tell whether there is a lake: whether its first table exists."""
-        return bool(deltalake.DeltaTable.is_deltatable(self.uri(_FIRST)))
+        return _is_table(self.uri(_FIRST))
+
+    def require(self) -> None:
+        """Raise LakeError if there is no lake."""
+        if not self.exists():
+            raise LakeError(f"{self.root}: is not a lake: it has no Delta table {schema_of(_FIRST).table}", hint=_NO_LAKE)
 
     def create(self) -> None:
         """Create the missing tables; another process may do so at the same time.
@@ -180,6 +189,10 @@ class Lake:
     def identity(self) -> str:
         """Return an id of the lake that does not depend on the way that leads to it."""
         return str(self.table(_FIRST).metadata().id)
+
+    def columns(self, name: str) -> frozenset[str]:
+        """Return the columns that the table of a record type has."""
+        return frozenset(field.name for field in self.table(name).schema().fields)
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Return the next offset of each partition that was read before."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
@@ -281,25 +281,15 @@ class PartitionReader:
         return tp.topic.removeprefix(self._connection.prefix), tp.partition
 
 
-class PartitionOwner(Protocol):
-    """The work on the partitions that a group assigns to this process. Neither method raises."""
-
-    async def assign(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
-        """Take over partitions; return the position from which each is read. The others are not read."""
-        ...
-
-    async def revoke(self) -> None:
-        """Finish the work on all partitions: another process may read them as soon as this returns."""
-        ...
-
-
 class GroupReader(PartitionReader):
     """Reads the partitions that a consumer group assigns to this process.
 
-    The group only distributes the partitions: nothing is committed to it, because the owner keeps the positions.
+    The group only distributes the partitions: nothing is committed to it, because the caller keeps the positions. `on_change` is called in
+    the event loop with the partitions of this process, and with none while the group distributes them again. A new partition is read as
+    soon as `resume_at` names its position. No heartbeat is sent during the call, so it must be short.
     """
 
-    def __init__(self, connection: KafkaConnection, group: str, owner: PartitionOwner) -> None:
+    def __init__(self, connection: KafkaConnection, group: str, on_change: Callable[[Sequence[Partition]], None]) -> None:
         super().__init__(
             connection,
             group_id=connection.topic(group),
@@ -308,20 +298,20 @@ class GroupReader(PartitionReader):
             session_timeout_ms=SESSION_MILLISECONDS,
             heartbeat_interval_ms=SESSION_MILLISECONDS // 5,
         )
-        self._owner = owner
+        self._on_change = on_change
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Join the group, for all partitions of these topics."""
         self._started().subscribe([self._connection.topic(topic) for topic in topics], listener=_Rebalance(self))
 
-    async def start_assigned(self, tps: Collection[TopicPartition]) -> None:
-        """Read newly assigned partitions from the positions that their owner names."""
+    def change(self, tps: Collection[TopicPartition]) -> None:
+        """Pass on the partitions of this process."""
         # Until they have a position, the client would look for one in the group, which has none.
         self._started().pause(*tps)
-        self.resume_at(await self._owner.assign(sorted(map(self._partition_of, tps))))
+        self._on_change(sorted(map(self._partition_of, tps)))
 
     async def read(self, max_records: int | None, seconds: float) -> Read:
-        """Read as `PartitionReader.read` does. Raises OutOfRangeError if the client looked for a position before its owner named one."""
+        """Read as `PartitionReader.read` does. Raises OutOfRangeError if the client looked for a position before the caller named one."""
         try:
             return await super().read(max_records, seconds)
         except BrokerError as error:
@@ -330,16 +320,12 @@ class GroupReader(PartitionReader):
             raise
 
     def resume_at(self, positions: Mapping[Partition, int]) -> None:
-        """Read assigned partitions from these positions. Raises BrokerError if one is not assigned any more."""
+        """Read partitions of this process from these positions. Raises BrokerError if one is not ours any more."""
         consumer = self._started()
         with explained("Kafka"):
             for partition, position in positions.items():
                 consumer.seek(self._tp_of(partition), position)
                 consumer.resume(self._tp_of(partition))
-
-    async def stop_assigned(self) -> None:
-        """Let the owner finish its work."""
-        await self._owner.revoke()
 
 
 class _Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -348,11 +334,11 @@ class _Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]
     def __init__(self, reader: GroupReader) -> None:
         self._reader = reader
 
-    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:  # noqa: ARG002 - aiokafka's
-        await self._reader.stop_assigned()
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:  # noqa: ARG002 - aiokafka's
+        self._reader.change(())
 
-    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        await self._reader.start_assigned(assigned)
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        self._reader.change(assigned)
 
 
 def _list_topics(tps: Sequence[TopicPartition]) -> str:

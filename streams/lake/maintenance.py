@@ -72,9 +72,10 @@ class LakeMaintenance:
         self._now = now
 
     def run(self) -> MaintenanceReport:
-        """Do everything. Raises LakeError if a table cannot be read or written."""
+        """Do everything. Raises LakeError if there is no lake, or a table cannot be read or written."""
         report = MaintenanceReport()
         lake = Lake(self._root)
+        lake.require()
         _erase(lake, report)
         for name in all_types():
             self._expire(lake, name, report)

@@ -107,8 +107,6 @@ class LakeSink:
         """Whether what was read must be read again, from the positions in the lake."""
         self._assignments = 0
         """How often the partitions of this process have changed."""
-        self._flushing = asyncio.Lock()
-        """Held while records are committed, so that partitions do not change meanwhile."""
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -120,7 +118,7 @@ class LakeSink:
         await asyncio.to_thread(partitions_on, self._connection, topics())
         await asyncio.to_thread(self._lake.create)
         group = f"{GROUP}-{await asyncio.to_thread(self._lake.identity)}"
-        self._reader = GroupReader(self._connection, group, self)
+        self._reader = GroupReader(self._connection, group, self._change_partitions)
         await self._reader.start()
         self._reader.subscribe(topics())
         self._tasks = [asyncio.create_task(self._run(self._reader))]
@@ -138,29 +136,14 @@ class LakeSink:
             await self._reader.stop()
         await self._producer.stop()
 
-    async def assign(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
-        """Take over partitions from the group; see `streams.kafka.reading.PartitionOwner`."""
-        async with self._flushing:
-            self._assigned = partitions
-            self._assignments += 1
-            self._is_stale = True
-            with contextlib.suppress(DriftlineError):  # the loop tries again, and reports the error
-                return await self._find_positions()
-            return {}
-
-    async def revoke(self) -> None:
-        """Commit what was read, and drop the partitions; see `streams.kafka.reading.PartitionOwner`."""
-        async with self._flushing:
-            try:
-                await self._commit_pending()
-            except DriftlineError as error:
-                log.warning("what was read of partitions that go to other processes is not committed: %s", first_line(error))
-            self._assigned = ()
-            self._assignments += 1
-            self._is_stale = True
+    def _change_partitions(self, partitions: Sequence[Partition]) -> None:
+        """Take over partitions, and drop what was read of others: their next owner reads it again."""
+        self._assigned = partitions
+        self._assignments += 1
+        self._is_stale = True
 
     async def _run(self, reader: GroupReader) -> None:
-        """Read and commit until the sink is stopped."""
+        """Read and commit until the sink is stopped. After a failure, read again from the positions in the lake."""
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -176,14 +159,16 @@ class LakeSink:
                 log.warning("records on the topics cannot be written to the lake; trying again: %s", first_line(error))
                 await self._wait(min(FIRST_BACKOFF_SECONDS * 2**failures, MAX_BACKOFF_SECONDS))
         with contextlib.suppress(DriftlineError):
-            async with self._flushing:
-                await self._commit_pending()
+            await self._commit_pending()
 
     async def _step(self, reader: GroupReader) -> None:
-        if self._is_stale:
-            async with self._flushing:
-                reader.resume_at(await self._find_positions())
         assignments = self._assignments
+        if self._is_stale:
+            positions = await self._find_positions(self._assigned)
+            if assignments != self._assignments:
+                return
+            reader.resume_at(positions)
+            self._is_stale = False
         read = await reader.read(FETCH_RECORDS, FETCH_SECONDS)
         if assignments != self._assignments:
             # Some of it may belong to an earlier assignment, and the client is past the rest.
@@ -192,17 +177,13 @@ class LakeSink:
         for chunk in read.chunks:
             self._pending.add(chunk)
         if self._pending.is_due(self._limits):
-            async with self._flushing:
-                await self._commit_pending()
+            await self._commit_pending()
 
     async def _commit_pending(self) -> None:
         """Commit what was read, unless it must be read again. Raises DriftlineError; some topics may then be committed, others not."""
         chunks = self._pending.take()
-        if self._is_stale or not chunks:
-            return
-        self._is_stale = True
-        await self._commit(chunks)
-        self._is_stale = False
+        if not self._is_stale and chunks:
+            await self._commit(chunks)
 
     async def _commit(self, chunks: Sequence[Chunk]) -> None:
         if self._reframe is not None:
@@ -255,19 +236,18 @@ class LakeSink:
         if position != self._stored.get(partition):
             raise LakeError(f"{self._lake.uri(name)}: another process has written partition {partition[1]} up to {position}")
 
-    async def _find_positions(self) -> dict[Partition, int]:
+    async def _find_positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Drop what was read, and return the positions from which to read: those in the lake, or the beginning of a new partition.
 
         Raises SettingsError if a partition ends before its position: it belongs to another topic of the same name.
         """
         self._pending.take()
         positions: dict[Partition, int] = {}
-        if self._assigned and self._reader is not None:
-            self._lake.reload()
-            self._stored = await asyncio.to_thread(self._lake.positions, self._assigned)
-            for partition, bounds in (await self._reader.ranges(self._assigned)).items():
+        if partitions and self._reader is not None:
+            await asyncio.to_thread(self._lake.reload)
+            self._stored = await asyncio.to_thread(self._lake.positions, partitions)
+            for partition, bounds in (await self._reader.ranges(partitions)).items():
                 positions[partition] = await self._resume(partition, self._stored.get(partition), bounds)
-        self._is_stale = False
         return positions
 
     async def _resume(self, partition: Partition, stored: int | None, bounds: Range) -> int:

@@ -33,8 +33,8 @@ from streams.lake.maintenance import LakeMaintenance
 from streams.upkeep.deletion import erasure
 
 ROUNDS = times(3, soak=50)
-SHORT_SESSION = "import streams.kafka.reading as reading; reading.SESSION_MILLISECONDS = 1_000"
-"""A killed process loses its partitions after a second."""
+SHORT_SESSION = "import streams.kafka.reading as reading; reading.SESSION_MILLISECONDS = 2_000"
+"""A killed process loses its partitions after two seconds."""
 
 
 @pytest.fixture(scope="module")

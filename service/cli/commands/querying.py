@@ -16,6 +16,8 @@ import msgspec
 import typer
 
 from analytics.adhoc import FORMATS, fetch_query, fetch_rows, fetch_statement
+from analytics.lake import Lake, require_lake
+from analytics.lake_sql import LakeQueryLimits, fetch_from_lake
 from analytics.queries import Query, queries
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
@@ -107,12 +109,23 @@ def sql(
     form: Annotated[OutputFormat, typer.Option("--format", help="Format of the output.")] = OutputFormat.TABLE,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the rows to a file.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    lake: Annotated[
+        str | None, typer.Option("--lake", metavar="LAKE", help="Query a lake of Delta tables instead of the database.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="N", min=0.1, max=3600, help="With --lake: time limit of the statement.")
+    ] = 10.0,
+    memory: Annotated[
+        int,
+        typer.Option("--memory", metavar="MIB", min=64, max=1_000_000, help="With --lake: memory of the statement, in MiB."),
+    ] = 1024,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a SQL statement or a named query over the database, and show the rows.
 
-    The database is opened read-only, without access to other files or the network. --list shows the named queries.
+    The database is opened read-only, without access to other files or the network. --list shows the named queries. With --lake, the
+    statement runs over the tables that `driftline lake sink` writes, under their names in the database; any number of processes may do that.
     """
     if listed:
         _list_queries(as_json=as_json)
@@ -124,6 +137,14 @@ def sql(
     elif as_csv:
         form = OutputFormat.CSV
     _check_format(form, output)
+    if lake is not None:
+        require_lake()
+        if QUERY_NAME.fullmatch(statement):
+            raise SettingsError("sql: --lake takes a statement, not the name of a query", hint="Named queries need a database.")
+        limits = LakeQueryLimits(seconds, memory * 1024 * 1024)
+        fetched = fetch_from_lake(Lake(lake), statement, limit, limits)
+        _write_result(_Result(fetched.frame, fetched.has_more), form, output, limit)
+        return
     settings = settings_of(database)
     require_database(settings.database)
     options = _QueryOptions(project, as_of, values or (), limit)
