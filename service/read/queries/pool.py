@@ -96,9 +96,8 @@ async def build(
 async def _exchange(process: asyncio.subprocess.Process, task: bytes, limits: QueryLimits) -> tuple[Outcome, bytes]:
     assert process.stdin is not None  # noqa: S101 - it was started with pipes
     assert process.stdout is not None  # noqa: S101
-    with contextlib.suppress(
-        BrokenPipeError, ConnectionResetError
-    ):  # it ended before it read the task; the exit status gives the reason
+    # A process that ended before it read the task gives the reason by its exit status.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         process.stdin.write(task)
         await process.stdin.drain()
     process.stdin.close()
@@ -320,9 +319,8 @@ class Snapshots:
         path = self._store.path
         if path is None:
             raise StoreError("a database in memory has no snapshots", hint="Open a file.")
-        folder = path.absolute().with_name(
-            path.name + SUFFIX
-        )  # absolute, because the building process has another working directory
+        # Absolute, because the building process has another working directory.
+        folder = path.absolute().with_name(path.name + SUFFIX)
         copy, target, spill = (folder / name for name in ("copy.duckdb", "driftline.duckdb", "spill"))
         began = time.monotonic()
         try:
@@ -357,7 +355,7 @@ class Snapshots:
                         file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
                     finally:
                         shutil.rmtree(folder, ignore_errors=True)
-        except DriftlineError as error:
+        except (DriftlineError, OSError) as error:
             log.warning("the part of a snapshot could not be built: %s", self._describe_error(error))
             raise
         return Snapshot(file, whole.at, whole.changes, time.monotonic(), time.monotonic() - began)
