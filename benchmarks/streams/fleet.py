@@ -89,12 +89,12 @@ def event(number: int, name: str, seq: int, kind: str, chance: random.Random) ->
     )
 
 
-async def produce(bootstrap: str, topic: str, messages: Sequence[Message]) -> None:
+async def produce(bootstrap: str, topic: str, messages: Sequence[Message], compression: str = "lz4") -> None:
     """Bring messages to a topic, each to its partition; the broker has them when it returns."""
     # It would tell how often it asked before the new topic had a leader.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap, compression_type="lz4", max_request_size=8 << 20, max_batch_size=BATCH_BYTES
+        bootstrap_servers=bootstrap, compression_type=compression, max_request_size=8 << 20, max_batch_size=BATCH_BYTES
     )
     await producer.start()
     try:
