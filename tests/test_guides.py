@@ -46,6 +46,7 @@ TESTED_HERE = {
     "back-up",
     "opentelemetry",
     "upgrade",
+    "verify",
     "shell",
     "administer",
     "grafana",
@@ -391,6 +392,13 @@ def test_a_backup_of_a_running_server_has_all_records(shop_shell: Shell, shop: S
 
     assert project_answers(shop_shell.url, shop.operator) == before
     shop_shell.stop()
+
+
+def test_an_export_fits_the_published_key_and_head(shop_shell: Shell) -> None:
+    """The guide reads both from the commands that print them."""
+    (verification,) = blocks_in(guide("verify"))
+
+    assert "everything fits" in shop_shell.run(verification)
 
 
 def test_a_database_of_the_first_version_is_upgraded(shop_shell: Shell, shop: Shop) -> None:

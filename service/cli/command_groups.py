@@ -116,7 +116,9 @@ GROUPS = (
     CommandGroup(
         "Keep, copy, delete data",
         {
-            "export": Command("copying.export", "Write every topic's table as a Parquet file."),
+            "export": Command("copying.export", "Write every topic's table as a Parquet file, with a signed manifest."),
+            "verify": Command("copying.verify", "Check that exports are as they were written, without a database."),
+            "signing-key": Command("copying.signing_key", "Print the public key that signs exports."),
             "export-runs": Command("finished_runs.export", "Write every run as files."),
             "backup": Command("copying.backup", "Copy the database and its tokens. A server may be running."),
             "retention": Command("database.retention_app", "Delete records that are past their retention."),

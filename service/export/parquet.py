@@ -1,6 +1,9 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are literals, quoted
 """Exports to Parquet, with times in UTC: the whole log, or the latest revisions partitioned by project and day.
 
+Every export ends with lines in a signed manifest beside its files (`manifest.py`, `sealing.py`). The new files get their names last, after
+the manifest: if the process is killed in between, the folder does not verify, and the next export repairs it.
+
 An export of the log has one file per table, with rows ordered by topic, partition and offset. A partitioned export has the files
 `TABLE/project=…/day=…/*.parquet`, by the UTC day of the event. A partition replaces the previous one atomically. Partitions without rows
 are not deleted, because the retention of the database does not apply to exports.
@@ -8,54 +11,116 @@ are not deleted, because the retention of the database does not apply to exports
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from analytics.store.copying import sync
 from analytics.store.store import Store
 from analytics.store.tables import SYSTEM_COLUMNS, column_types, full_name, literal, quote
 from analytics.store.views import current_rows_sql
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.registry import RecordSchema, current_schemas
+from service.export.manifest import MANIFEST, Manifest, ManifestWriter, read_manifest, require_continuable
+from service.export.sealing import seal
 
+UNFINISHED = ".unfinished"
 ROW_GROUP_SIZE = 10_000
 """Rows per row group. Groups are small, because replays read windows of time and exchanges are large."""
 
 
-def export_tables(store: Store, folder: Path, report: Callable[[str], None] = lambda _: None) -> dict[str, int]:
-    """Write every table with records of a topic, and return their numbers of rows. `report` is called with each table's name first.
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The result of an export: rows by table, and the head of its manifest.
 
-    A file replaces the previous one atomically. Raises InputError if the folder is not writable.
+    `removed` are numbers of records that the previous export still had or had unchanged, by table and reason.
     """
-    written = {}
-    try:
+
+    rows: Mapping[str, int]
+    number: int
+    head: str
+    removed: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+def export_tables(
+    store: Store, folder: Path, key: Ed25519PrivateKey, report: Callable[[str], None] = lambda _: None
+) -> Exported:
+    """Write every table with records of a topic. `report` is called with each table's name first.
+
+    Raises InputError if the folder is not writable, or if its manifest cannot be continued.
+    """
+    with _naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for schema in current_schemas().values():
-            if schema.topics:
-                report(schema.table)
-                written[schema.table] = _export_table(store, schema, folder)
-    except (OSError, duckdb.IOException) as error:
-        raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
+        manifest = read_manifest(folder)
+        require_continuable(manifest, folder, key)
+        writer = ManifestWriter(manifest, key)
+        sealed = seal(store, folder, manifest, writer, report)
+        try:
+            written = write_tables(store, folder, report)
+            files = {f"{table}.parquet": _digest_file(folder / f"{UNFINISHED}-{table}.parquet") for table in written}
+            _write_manifest(folder, manifest, writer.finish(files))
+            for table in written:
+                (folder / f"{UNFINISHED}-{table}.parquet").replace(folder / f"{table}.parquet")
+        finally:
+            for unfinished in folder.glob(f"{UNFINISHED}-*.parquet"):
+                unfinished.unlink()
+    return Exported(written, writer.number, writer.head, sealed.removed)
+
+
+def write_tables(store: Store, folder: Path, report: Callable[[str], None] = lambda _: None) -> dict[str, int]:
+    """Write the table of every record type with a topic to an unfinished file; return their numbers of rows."""
+    written = {}
+    for schema in current_schemas().values():
+        if schema.topics:
+            report(schema.table)
+            written[schema.table] = _write_table(store, schema, folder)
     return written
 
 
-def _export_table(store: Store, schema: RecordSchema, folder: Path) -> int:
+def _write_table(store: Store, schema: RecordSchema, folder: Path) -> int:
     columns = [*(quote(name) for name in SYSTEM_COLUMNS)]
     columns += [
         f"{quote(name)}::{column_type} AS {quote(name)}"
         for name, column_type in column_types(schema, timestamp="TIMESTAMPTZ").items()
     ]
-    unfinished = folder / f".{schema.table}.parquet"
+    unfinished = folder / f"{UNFINISHED}-{schema.table}.parquet"
     statement = (
         f"COPY (SELECT {', '.join(columns)} FROM {full_name(schema)} ORDER BY _topic, _partition, _offset) "
         f"TO {literal(str(unfinished))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_SIZE})"
     )
     ((rows,),) = store.cursor().execute(statement).fetchall()
-    unfinished.replace(folder / f"{schema.table}.parquet")
     return int(rows)
+
+
+@contextlib.contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Raise errors of the system and of writing as InputError that names the folder."""
+    try:
+        yield
+    except (OSError, duckdb.IOException) as error:
+        raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
+
+
+def _digest_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_manifest(folder: Path, manifest: Manifest, content: bytes) -> None:
+    if content == manifest.content:
+        return
+    unfinished = folder / f"{UNFINISHED}-{MANIFEST}"
+    unfinished.write_bytes(content)
+    sync(unfinished)
+    unfinished.replace(folder / MANIFEST)
+    sync(folder)
 
 
 EVENT_TIMES = {
@@ -78,7 +143,6 @@ EVENT_TIMES = {
 }
 """The event time of each table's records. Other tables have no project or contain work in progress, and are not exported."""
 PARTITION_KEYS = ("project", "day")
-UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +170,43 @@ class Selection:
 
 
 def export_partitions(
-    store: Store, folder: Path, selection: Selection, report: Callable[[str], None] = lambda _: None
-) -> dict[str, int]:
-    """Write the selected records of every table with projects and days, and return their numbers of rows.
+    store: Store, folder: Path, selection: Selection, key: Ed25519PrivateKey, report: Callable[[str], None] = lambda _: None
+) -> Exported:
+    """Write the selected records of every table with projects and days. `report` is called with each table's name first.
 
-    `report` is called with each table's name first. Raises InputError if the folder is not writable.
+    The manifest has the digests of the files, and no lines of records: they are latest revisions, which change. Raises InputError if
+    the folder is not writable, or if its manifest cannot be continued.
     """
     schemas = [schema for schema in current_schemas().values() if schema.table in EVENT_TIMES]
     written = {}
-    try:
-        for schema in schemas:
-            report(schema.table)
-            written[schema.table] = _export_table_partitions(store, schema, folder, selection)
-    except (OSError, duckdb.IOException) as error:
-        raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
-    return written
+    with _naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest = read_manifest(folder)
+        require_continuable(manifest, folder, key)
+        try:
+            for schema in schemas:
+                report(schema.table)
+                written[schema.table] = _write_partitions(store, schema, folder, selection)
+            partitions = [
+                (partition, folder / schema.table / partition.relative_to(_unfinished_folder(folder, schema)))
+                for schema in schemas
+                for partition in sorted(_unfinished_folder(folder, schema).glob("project=*/day=*"))
+            ]
+            files: dict[str, str | None] = {}
+            for partition, target in partitions:
+                files |= {str(file.relative_to(folder)): None for file in sorted(target.glob("*.parquet"))}
+                files |= {
+                    str((target / file.name).relative_to(folder)): _digest_file(file)
+                    for file in sorted(partition.glob("*.parquet"))
+                }
+            writer = ManifestWriter(manifest, key)
+            _write_manifest(folder, manifest, writer.finish(files))
+            for partition, target in partitions:
+                _replace_partition(partition, target)
+        finally:
+            for schema in schemas:
+                shutil.rmtree(_unfinished_folder(folder, schema), ignore_errors=True)
+    return Exported(written, writer.number, writer.head)
 
 
 def select_days(since: date | None, until: date | None) -> Selection:
@@ -130,21 +216,19 @@ def select_days(since: date | None, until: date | None) -> Selection:
     return Selection(since=since, until=None if until is None else until + timedelta(days=1))
 
 
-def _export_table_partitions(store: Store, schema: RecordSchema, folder: Path, selection: Selection) -> int:
-    target = folder / schema.table
-    unfinished = folder / f"{UNFINISHED}-{schema.table}"
+def _unfinished_folder(folder: Path, schema: RecordSchema) -> Path:
+    return folder / f"{UNFINISHED}-{schema.table}"
+
+
+def _write_partitions(store: Store, schema: RecordSchema, folder: Path, selection: Selection) -> int:
+    unfinished = _unfinished_folder(folder, schema)
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        statement = (
-            f"COPY ({_select_rows(schema, selection)}) TO {literal(str(unfinished))} "
-            f"(FORMAT parquet, COMPRESSION zstd, PARTITION_BY ({', '.join(PARTITION_KEYS)}), OVERWRITE_OR_IGNORE)"
-        )
-        ((rows,),) = store.cursor().execute(statement).fetchall()
-        for partition in sorted(unfinished.glob("project=*/day=*")):
-            _replace_partition(partition, target / partition.relative_to(unfinished))
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    statement = (
+        f"COPY ({_select_rows(schema, selection)}) TO {literal(str(unfinished))} "
+        f"(FORMAT parquet, COMPRESSION zstd, PARTITION_BY ({', '.join(PARTITION_KEYS)}), OVERWRITE_OR_IGNORE)"
+    )
+    ((rows,),) = store.cursor().execute(statement).fetchall()
     return int(rows)
 
 

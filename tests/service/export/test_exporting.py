@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.builders import exchange
 from typer.testing import CliRunner
 
@@ -20,6 +21,7 @@ from service.cli.main import application
 from service.export.parquet import EVENT_TIMES, Selection, export_partitions, select_days
 
 DAY = datetime(2026, 10, 1, 23, 30, tzinfo=UTC)
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 
 
 @pytest.fixture
@@ -51,9 +53,9 @@ def rows(folder: Path, columns: str = "project, day::VARCHAR, count(*)") -> list
 
 def test_each_project_and_day_has_its_own_partition(store: Store, tmp_path: Path) -> None:
     """The UTC day of the event counts: 23:30 and an hour later are two days."""
-    paths = export_partitions(store, tmp_path / "lake", Selection())
+    exported = export_partitions(store, tmp_path / "lake", Selection(), KEY)
 
-    assert paths["exchanges"] == 4
+    assert exported.rows["exchanges"] == 4
     assert rows(tmp_path / "lake") == [("ops", "2026-10-01", 1), ("ops", "2026-10-02", 2), ("web", "2026-10-01", 1)]
     assert [str(path.parent) for path in (tmp_path / "lake").glob("exchanges/project=ops/day=2026-10-01/*")] == [
         f"{tmp_path}/lake/exchanges/project=ops/day=2026-10-01"
@@ -67,7 +69,7 @@ def test_the_last_revision_of_an_exchange_is_exported(store: Store, tmp_path: Pa
         exchange("a", 1, "Later.", project="ops", occurred_at=DAY + timedelta(hours=1), revision=1),
         exchange("a", 2, project="ops", occurred_at=DAY + timedelta(hours=2), revision=1, withdrawn=True),
     )
-    export_partitions(store, tmp_path / "lake", Selection(project="ops"))
+    export_partitions(store, tmp_path / "lake", Selection(project="ops"), KEY)
 
     columns = "exchange_id, agent_response, revision"
     assert rows(tmp_path / "lake", columns) == [("a:0", "It is done.", 0), ("a:1", "Later.", 1)]
@@ -75,9 +77,9 @@ def test_the_last_revision_of_an_exchange_is_exported(store: Store, tmp_path: Pa
 
 def test_a_partition_is_replaced_as_a_unit_and_others_stay(store: Store, tmp_path: Path) -> None:
     """Late data lands on its own day, and partitions of other days are not ours to delete."""
-    export_partitions(store, tmp_path / "lake", Selection())
+    export_partitions(store, tmp_path / "lake", Selection(), KEY)
     append_exchanges(store, exchange("late", 0, project="ops", occurred_at=DAY))
-    export_partitions(store, tmp_path / "lake", Selection(project="ops", since=date(2026, 10, 1), until=date(2026, 10, 2)))
+    export_partitions(store, tmp_path / "lake", Selection(project="ops", since=date(2026, 10, 1), until=date(2026, 10, 2)), KEY)
 
     assert rows(tmp_path / "lake") == [("ops", "2026-10-01", 2), ("ops", "2026-10-02", 2), ("web", "2026-10-01", 1)]
     assert list((tmp_path / "lake").rglob(".unfinished*")) == []
@@ -93,7 +95,7 @@ def test_a_partition_is_replaced_as_a_unit_and_others_stay(store: Store, tmp_pat
 )
 def test_a_selection_limits_the_export(store: Store, tmp_path: Path, selection: Selection, expected: list[Any]) -> None:
     """A daily job exports the changes of one day."""
-    export_partitions(store, tmp_path / "lake", selection)
+    export_partitions(store, tmp_path / "lake", selection, KEY)
 
     assert rows(tmp_path / "lake") == expected
 
@@ -102,7 +104,7 @@ def test_equal_rows_give_equal_files(store: Store, tmp_path: Path) -> None:
     """A sync to another place copies only what differs."""
     contents = []
     for name in ("one", "two"):
-        export_partitions(store, tmp_path / name, Selection())
+        export_partitions(store, tmp_path / name, Selection(), KEY)
         contents.append([file.read_bytes() for file in sorted((tmp_path / name).glob("exchanges/*/*/*.parquet"))])
 
     assert contents[0] == contents[1]
@@ -110,7 +112,7 @@ def test_equal_rows_give_equal_files(store: Store, tmp_path: Path) -> None:
 
 def test_times_are_in_utc_and_marked_as_such(store: Store, tmp_path: Path) -> None:
     """A reader elsewhere does not know our time zone."""
-    export_partitions(store, tmp_path / "lake", Selection(project="web"))
+    export_partitions(store, tmp_path / "lake", Selection(project="web"), KEY)
 
     assert rows(tmp_path / "lake", "typeof(occurred_at), occurred_at") == [("TIMESTAMP WITH TIME ZONE", DAY)]
 
@@ -129,14 +131,14 @@ def test_every_table_with_a_project_is_exported() -> None:
 def test_an_empty_database_gives_no_files(tmp_path: Path) -> None:
     """A new deployment runs its first export before any record exists."""
     with Store(tmp_path / "empty.duckdb") as empty:
-        assert set(export_partitions(empty, tmp_path / "lake", Selection()).values()) == {0}
+        assert set(export_partitions(empty, tmp_path / "lake", Selection(), KEY).rows.values()) == {0}
 
 
 def test_an_unwritable_folder_is_named(store: Store, tmp_path: Path) -> None:
     """A file has the name of the folder."""
     (tmp_path / "lake").write_text("a file")
     with pytest.raises(InputError, match="lake"):
-        export_partitions(store, tmp_path / "lake", Selection())
+        export_partitions(store, tmp_path / "lake", Selection(), KEY)
 
 
 @pytest.mark.parametrize(

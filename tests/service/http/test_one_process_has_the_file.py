@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.api_server import Call, Tokens
 from support.clients import bearer, exchange_body
 from support.database_files import OPENED, assert_ours, opened_elsewhere
@@ -24,6 +25,7 @@ from streams.upkeep.deletion import purge
 
 EVENTS = ROOT / "examples" / "session.json"
 QUERY = "/api/audit/query"
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 WORK: dict[str, Callable[[Call, Tokens, Engine, Path], object]] = {
     "a query": lambda call, tokens, _engine, _folder: call("POST", QUERY, tokens.root, json={"sql": "FROM turns"}),
     "pages": lambda call, tokens, _engine, _folder: [
@@ -33,9 +35,9 @@ WORK: dict[str, Callable[[Call, Tokens, Engine, Path], object]] = {
         "POST", "/api/audit/retention/run", tokens.root, json={"retentionDays": 1}
     ),
     "a purge": lambda _call, _tokens, engine, _folder: purge(engine.store, engine.policy, engine.now(), 1),
-    "an export": lambda _call, _tokens, engine, folder: export_tables(engine.store, folder / "exported"),
+    "an export": lambda _call, _tokens, engine, folder: export_tables(engine.store, folder / "exported", KEY),
     "partitions": lambda _call, _tokens, engine, folder: export_partitions(
-        engine.store, folder / "lake", select_days(None, None)
+        engine.store, folder / "lake", select_days(None, None), KEY
     ),
     "a backup": lambda _call, _tokens, engine, folder: subprocess.run(
         ["cp", str(engine.store.path), str(folder / "backup.duckdb")],  # noqa: S607
