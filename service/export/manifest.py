@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -29,7 +29,12 @@ NEW_FOLDER = "Run `driftline verify` on it, and export to a new folder."
 Position: TypeAlias = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 Kind: TypeAlias = Any
-"""The kind of a column: a name such as `text`, {"list": kind} or {"struct": [[name, kind], …]}."""
+"""The kind of a column: one of `SIMPLE_KINDS`, {"list": kind} or {"struct": [[name, kind], …]}."""
+SIMPLE_KINDS = ("text", "bytes", "integer", "float", "boolean", "time")
+MAX_DEPTH = 8
+"""Maximum depth of the kind of a column. A manifest may be hostile."""
+Partition = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind"):
@@ -59,7 +64,7 @@ class Records(_TopicLine, frozen=True, tag="records", kw_only=True):
 
     day: str | None
     count: int
-    positions: list[tuple[int, list[int]]]
+    positions: list[tuple[Partition, list[Offset]]]
     digest: str
     checks: str
 
@@ -69,7 +74,7 @@ class Removed(_TopicLine, frozen=True, tag="removed", kw_only=True):
 
     connection: str
     session: str
-    rows: list[tuple[int, int, str]]
+    rows: list[tuple[Partition, Offset, str]]
     reason: str
     erasures: list[str]
 
@@ -84,7 +89,7 @@ class Expired(_TopicLine, frozen=True, tag="expired", kw_only=True):
 class Redacted(_TopicLine, frozen=True, tag="redacted", kw_only=True):
     """Records that were changed in place: partition, offset, digest before and digest after."""
 
-    rows: list[tuple[int, int, str, str]]
+    rows: list[tuple[Partition, Offset, str, str]]
     erasures: list[str]
 
 
@@ -112,6 +117,12 @@ class Signature(_Line, frozen=True, tag="signature", kw_only=True):
 TopicLine = Columns | Records | Removed | Expired | Redacted
 _decoder = msgspec.json.Decoder(TopicLine | Export | Signature)
 REASONS = ("erasure", "retention", "withdrawal", "unexplained")
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file as lowercase hexadecimal characters."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256(data: bytes) -> str:
@@ -145,6 +156,8 @@ class Manifest:
     exports: list[str] = field(default_factory=list)
     """The digests of the exports' last lines: their heads."""
     files: dict[str, str] = field(default_factory=dict)
+    earlier_files: set[tuple[str, str | None]] = field(default_factory=set)
+    """The paths and digests of the files of all exports."""
     heads: dict[str, str] = field(default_factory=dict)
     columns: dict[tuple[str, str], Columns] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
@@ -243,22 +256,12 @@ class _ManifestReader:
         digest = sha256(content)
         manifest.heads[line.topic] = digest
         match line:
+            case Columns() if not all(is_kind(kind) for _, kind in line.columns):
+                self._report(number, f"a column of {line.table} has an unknown kind")
             case Columns():
                 manifest.columns[line.topic, line.table] = line
             case Records():
-                columns = manifest.columns.get((line.topic, line.table))
-                total = sum(count_offsets(runs) for _, runs in line.positions)
-                if columns is None:
-                    self._report(number, f"no line before it has the columns of {line.table}")
-                elif not all(runs and len(runs) % 2 == 0 for _, runs in line.positions):
-                    self._report(number, "has a run without an end")
-                elif total != line.count or len(line.checks) != CHECK_LENGTH * line.count:
-                    self._report(
-                        number, f"has {total} positions and {len(line.checks)} characters of checks for {line.count} records"
-                    )
-                else:
-                    self._by_digest[digest] = RecordLine(digest, line, columns)
-                    manifest.records.append(self._by_digest[digest])
+                self._read_records(number, digest, line)
             case Removed():
                 if line.reason not in REASONS:
                     self._report(number, f"reason {line.reason} is unknown")
@@ -270,6 +273,19 @@ class _ManifestReader:
             case Redacted():
                 manifest.redacted.append(line)
 
+    def _read_records(self, number: int, digest: str, line: Records) -> None:
+        columns = self._manifest.columns.get((line.topic, line.table))
+        total = sum(count_offsets(runs) for _, runs in line.positions)
+        if columns is None:
+            self._report(number, f"no line before it has the columns of {line.table}")
+        elif not all(runs and len(runs) % 2 == 0 for _, runs in line.positions):
+            self._report(number, "has a run without an end")
+        elif total != line.count or len(line.checks) != CHECK_LENGTH * line.count:
+            self._report(number, f"has {total} positions and {len(line.checks)} characters of checks for {line.count} records")
+        else:
+            self._by_digest[digest] = RecordLine(digest, line, columns)
+            self._manifest.records.append(self._by_digest[digest])
+
     def _read_export(self, number: int, content: bytes, line: Export) -> None:
         manifest = self._manifest
         if line.number != len(manifest.exports) + 1 or line.previous != manifest.head:
@@ -279,6 +295,7 @@ class _ManifestReader:
         if line.heads != manifest.heads:
             self._report(number, f"export {line.number} ends its topics with other lines than were signed")
         manifest.exports.append(sha256(content))
+        manifest.earlier_files |= set(line.files.items())
         manifest.files = {path: digest for path, digest in {**manifest.files, **line.files}.items() if digest is not None}
         self._unsigned = (number, content)
         self._pending = hashlib.sha256()
@@ -352,6 +369,20 @@ def require_continuable(manifest: Manifest, folder: Path, key: Ed25519PrivateKey
             f"{path}: signed with the key {min(others)}, and this database has {public_hex(key)}",
             hint="Put the file of the signing key back beside the database, or export to a new folder.",
         )
+
+
+def is_kind(kind: Kind, depth: int = 0) -> bool:
+    """Tell whether a value is the kind of a column."""
+    match kind:
+        case {"list": item, **rest}:
+            return not rest and depth < MAX_DEPTH and is_kind(item, depth + 1)
+        case {"struct": [_, *_] as fields, **rest}:
+            named = all(isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) for item in fields)
+            return not rest and depth < MAX_DEPTH and named and all(is_kind(inner, depth + 1) for _, inner in fields)
+        case str():
+            return kind in SIMPLE_KINDS
+        case _:
+            return False
 
 
 def count_offsets(runs: Sequence[int]) -> int:

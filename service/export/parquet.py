@@ -12,7 +12,6 @@ are not deleted, because the retention of the database does not apply to exports
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,8 +27,8 @@ from analytics.store.views import current_rows_sql
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.registry import RecordSchema, current_schemas
-from service.export.manifest import MANIFEST, Manifest, ManifestWriter, read_manifest, require_continuable
-from service.export.sealing import seal
+from service.export.manifest import MANIFEST, Manifest, ManifestWriter, digest_file, read_manifest, require_continuable
+from service.export.sealing import EVENT_TIMES, seal
 
 UNFINISHED = ".unfinished"
 ROW_GROUP_SIZE = 10_000
@@ -64,7 +63,7 @@ def export_tables(
         sealed = seal(store, folder, manifest, writer, report)
         try:
             written = write_tables(store, folder, report)
-            files = {f"{table}.parquet": _digest_file(folder / f"{UNFINISHED}-{table}.parquet") for table in written}
+            files = {f"{table}.parquet": digest_file(folder / f"{UNFINISHED}-{table}.parquet") for table in written}
             _write_manifest(folder, manifest, writer.finish(files))
             for table in written:
                 (folder / f"{UNFINISHED}-{table}.parquet").replace(folder / f"{table}.parquet")
@@ -108,11 +107,6 @@ def _naming(folder: Path) -> Iterator[None]:
         raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
 
 
-def _digest_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _write_manifest(folder: Path, manifest: Manifest, content: bytes) -> None:
     if content == manifest.content:
         return
@@ -123,25 +117,9 @@ def _write_manifest(folder: Path, manifest: Manifest, content: bytes) -> None:
     sync(folder)
 
 
-EVENT_TIMES = {
-    "agent_events": "occurred_at",
-    "anchors": "occurred_at",
-    "baselines": "computed_at",
-    "deployments": "occurred_at",
-    "diagnoses": "coalesce(started_at, closed_at)",
-    "evaluations": "evaluated_at",
-    "exchanges": "occurred_at",
-    "heartbeats": "occurred_at",
-    "incidents": "detected_at",
-    "judgements": "judged_at",
-    "reservations": "reserved_at",
-    "reviews": "occurred_at",
-    "scores": "exchange_at",
-    "session_closings": "closed_at",
-    "spans": "started_at",
-    "trace_assemblies": "started_at",
-}
-"""The event time of each table's records. Other tables have no project or contain work in progress, and are not exported."""
+INTERNAL_TABLES = ("dead_letters", "erasures", "evaluation_requests", "judging_requests", "scoring_tasks")
+"""Tables that have no project or contain work in progress, and are not exported by project and day."""
+PARTITIONED_TABLES = [table for table in EVENT_TIMES if table not in INTERNAL_TABLES]
 PARTITION_KEYS = ("project", "day")
 
 
@@ -177,7 +155,7 @@ def export_partitions(
     The manifest has the digests of the files, and no lines of records: they are latest revisions, which change. Raises InputError if
     the folder is not writable, or if its manifest cannot be continued.
     """
-    schemas = [schema for schema in current_schemas().values() if schema.table in EVENT_TIMES]
+    schemas = [schema for schema in current_schemas().values() if schema.table in PARTITIONED_TABLES]
     written = {}
     with _naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -196,7 +174,7 @@ def export_partitions(
             for partition, target in partitions:
                 files |= {str(file.relative_to(folder)): None for file in sorted(target.glob("*.parquet"))}
                 files |= {
-                    str((target / file.name).relative_to(folder)): _digest_file(file)
+                    str((target / file.name).relative_to(folder)): digest_file(file)
                     for file in sorted(partition.glob("*.parquet"))
                 }
             writer = ManifestWriter(manifest, key)
@@ -238,7 +216,7 @@ def _select_rows(schema: RecordSchema, selection: Selection) -> str:
     columns = ", ".join(f"{quote(name)}::{column_type} AS {quote(name)}" for name, column_type in types.items())
     of_project = "true" if selection.project is None else f"project = {literal(selection.project)}"
     source, latest = current_rows_sql(schema)
-    rows = f"SELECT *, ({EVENT_TIMES[schema.table]})::DATE AS day FROM {source} WHERE {of_project}{latest}"
+    rows = f"SELECT *, coalesce({', '.join(EVENT_TIMES[schema.table])})::DATE AS day FROM {source} WHERE {of_project}{latest}"
     order = ", ".join(map(quote, schema.identity))
     return f"SELECT {columns}, day FROM ({rows}) WHERE {selection.condition()} ORDER BY project, day, {order}"
 

@@ -13,7 +13,7 @@ from analytics.store.tables import SYSTEM_COLUMNS, literal, quote
 from schemas.registry import RecordSchema
 from service.export.manifest import CHECK_LENGTH, Columns, Kind
 
-SIMPLE_KINDS = {
+AVRO_KINDS = {
     "string": "text",
     "bytes": "bytes",
     "boolean": "boolean",
@@ -39,7 +39,7 @@ def columns_of(schema: RecordSchema, topic: str, day: tuple[str, ...]) -> Column
 def kind_of(avro_type: Any, named: dict[str, Kind]) -> Kind:
     """Return the kind of an Avro type. `named` collects record types, so that later fields can refer to them."""
     if isinstance(avro_type, str):
-        return named[avro_type] if avro_type in named else SIMPLE_KINDS[avro_type]
+        return named[avro_type] if avro_type in named else AVRO_KINDS[avro_type]
     if isinstance(avro_type, list):
         return kind_of(avro_type[1], named)
     if "logicalType" in avro_type:

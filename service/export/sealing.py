@@ -38,6 +38,7 @@ from service.export.manifest import (
     Redacted,
     Removed,
     count_offsets,
+    digest_file,
     runs_of,
 )
 from service.export.record_digests import (
@@ -70,9 +71,12 @@ EVENT_TIMES = {
     "scores": ("exchange_at",),
     "scoring_tasks": (),
     "session_closings": ("closed_at",),
+    "spans": ("started_at",),
     "trace_assemblies": ("started_at",),
 }
-"""The columns of each table whose first value is a record's time. Tasks have none. Spans are missing: they are deleted after a day."""
+"""The columns of each table whose first value is the event time of a record. Tasks have none."""
+UNSEALED_TABLES = ("spans",)
+"""Tables whose records have no line, because retention deletes them after a day."""
 REDACTED_TABLES = ("incidents",)
 """The tables of which an erasure changes records in place."""
 _ERASED_WITHOUT_SESSION = ("anchors", "dead_letters", "reviews")
@@ -89,7 +93,7 @@ _DELETED_WITH = {
 
 def sealed_schemas() -> Iterator[RecordSchema]:
     """Yield the record types whose records have a line."""
-    return (schema for schema in current_schemas().values() if schema.topics and schema.table in EVENT_TIMES)
+    return (schema for schema in current_schemas().values() if schema.topics and schema.table not in UNSEALED_TABLES)
 
 
 @dataclass
@@ -160,6 +164,7 @@ class _Sealing:
         """Numbers of records that the previous export had, by topic, table and partition."""
         self._expired: list[RecordLine] = []
         self._erasures: list[str] | None = None
+        self._files: dict[str, Path | None] = {}
         for line in manifest.records:
             for partition, runs in line.records.positions:
                 if line.digest not in manifest.expired:
@@ -257,7 +262,7 @@ class _Sealing:
     ) -> list[tuple[str, int]]:
         """Write lines about records of a table that are gone. Return the parts that have uncovered records before their end."""
         self._create_runs(schema, parts)
-        rows = list(self._find_missing(schema))
+        rows = self._find_missing(schema)
         by_line = Counter(row.line.digest for row in rows)
         forgotten = {
             digest
@@ -311,8 +316,8 @@ class _Sealing:
         fill_table(self._cursor, "gone", "_topic VARCHAR, _partition INTEGER, _offset BIGINT", sorted(self._gone))
         fill_table(self._cursor, "expired", "line INTEGER", [(number,) for number in expired])
 
-    def _find_missing(self, schema: RecordSchema) -> Iterator[_MissingRow]:
-        """Yield the records that lines cover and the database no longer has, with what the previous export says of them."""
+    def _find_missing(self, schema: RecordSchema) -> list[_MissingRow]:
+        """Return the records that lines cover and the database no longer has, with what the previous export says of them."""
         positions = "_topic, _partition, _offset"
         self._cursor.execute(
             "CREATE OR REPLACE TEMP TABLE missing AS SELECT * FROM (SELECT line, _topic, _partition, unnest(range(first, last + 1)) AS _offset "
@@ -320,22 +325,25 @@ class _Sealing:
         )
         ((count,),) = self._cursor.execute("SELECT count(*) FROM missing").fetchall()
         if not count:
-            return
-        file = self._folder / f"{schema.table}.parquet"
-        lines = self._lines_of(schema.table)
-        explained = 0
-        for columns in {repr(line.columns): line.columns for line in lines}.values() if file.exists() else ():
-            numbers = [number for number, line in enumerate(lines) if line.columns == columns]
-            rows = self._read_reasons(schema, columns, file, numbers)
-            explained += len(rows)
-            for number, *values, erasures in rows:
-                partition, offset, connection, session, digest, reason = values
-                yield _MissingRow(lines[number], partition, offset, connection, session, digest, reason, tuple(erasures))
-        if explained != count:
+            return []
+        rows: list[_MissingRow] = []
+        file = self._find_file(schema.table)
+        if file is not None:
+            lines = self._lines_of(schema.table)
+            for columns in {repr(line.columns): line.columns for line in lines}.values():
+                numbers = [number for number, line in enumerate(lines) if line.columns == columns]
+                for number, *values, erasures in self._read_reasons(schema, columns, file, numbers):
+                    partition, offset, connection, session, digest, reason = values
+                    rows.append(
+                        _MissingRow(lines[number], partition, offset, connection, session, digest, reason, tuple(erasures))
+                    )
+        if len(rows) != count:
             raise InputError(
-                f"{file}: {count} records are gone from the database, and the file has {explained} of them to say why",
+                f"{self._folder / schema.table}.parquet: {count} records are gone from the database, and the file of the previous "
+                f"export is missing, was changed, or has {len(rows)} of them",
                 hint=NEW_FOLDER,
             )
+        return rows
 
     def _read_reasons(self, schema: RecordSchema, columns: Columns, file: Path, lines: Sequence[int]) -> list[Any]:
         """Return the missing rows of these lines from a file of the previous export.
@@ -397,13 +405,20 @@ class _Sealing:
         if parent is None:
             return "false"
         _, identity, reference, _ = _DELETED_WITH[schema.table]
-        return f"NOT EXISTS (SELECT 1 FROM {parent} AS p WHERE p.{identity} = r.{reference})"
+        is_child = "r.kind IN ('human_score', 'queue_item')" if schema.table == "reviews" else "true"
+        return f"{is_child} AND NOT EXISTS (SELECT 1 FROM {parent} AS p WHERE p.{identity} = r.{reference})"
 
     def _parent_file(self, schema: RecordSchema) -> str | None:
-        if schema.table not in _DELETED_WITH:
-            return None
-        file = self._folder / f"{_DELETED_WITH[schema.table][0]}.parquet"
-        return f"read_parquet({literal(str(file))})" if file.exists() else None
+        file = self._find_file(_DELETED_WITH[schema.table][0]) if schema.table in _DELETED_WITH else None
+        return None if file is None else f"read_parquet({literal(str(file))})"
+
+    def _find_file(self, table: str) -> Path | None:
+        """Return the file of a table, None if there is none or no export wrote it: a changed file could give a false reason."""
+        if table not in self._files:
+            path = self._folder / f"{table}.parquet"
+            is_ours = path.exists() and (path.name, digest_file(path)) in self._manifest.earlier_files
+            self._files[table] = path if is_ours else None
+        return self._files[table]
 
     def _find_erasures(self) -> list[str]:
         """Return the ids of the erasures that no line covers yet; of all, if there is no such erasure, because an erasure takes time."""
@@ -417,8 +432,8 @@ class _Sealing:
 
     def _write_redacted(self, schema: RecordSchema) -> None:
         """Write a line about the records of a table that were changed in place since the previous export."""
-        file = self._folder / f"{schema.table}.parquet"
-        if not file.exists():
+        file = self._find_file(schema.table)
+        if file is None:
             return
         changed: dict[str, list[tuple[int, int, str, str]]] = defaultdict(list)
         for columns in {repr(line.columns): line.columns for line in self._lines_of(schema.table)}.values():

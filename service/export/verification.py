@@ -7,7 +7,6 @@ checks of files and records, so that one look says all that differs.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from service.export.manifest import (
     Columns,
     Manifest,
     RecordLine,
+    digest_file,
     positions_of,
     read_manifest,
     runs_of,
@@ -107,8 +107,7 @@ def _check_files(result: Verification, manifest: Manifest, folder: Path) -> None
         result.problems.append(f"{name}: is not in the manifest")
     for name in sorted(manifest.files.keys() & present):
         try:
-            with (folder / name).open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = digest_file(folder / name)
         except OSError as error:
             raise InputError(f"{folder / name}: {error.strerror}", hint="Make the folder readable.") from error
         if digest != manifest.files[name]:

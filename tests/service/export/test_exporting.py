@@ -18,7 +18,7 @@ from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.registry import current_schemas
 from service.cli.main import application
-from service.export.parquet import EVENT_TIMES, Selection, export_partitions, select_days
+from service.export.parquet import PARTITIONED_TABLES, Selection, export_partitions, select_days
 
 DAY = datetime(2026, 10, 1, 23, 30, tzinfo=UTC)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -124,8 +124,8 @@ def test_every_table_with_a_project_is_exported() -> None:
         for schema in current_schemas().values()
         if schema.topics and "project" in {field["name"] for field in schema.fields}
     }
-    assert with_project - set(EVENT_TIMES) == {"evaluation_requests", "judging_requests", "scoring_tasks"}
-    assert set(EVENT_TIMES) - with_project == set()
+    assert with_project - set(PARTITIONED_TABLES) == {"evaluation_requests", "judging_requests", "scoring_tasks"}
+    assert set(PARTITIONED_TABLES) - with_project == set()
 
 
 def test_an_empty_database_gives_no_files(tmp_path: Path) -> None:
