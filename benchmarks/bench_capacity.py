@@ -1,7 +1,8 @@
-"""What an exchange takes: bytes on the topics and in DuckDB, and processor time of a worker and of the sink.
+"""What an exchange takes: bytes on the topics, in DuckDB and in the lake, and processor time of a worker and of the sinks.
 
 docs/deploying.md computes with these figures. Exchanges of random words are measured twice on an Apache Kafka: judged by a simulated judge,
-and left out by sampling. One process runs intake, then one runs scoring, then the sink of `driftline serve` reads all of it into a new file.
+and left out by sampling. One process runs intake, then one runs scoring, then the sink of `driftline serve` reads all of it into a new file,
+and that of `driftline lake sink` into a new lake.
 --exchanges and --judged set how many there are.
 """
 
@@ -22,6 +23,7 @@ from typing import NamedTuple
 
 from kafka import KafkaAdminClient
 
+from analytics.lake import Lake
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
@@ -36,6 +38,7 @@ from service.setup.workspace import utc_now
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import key_of, partition_of
 from streams.kafka.sink import Sink
+from streams.lake.sink import LakeSink
 from streams.topology import stage_named
 
 PARTITIONS = 4
@@ -71,6 +74,8 @@ class Measures(NamedTuple):
     scoring_seconds: float
     sink_seconds: float
     sink_processor: float
+    lake_bytes: int
+    lake_processor: float
 
 
 def exchanges(count: int) -> Iterator[Exchange]:
@@ -110,8 +115,23 @@ def measure(bootstrap: str, kind: str, count: int, folder: Path) -> Measures:
     with Store(folder / f"empty-{time.time_ns()}.duckdb") as store:
         empty_bytes = _used_bytes(store)
     seconds, processor, rows, file_bytes = asyncio.run(_fill(topics, folder / f"{time.time_ns()}.duckdb"))
+    lake = folder / f"lake-{time.time_ns()}"
+    lake_processor = asyncio.run(_fill_lake(topics, lake, rows))
+    lake_bytes = sum(file.stat().st_size for file in lake.rglob("*") if file.is_file())
     text_bytes = sum(len(record.user_message.encode()) + len(record.agent_response.encode()) for record in records)
-    return Measures(count, text_bytes, sizes, rows, file_bytes - empty_bytes, intake, scoring, seconds, processor)
+    return Measures(
+        count,
+        text_bytes,
+        sizes,
+        rows,
+        file_bytes - empty_bytes,
+        intake,
+        scoring,
+        seconds,
+        processor,
+        lake_bytes,
+        lake_processor,
+    )
 
 
 def _run_stage(topics: KafkaConnection, stage: str, folder: Path, kind: str) -> float:
@@ -168,6 +188,20 @@ async def _fill(topics: KafkaConnection, file: Path) -> tuple[float, float, int,
         return *used, rows, _used_bytes(store)
 
 
+async def _fill_lake(topics: KafkaConnection, root: Path, rows: int) -> float:
+    """Read the topics into a new lake with the real sink; return processor seconds."""
+    sink, moved = LakeSink(Lake(str(root)), topics, Redactor(Policy().redaction), utc_now), asyncio.Event()
+    sink.on_commit = moved.set
+    await sink.start()
+    processor = time.process_time()
+    while sink.committed < rows:
+        await moved.wait()
+        moved.clear()
+    used = time.process_time() - processor
+    await sink.stop()
+    return used
+
+
 def _used_bytes(store: Store) -> int:
     """Return the bytes of a file's blocks that are in use after a checkpoint; free ones would be used next."""
     store.checkpoint()
@@ -201,6 +235,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         ),
         "sink, µs of processor": lambda run: f"{1e6 * run.sink_processor / run.exchanges:,.0f}",
         "sink, rows/s": lambda run: f"{run.rows / run.sink_seconds:,.0f}",
+        "bytes in the lake": lambda run: f"{run.lake_bytes / run.exchanges:,.0f}",
+        "sink of the lake, µs of processor": lambda run: f"{1e6 * run.lake_processor / run.exchanges:,.0f}",
     }
     print_table(["of each exchange", *runs], [[line, *map(cell, runs.values())] for line, cell in lines.items()])
 

@@ -11,7 +11,6 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 SECTION = (DOCS / "deploying.md").read_text("utf-8").split("\n## On paper: ")[1].split("\n## ")[0]
 PERFORMANCE = (DOCS / "performance.md").read_text("utf-8")
-NOT_MEASURED = "\N{EN DASH}"
 INPUTS = re.findall(r"^\| `(\w+)` \| (\S+) \| [^|]+ \| ([^|]+) \|$", SECTION, re.MULTILINE)
 """The name, value and source of each input."""
 RESULTS = re.findall(r"^\| [^|]+ \| `(\w+) = ([^`|]+)` \| ([^|]*) \|$", SECTION, re.MULTILINE)
@@ -19,20 +18,16 @@ RESULTS = re.findall(r"^\| [^|]+ \| `(\w+) = ([^`|]+)` \| ([^|]*) \|$", SECTION,
 MEASURED = {name: (value, source) for name, value, source in INPUTS if source.startswith("[measured]")}
 
 
-def evaluate() -> dict[str, float | None]:
-    """Return every input and result by name; None for one that needs an input which is not measured."""
-    values: dict[str, float | None] = {name: None if value == NOT_MEASURED else float(value) for name, value, _ in INPUTS}
+def evaluate() -> dict[str, float]:
+    """Return every input and result by name."""
+    values = {name: float(value) for name, value, _ in INPUTS}
     for name, formula, _ in RESULTS:
-        needed = {used: values[used] for used in re.findall(r"\b[a-z]\w*\b", formula) if used not in {"ceil", "max"}}
-        known = None not in needed.values()
-        values[name] = eval(formula, {"ceil": ceil, "max": max}, needed) if known else None  # noqa: S307 - the page is ours
+        values[name] = eval(formula, {"ceil": ceil, "max": max}, values)  # noqa: S307 - the page is ours
     return values
 
 
-def show(value: float | None) -> str:
+def show(value: float) -> str:
     """Return a value with three digits."""
-    if value is None:
-        return NOT_MEASURED
     rounded = float(f"{value:.3g}")
     return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
 

@@ -26,7 +26,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import BrokerError
-from schemas.records import Record
+from schemas.records import Label, Record
 from schemas.registry import schema_of, topics
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer, key_of
@@ -237,6 +237,25 @@ def test_dead_letters_of_the_sink_are_on_their_topic_and_stored_once(
             assert found(store, LETTERS) == expected
             assert found(store, "SELECT DISTINCT _partition FROM log.dead_letters") == [(0,)], "from their topic"
     assert len(topics()) == len(set(on_topic))
+
+
+def test_the_score_of_an_exchange_with_a_model_is_in_the_table(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Its labels name the model, which an exchange's own labels may not."""
+    make_topics(*topics(), partitions=1)
+    labels = (Label(name="arrival", value="later"), Label(name="model", value="model-1"))
+
+    async def run(store: Store) -> None:
+        async with producing(kafka) as producer:
+            await produce(producer, "scores", [score("s", 1, labels=labels)])
+        await land_all(store, kafka)
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        assert found(store, "SELECT label.value FROM scores, unnest(labels) AS t(label) ORDER BY ALL") == [
+            ("later",),
+            ("model-1",),
+        ]
+        assert found(store, LETTERS) == []
 
 
 def test_a_record_under_another_sessions_key_is_a_dead_letter(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
