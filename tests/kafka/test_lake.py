@@ -320,6 +320,31 @@ def test_an_erasure_on_its_topic_is_carried_out(
     assert json.loads(printed)["erased"] == {}
 
 
+def test_the_sink_with_the_first_partition_of_erasures_keeps_the_lake_in_order(
+    kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files must become large ones without a command, also while the sink goes on."""
+    make_topics(*topics(), partitions=1)
+    monkeypatch.setattr("streams.lake.sink.MAINTENANCE_SECONDS", 0.5)
+
+    async def run() -> None:
+        upkeep = LakeMaintenance(str(tmp_path), Policy(), lambda: NOW)
+        async with producing(kafka) as producer, sinking(tmp_path, kafka, maintenance=upkeep) as sink:
+            for number in range(5):
+                await produce(producer, "agent-events", [event("s", number)])
+                await completed(tmp_path, kafka, sink)
+            table = Lake(str(tmp_path)).table("AgentEvent")
+
+            def is_one_file() -> bool:
+                table.update_incremental()
+                return len(table.file_uris()) == 1
+
+            await eventually(is_one_file, "the files to be compacted")
+
+    asyncio.run(run())
+    assert rows(tmp_path, "AgentEvent")["seq"].to_list() == [0, 1, 2, 3, 4]
+
+
 def test_kills_lose_and_double_nothing(
     kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path, children: Nursery
 ) -> None:
