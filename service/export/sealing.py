@@ -198,17 +198,24 @@ class _Sealing:
         """Return the number of rows that lines may cover, and of all rows, by topic and partition."""
         table = full_name(schema)
         counts = {}
-        for topic, part, total, last in self._cursor.execute(
-            f"SELECT _topic, _partition, count(*), max(_offset) FROM {table} GROUP BY ALL"
-        ).fetchall():
-            end = self._ends.get((topic, schema.table, part), 0)
+        # DuckDB knows the smallest and largest values of a table. Grouping would read the columns.
+        ((topic, last_topic, part, last_part, *size),) = self._cursor.execute(
+            f"SELECT min(_topic), max(_topic), min(_partition), max(_partition), count(*), max(_offset) FROM {table}"
+        ).fetchall()
+        parts = [(topic, part, *size)] if topic is not None else []
+        if (topic, part) != (last_topic, last_part):
+            parts = self._cursor.execute(
+                f"SELECT _topic, _partition, count(*), max(_offset) FROM {table} GROUP BY ALL"
+            ).fetchall()
+        for name, partition, total, last in parts:
+            end = self._ends.get((name, schema.table, partition), 0)
             new = 0
             if last >= end:
                 ((new,),) = self._cursor.execute(
                     f"SELECT count(*) FROM {table} WHERE _topic = $topic AND _partition = $part AND _offset >= $end",
-                    {"topic": topic, "part": part, "end": end},
+                    {"topic": name, "part": partition, "end": end},
                 ).fetchall()
-            counts[topic, part] = (total - new, total)
+            counts[name, partition] = (total - new, total)
         return counts
 
     def _lines_of(self, table: str) -> list[RecordLine]:
