@@ -161,10 +161,10 @@ class Lake:
         Raises LakeError if the folder has something else in it, or cannot be written.
         """
         if self.folder is not None and self.folder.exists() and not self.exists():
-            strangers = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
-            if set(strangers) - {schema_of(name).table for name in all_types()}:
+            entries = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
+            if set(entries) - {schema_of(name).table for name in all_types()}:
                 raise LakeError(
-                    f"{self.root}: is not a lake, and not empty: it has {strangers[0]}", hint="Name an empty or a new folder."
+                    f"{self.root}: is not a lake, and not empty: it has {entries[0]}", hint="Name an empty or a new folder."
                 )
         for name in all_types():
             self._create_table(name)

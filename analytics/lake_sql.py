@@ -42,7 +42,7 @@ CREATE VIEW log.run_numbers AS
 SELECT DISTINCT project, "connection", session_id, NULL::BIGINT AS number FROM log.diagnoses"""
 _CREATED = re.compile(r"CREATE VIEW (\w+)")
 _WORD = re.compile(r"\w+")
-_CATALOG_WORDS = frozenset({"show", "describe", "desc", "summarize", "information_schema", "query", "query_table"})
+_CATALOG_NAMES = frozenset({"show", "describe", "desc", "summarize", "information_schema", "query", "query_table"})
 """Words of statements that may refer to tables without naming them; so do the functions that begin with `duckdb_`."""
 _GLOB_CHARACTERS = frozenset("*?[")
 
@@ -113,23 +113,23 @@ def _select_tables(statement: str) -> list[RecordSchema]:
     To open a table means to read the end of each of its files, which takes long for all tables of a large lake.
     """
     texts = {match[1]: text for text in analysts_views() if (match := _CREATED.match(text)) is not None}
-    words = _find_words(statement)
+    names = _find_names(statement)
     visited = set[str]()
-    while pending := words & texts.keys() - visited:
+    while pending := names & texts.keys() - visited:
         visited |= pending
         for name in pending:
-            words |= _find_words(texts[name])
+            names |= _find_names(texts[name])
     schemas = [schema for schema in current_schemas().values() if schema.topics]
-    return [schema for schema in schemas if schema.table in words] if not _asks_for_catalog(words) else schemas
+    return [schema for schema in schemas if schema.table in names] if not _reads_catalog(names) else schemas
 
 
-def _asks_for_catalog(words: Iterable[str]) -> bool:
-    return any(word in _CATALOG_WORDS or word.startswith("duckdb_") for word in words)
+def _reads_catalog(names: Iterable[str]) -> bool:
+    return any(name in _CATALOG_NAMES or name.startswith("duckdb_") for name in names)
 
 
-def _find_words(statement: str) -> set[str]:
-    words = set(_WORD.findall(statement.lower()))
-    return words | {"diagnoses"} if "run_numbers" in words else words
+def _find_names(statement: str) -> set[str]:
+    names = set(_WORD.findall(statement.lower()))
+    return names | {"diagnoses"} if "run_numbers" in names else names
 
 
 def _create_views(connection: duckdb.DuckDBPyConnection, lake: Lake, schemas: Sequence[RecordSchema]) -> list[str]:

@@ -19,7 +19,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from functools import partial
 from typing import TypeVar
+
+from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_attempt
 
 from analytics.deletion.deleting import ErasedMentions, ErasureScope, schemas_of_sessions
 from analytics.deletion.retention import (
@@ -193,17 +196,18 @@ def _redact_incidents(lake: Lake, mentions: ErasedMentions) -> int:
     for topic, partition, offset, metadata in incidents.iter_rows():
         redacted = mentions.redact(metadata)
         if redacted != metadata:
-            place = f"_topic = {literal(topic)} AND _partition = {partition} AND _offset = {offset}"
-            new_values = {"metadata": literal(redacted)}
-            _repeat(
-                lake,
-                "Incident",
-                lambda table, place=place, new_values=new_values: table.update(  # type: ignore[misc]
-                    predicate=place, updates=new_values, writer_properties=writer_properties()
-                ),
-            )
+            _repeat(lake, "Incident", partial(_set_metadata, (topic, partition, offset), redacted))
             changed += 1
     return changed
+
+
+def _set_metadata(origin: tuple[str, int, int], metadata: str, table: deltalake.DeltaTable) -> None:
+    topic, partition, offset = origin
+    table.update(
+        predicate=f"_topic = {literal(topic)} AND _partition = {partition} AND _offset = {offset}",
+        updates={"metadata": literal(metadata)},
+        writer_properties=writer_properties(),
+    )
 
 
 def _delete(lake: Lake, name: str, condition: str) -> int:
@@ -245,13 +249,19 @@ def _select_column(lake: Lake, name: str, statement: str) -> list[str]:
 
 def _repeat(lake: Lake, name: str, step: Callable[[deltalake.DeltaTable], Result]) -> Result:
     """Run a step on the newest version of a table; again if another process changed the table meanwhile."""
-    for last in (*[False] * (TRIES - 1), True):
-        try:
-            table = lake.table(name)
-            table.update_incremental()
-            return step(table)
-        except lake_errors() as error:
-            if last:
-                raise LakeError(f"{lake.uri(name)}: {' '.join(str(error).split())}") from error
-            log.info("%s: beginning again: %s", lake.uri(name), error)
-    raise AssertionError
+
+    def run_step() -> Result:
+        table = lake.table(name)
+        table.update_incremental()
+        return step(table)
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(lake_errors()),
+        stop=stop_after_attempt(TRIES),
+        before_sleep=before_sleep_log(log, logging.INFO),
+        reraise=True,
+    )
+    try:
+        return retrying(run_step)
+    except lake_errors() as error:
+        raise LakeError(f"{lake.uri(name)}: {' '.join(str(error).split())}") from error
