@@ -6,6 +6,7 @@ and synced. Existing files are not replaced.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -64,8 +65,10 @@ def back_up(workspace: Workspace, folder: Path) -> Backup:
 
 
 def unfinished_size(folder: Path) -> int:
-    """Return the current size in bytes of a backup that is being made in a folder."""
-    return sum(path.stat().st_size for path in folder.glob(f"{UNFINISHED_PREFIX}*/*"))
+    """Return the current size in bytes of a backup that is being made in a folder; 0 if it has just been finished."""
+    with contextlib.suppress(FileNotFoundError):
+        return sum(path.stat().st_size for path in folder.glob(f"{UNFINISHED_PREFIX}*/*"))
+    return 0
 
 
 def _copy(workspace: Workspace, target: Path) -> None:

@@ -1,6 +1,6 @@
 """The manifest of an export: the signed chain that shows later changes. `docs/how-to/verify.md` defines it byte by byte.
 
-An export appends its lines to `manifest.jsonl` and never changes an earlier one. Each line about a topic has the digest of the topic's
+An export appends its lines to `driftline.manifest` and never changes an earlier one. Each line about a topic has the digest of the topic's
 previous line. Each export ends with the digests of its files, the last digest of every topic and the digest of the previous export, which
 are signed. Lines hold no time and no random value, so equal data gives equal lines.
 
@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from audit.fingerprints import canonical_json
 from schemas.errors import InputError
 
-MANIFEST = "manifest.jsonl"
+MANIFEST = "driftline.manifest"
+"""No name of JSON lines, which an import of the folder would take for exchanges."""
 CHECK_LENGTH = 4
 """Hexadecimal characters of a record's digest that a line repeats, to name the record that was changed."""
 NEW_FOLDER = "Run `driftline verify` on it, and export to a new folder."

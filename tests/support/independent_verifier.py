@@ -98,7 +98,7 @@ class Chain:
 
 def verify(folder: Path, key: str) -> int:
     """Return the number of records that fit. Raises AssertionError if anything in a folder is not what the key signed."""
-    chain = Chain((folder / "manifest.jsonl").read_bytes(), key)
+    chain = Chain((folder / "driftline.manifest").read_bytes(), key)
     for name, digest in chain.files.items():
         assert digest is None or digest_of((folder / name).read_bytes()) == digest
     rows = {

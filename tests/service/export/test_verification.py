@@ -675,4 +675,4 @@ def test_the_commands_sign_verify_and_fail(store: Store, tmp_path: Path) -> None
     assert failed.exit_code == 1
     assert json.loads(failed.stdout)["problems"] == ["scores.parquet: is missing"]
     assert "must have 64" in str(run(application(), ["verify", lake, "--key", "abc"]).exception)
-    assert "has no manifest.jsonl" in str(run(application(), ["verify", str(tmp_path)]).exception)
+    assert "has no driftline.manifest" in str(run(application(), ["verify", str(tmp_path)]).exception)

@@ -94,6 +94,7 @@ def filled(nursed: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Home:
     assert nursed.run(home, "finalize", "s", *NOW)[0] == 0  # which returns when all is scored
     server.send(signal.SIGTERM)
     assert server.wait() == 0
+    assert nursed.run(home, "signing-key")[0] == 0  # both sign with one key
     return home
 
 
@@ -116,8 +117,11 @@ def test_a_command_prints_the_same_beside_a_server(
     arguments: list[str], nursed: Nursery, filled: Home, served: Home, tmp_path: Path
 ) -> None:
     """Output must not depend on whether a server runs, so that scripts need no second branch."""
-    without = run_command(nursed, filled, *arguments, folder=tmp_path)
-    beside = run_command(nursed, served, *arguments, folder=tmp_path)
+    folders = [tmp_path / name for name in ("without", "beside")]
+    for folder in folders:
+        folder.mkdir()
+    without = run_command(nursed, filled, *arguments, folder=folders[0])
+    beside = run_command(nursed, served, *arguments, folder=folders[1])
 
     assert without == beside
     until(lambda: [path.name for path in folder_of(served.database).iterdir()] == ["socket"], "the copy to go with its reader")
