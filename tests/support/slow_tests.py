@@ -22,6 +22,8 @@ PROCESSOR, WALL = 0.35, 2.0
 """Seconds that a test takes on average over its parameters, on a quiet machine; one that takes more of either is slow."""
 MEASURES = "DRIFTLINE_TEST_MEASURES"
 """Environment variable with the folder that measurements go to; without it nothing is measured."""
+# Read now: some tests empty the environment.
+_FOLDER, _WORKER = os.environ.get(MEASURES, ""), os.environ.get("PYTEST_XDIST_WORKER", "main")
 _PARAMETERS = re.compile(r"\[.*\Z", re.DOTALL)
 
 
@@ -53,8 +55,7 @@ def mark(items: Iterable[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Measure a test including its fixtures."""
-    # Asked now: some tests empty the environment until they are over.
-    file = Path(os.environ[MEASURES]) / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.tsv"
+    file = Path(_FOLDER) / f"{_WORKER}.tsv"
     before = os.times()
     result = yield
     *spent, wall = (after - earlier for earlier, after in zip(before, os.times(), strict=True))
