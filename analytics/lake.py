@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analytics.store.tables import EVENT_TIMES
 from schemas.codec.arrow import empty_frame
 from schemas.errors import LakeError, SettingsError
 from schemas.lazy import deltalake, pl
@@ -32,22 +33,6 @@ PROJECT, DAY = "_project", "_day"
 """The partition columns. A record of no project has null as its project."""
 ORIGIN = ("_topic", "_partition", "_offset")
 """The columns with the origin of a row."""
-_TIMES = {
-    "Baseline": "computed_at",
-    "DeadLetter": "rejected_at",
-    "Diagnosis": "closed_at",
-    "Evaluation": "evaluated_at",
-    "EvaluationRequest": "requested_at",
-    "Incident": "detected_at",
-    "Judgement": "judged_at",
-    "JudgingRequest": "ingested_at",
-    "Reservation": "reserved_at",
-    "Score": "exchange_at",
-    "SessionClosed": "closed_at",
-    "Span": "ingested_at",
-    "TraceAssembly": "started_at",
-}
-_DEFAULT_TIME = "occurred_at"
 _COMMIT_RETRIES = 50
 """How often Delta tries a commit again when another writer was faster: each writer of a table can be faster once."""
 _LOG_KEPT = "interval 7 days"
@@ -81,8 +66,11 @@ def transaction_id(partition: Partition) -> str:
 
 def time_column(name: str) -> str | None:
     """Return the column with the time of a record, whose day is its partition; None if the type has no time."""
-    column = _TIMES.get(name, _DEFAULT_TIME)
-    return column if column in empty_frame(name).columns else None
+    if name == "Span":
+        return "ingested_at"  # spans are deleted a day after they came
+    times = EVENT_TIMES[schema_of(name).table]
+    # The last one is in every record.
+    return times[-1] if times else None
 
 
 def rows_of(name: str, topic: str, frame: pl.DataFrame) -> pl.DataFrame:

@@ -46,6 +46,30 @@ PRIMITIVE_TYPES = {
 
 CONSTANT_COLUMNS = {"scores": ("project", "exchange_at"), "incidents": ("project",)}
 """Columns that no revision changes, by table. Filters on them can be pushed down to the scan."""
+EVENT_TIMES = {
+    "agent_events": ("occurred_at",),
+    "anchors": ("occurred_at",),
+    "baselines": ("computed_at",),
+    "dead_letters": ("rejected_at",),
+    "deployments": ("occurred_at",),
+    "diagnoses": ("started_at", "closed_at"),
+    "erasures": ("occurred_at",),
+    "evaluation_requests": ("requested_at",),
+    "evaluations": ("evaluated_at",),
+    "exchanges": ("occurred_at",),
+    "heartbeats": ("occurred_at",),
+    "incidents": ("detected_at",),
+    "judgements": ("judged_at",),
+    "judging_requests": ("ingested_at",),
+    "reservations": ("reserved_at",),
+    "reviews": ("occurred_at",),
+    "scores": ("exchange_at",),
+    "scoring_tasks": (),
+    "session_closings": ("closed_at",),
+    "spans": ("started_at",),
+    "trace_assemblies": ("started_at",),
+}
+"""The columns of each table whose first value is the event time of a record. Tasks have none."""
 
 
 TRANSLATED_COLUMNS = {

@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from analytics.store.copying import sync
 from analytics.store.store import Store
-from analytics.store.tables import SYSTEM_COLUMNS, column_types, full_name, literal, quote
+from analytics.store.tables import EVENT_TIMES, SYSTEM_COLUMNS, column_types, full_name, literal, quote
 from analytics.store.views import current_rows_sql
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.registry import RecordSchema, current_schemas
 from service.export.manifest import MANIFEST, Manifest, ManifestWriter, digest_file, read_manifest, require_continuable
-from service.export.sealing import EVENT_TIMES, seal
+from service.export.sealing import seal
 
 UNFINISHED = ".unfinished"
 ROW_GROUP_SIZE = 10_000

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from analytics.store.positions import RETENTION, read_watermarks
 from analytics.store.store import Store
-from analytics.store.tables import full_name, literal, quote
+from analytics.store.tables import EVENT_TIMES, full_name, literal, quote
 from audit.anchors import ANCHORS
 from schemas.errors import InputError
 from schemas.lazy import duckdb
@@ -51,30 +51,6 @@ from service.export.record_digests import (
     subject_sql,
 )
 
-EVENT_TIMES = {
-    "agent_events": ("occurred_at",),
-    "anchors": ("occurred_at",),
-    "baselines": ("computed_at",),
-    "dead_letters": ("rejected_at",),
-    "deployments": ("occurred_at",),
-    "diagnoses": ("started_at", "closed_at"),
-    "erasures": ("occurred_at",),
-    "evaluation_requests": ("requested_at",),
-    "evaluations": ("evaluated_at",),
-    "exchanges": ("occurred_at",),
-    "heartbeats": ("occurred_at",),
-    "incidents": ("detected_at",),
-    "judgements": ("judged_at",),
-    "judging_requests": ("ingested_at",),
-    "reservations": ("reserved_at",),
-    "reviews": ("occurred_at",),
-    "scores": ("exchange_at",),
-    "scoring_tasks": (),
-    "session_closings": ("closed_at",),
-    "spans": ("started_at",),
-    "trace_assemblies": ("started_at",),
-}
-"""The columns of each table whose first value is the event time of a record. Tasks have none."""
 UNSEALED_TABLES = ("spans",)
 """Tables whose records have no line, because retention deletes them after a day."""
 REDACTED_TABLES = ("incidents",)

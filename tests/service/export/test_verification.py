@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from analytics.deletion.retention import Cutoffs, Retention
 from analytics.store.store import Store
+from analytics.store.tables import EVENT_TIMES
 from schemas.codec.single_object import encode
 from schemas.errors import InputError, StoreError
 from schemas.records import DeadLetter, Erasure, Record
@@ -39,7 +40,7 @@ from service.export.manifest import (
     public_hex,
 )
 from service.export.parquet import Selection, export_partitions, export_tables
-from service.export.sealing import EVENT_TIMES, sealed_schemas
+from service.export.sealing import sealed_schemas
 from service.export.verification import STATED_ERASURE, Verification, verify_folder
 from service.setup.signing_key import load_signing_key, signing_key_file
 from streams.upkeep.deletion import erase
