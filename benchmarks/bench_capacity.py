@@ -91,11 +91,11 @@ def exchanges(count: int) -> Iterator[Exchange]:
 
     for group in range(0, count, TURNS * AT_ONCE):
         sessions = [f"{chance.getrandbits(64):016x}" for _ in range(AT_ONCE)]
-        for turn, (place, session) in itertools.islice(itertools.product(range(TURNS), enumerate(sessions)), count - group):
+        for turn, (number, session) in itertools.islice(itertools.product(range(TURNS), enumerate(sessions)), count - group):
             at = START + timedelta(seconds=group + turn * 30, milliseconds=chance.randrange(1000))
             yield Exchange(
-                exchange_id=f"{chance.getrandbits(128):032x}", connection="fleet", project=f"project-{place % 20}",
-                agent=f"agent-{place}", session_id=session, turn_number=turn + 1, occurred_at=at,
+                exchange_id=f"{chance.getrandbits(128):032x}", connection="fleet", project=f"project-{number % 20}",
+                agent=f"agent-{number}", session_id=session, turn_number=turn + 1, occurred_at=at,
                 ingested_at=at + timedelta(milliseconds=200), user_message=text(QUESTION), agent_response=text(ANSWER),
                 agent_model="claude-haiku-4-5", input_tokens=chance.randrange(200, 4000), output_tokens=chance.randrange(50, 400),
                 content_digest=f"{chance.getrandbits(64):016x}",

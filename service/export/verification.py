@@ -191,7 +191,7 @@ class _RecordChecker:
             if added:
                 self._result.uncovered[columns.table] = added
         self._connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE places AS SELECT p.*, if(p._offset <= runs.last, runs.line, NULL) AS line "
+            f"CREATE OR REPLACE TEMP TABLE file_positions AS SELECT p.*, if(p._offset <= runs.last, runs.line, NULL) AS line "
             f"FROM (SELECT {_POSITION} FROM {source}) AS p ASOF LEFT JOIN runs "
             "ON p._topic = runs._topic AND p._partition = runs._partition AND p._offset >= runs.first"
         )
@@ -205,12 +205,12 @@ class _RecordChecker:
         self._connection.execute(
             f"CREATE OR REPLACE TEMP TABLE present AS SELECT DISTINCT ON ({_POSITION}) d.*, line, "
             f"(digest = redacted.after) IS TRUE AS is_redacted, if(is_redacted, redacted.before, digest) AS first_digest "
-            f"FROM ({' UNION ALL '.join(parts)}) AS d JOIN (SELECT DISTINCT * FROM places) USING ({_POSITION}) LEFT JOIN redacted USING ({_POSITION})"
+            f"FROM ({' UNION ALL '.join(parts)}) AS d JOIN (SELECT DISTINCT * FROM file_positions) USING ({_POSITION}) LEFT JOIN redacted USING ({_POSITION})"
         )
 
     def _choose(self, source: str, numbers: Sequence[int]) -> str:
         listed = ", ".join(map(str, numbers))
-        return f"(SELECT f.* FROM {source} AS f SEMI JOIN (SELECT * FROM places WHERE line IN ({listed})) USING ({_POSITION}))"
+        return f"(SELECT f.* FROM {source} AS f SEMI JOIN (SELECT * FROM file_positions WHERE line IN ({listed})) USING ({_POSITION}))"
 
     def _check_order(self, file: Path) -> None:
         ((late, first),) = self._connection.execute(
@@ -232,11 +232,11 @@ class _RecordChecker:
             self._report(topic, table, None, f"record {partition}:{offset} is in two lines")
 
     def _check_added(self, table: str) -> None:
-        added = self._connection.execute(f"SELECT {_POSITION} FROM places WHERE line IS NULL ORDER BY ALL").fetchall()
+        added = self._connection.execute(f"SELECT {_POSITION} FROM file_positions WHERE line IS NULL ORDER BY ALL").fetchall()
         for topic, positions in _by_topic(added):
             self._report(topic, table, None, f"{_list_records(positions)} added")
         again = self._connection.execute(
-            f"SELECT {_POSITION} FROM places SEMI JOIN removed USING ({_POSITION}) ORDER BY ALL"
+            f"SELECT {_POSITION} FROM file_positions SEMI JOIN removed USING ({_POSITION}) ORDER BY ALL"
         ).fetchall()
         for topic, positions in _by_topic(again):
             self._report(topic, table, None, f"{_list_records(positions)} there, although the manifest says removed")
@@ -246,7 +246,7 @@ class _RecordChecker:
             "CREATE OR REPLACE TEMP TABLE line_records AS "
             "SELECT line, _topic, _partition, _offset, connection, session_id, first_digest AS digest FROM present WHERE line IS NOT NULL "
             "UNION ALL SELECT runs.line, r._topic, r._partition, r._offset, r.connection, r.session_id, r.digest "
-            f"FROM removed AS r ANTI JOIN places USING ({_POSITION}) "
+            f"FROM removed AS r ANTI JOIN file_positions USING ({_POSITION}) "
             "ASOF JOIN runs ON r._topic = runs._topic AND r._partition = runs._partition AND r._offset >= runs.first"
         )
         computed = {
