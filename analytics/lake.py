@@ -182,6 +182,33 @@ class Lake:
         """Return the columns that the table of a record type has."""
         return frozenset(field.name for field in self.table(name).schema().fields)
 
+    def read(self, name: str, condition: str) -> pl.DataFrame:
+        """Return the rows of a record type that meet a condition in SQL: decoded records with their origin, ordered by it.
+
+        Raises LakeError if a file cannot be read: a sink may have replaced files since the table was opened, so reload and try again.
+        """
+        query = f"SELECT * FROM rows WHERE {condition} ORDER BY {', '.join(ORIGIN)}"  # noqa: S608 - the caller quotes its values
+        try:
+            rows = pl.DataFrame(deltalake.QueryBuilder().register("rows", self.table(name)).execute(query))
+        except lake_errors() as error:
+            raise _explain(self.uri(name), error) from error
+        defaults = {field["name"]: field.get("default") for field in schema_of(name).fields}
+        columns = [_read_column(rows, column, kind, defaults[column]) for column, kind in empty_frame(name).schema.items()]
+        return rows.select(*columns, "_topic", pl.col("_partition").cast(pl.Int32), pl.col("_offset").cast(pl.Int64))
+
+    def first_offset(self, topic: str) -> int | None:
+        """Return the lowest offset of a topic's rows; None without rows. Raises LakeError as `read` does."""
+        offsets = [self._first_offset(name, topic) for name in record_types()[topic]]
+        return min((offset for offset in offsets if offset is not None), default=None)
+
+    def _first_offset(self, name: str, topic: str) -> int | None:
+        query = f"SELECT min(_offset) AS first FROM rows WHERE _topic = '{topic}'"  # noqa: S608 - a name of our own
+        try:
+            first: int | None = pl.DataFrame(deltalake.QueryBuilder().register("rows", self.table(name)).execute(query)).item()
+        except lake_errors() as error:
+            raise _explain(self.uri(name), error) from error
+        return first
+
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Return the next offset of each partition that was read before."""
         positions: dict[Partition, int] = {}
@@ -214,6 +241,14 @@ class Lake:
             )
         except lake_errors() as error:
             raise _explain(self.uri(name), error) from error
+
+
+def _read_column(rows: pl.DataFrame, column: str, kind: pl.DataType, default: object) -> pl.Expr:
+    """Return a column as a decoded record has it: rows from before a field existed get its default."""
+    if column not in rows.columns:
+        return pl.lit(default, kind).alias(column)
+    value = pl.col(column).cast(kind)
+    return value if default is None else value.fill_null(pl.lit(default, kind))
 
 
 def writer_properties() -> deltalake.WriterProperties:

@@ -515,6 +515,11 @@ class Store:
         with contextlib.closing(self.cursor()) as cursor:
             cursor.execute(f"SET GLOBAL checkpoint_threshold = '{_LARGE_CHECKPOINT}'")
 
+    def checkpoint_as_usual(self) -> None:
+        """Undo `checkpoint_rarely`."""
+        with contextlib.closing(self.cursor()) as cursor:
+            cursor.execute("RESET GLOBAL checkpoint_threshold")
+
     def checkpoint(self) -> None:
         """Fold the write-ahead log into the file. Waits for writes in progress, during which DuckDB refuses a checkpoint."""
         from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed  # noqa: PLC0415 - most commands only read

@@ -1,10 +1,11 @@
-"""The connection to Kafka that the settings describe."""
+"""The connection to Kafka and the lake that the settings describe."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from analytics.lake import Lake, require_lake
 from schemas.errors import SettingsError
 from service.setup.settings import PREFIX, Settings
 from streams.kafka.connection import KafkaConnection
@@ -12,6 +13,7 @@ from streams.kafka.topics import TOPICS
 
 if TYPE_CHECKING:
     from streams.kafka.schema_registry import RegistryFraming
+    from streams.lake.history import LakeHistory
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
@@ -74,6 +76,27 @@ def framing_of(settings: Settings) -> RegistryFraming | None:
     if not name or not password:
         raise SettingsError(f"{PREFIX}SCHEMA_REGISTRY_AUTH: not of the form name:password", hint="Put a colon between the two.")
     return RegistryFraming(settings.schema_registry, (name, password))
+
+
+def lake_of(settings: Settings) -> Lake | None:
+    """Return the lake beside the database. Raises SettingsError for a lake without Kafka, and if the extra is not installed."""
+    if settings.lake is None:
+        return None
+    if settings.kafka is None:
+        hint = f"Set {PREFIX}KAFKA=host:port too, or leave the lake out."
+        raise SettingsError(f"{PREFIX}LAKE: a lake has the records of topics, and no Kafka cluster is named", hint=hint)
+    require_lake()
+    return Lake(settings.lake)
+
+
+def history_of(settings: Settings) -> LakeHistory | None:
+    """Return the records of the lake as a history of the topics. Raises SettingsError as `lake_of` does."""
+    lake = lake_of(settings)
+    if lake is None:
+        return None
+    from streams.lake.history import LakeHistory  # noqa: PLC0415 - most installations have no lake
+
+    return LakeHistory(lake)
 
 
 def _bootstrap(addresses: str | None) -> str:

@@ -194,6 +194,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Topics to which an OpenTelemetry Collector writes spans, separated by commas; their names have no prefix."""
     kafka_otlp_logs: Annotated[str, Meta(pattern=_TOPICS)] = "otlp_logs"
     """Topics to which an OpenTelemetry Collector writes log records, separated by commas; empty for none."""
+    lake: Annotated[str, Meta(min_length=1)] | None = None
+    """Lake of Delta tables, a folder or a URL, from which the tables are filled before the topics; needs Kafka."""
     schema_registry: Annotated[str, Meta(pattern=_ADDRESS)] | None = None
     """Address of a schema registry; values in Confluent framing are then read."""
     schema_registry_auth: Secret | None = None

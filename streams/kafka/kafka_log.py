@@ -21,7 +21,7 @@ from schemas.records import Record
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe
 from streams.kafka.producing import RecordProducer, key_of
-from streams.kafka.sink import Sink, SinkLimits, end_rebuild
+from streams.kafka.sink import History, Sink, SinkLimits, end_rebuild
 from streams.log.log import Commit, require_kafka
 from streams.log.new_records import InFlight, NewRecords, record_keys
 from streams.log.sink import write_states
@@ -38,7 +38,7 @@ _PRODUCE_ORDER = {topic: number for number, topic in enumerate(ASSEMBLING.sinks)
 
 
 class KafkaLog:
-    """See the module; a `streams.log.log.Log`. `reframe` is for the sink."""
+    """See the module; a `streams.log.log.Log`. `reframe` and `history` are for the sink."""
 
     name = "Kafka"
     runs_stages = False
@@ -51,11 +51,12 @@ class KafkaLog:
         connection: KafkaConnection,
         *,
         reframe: Reframe | None = None,
+        history: History | None = None,
         sink_limits: SinkLimits | None = None,
     ) -> None:
         self._store = store
         self._producer = RecordProducer(connection, time_limit=PRODUCING_SECONDS)
-        self._sink = Sink(store, connection, redactor, now, reframe=reframe, limits=sink_limits)
+        self._sink = Sink(store, connection, redactor, now, reframe=reframe, history=history, limits=sink_limits)
         self._sink.on_progress = self._handle_progress
         # Ask the writer for the hashes each time: it replaces them after a failed transaction.
         self._new = NewRecords(store, lambda: self._sink.writer.identities)

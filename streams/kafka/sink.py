@@ -10,6 +10,8 @@
 4. Temporary failures of the broker or the database are retried; an unrecoverable failure sets `broken`.
 5. The sink writes one batch while the client fetches the next, so memory is bounded and waiting records stay on Kafka.
 6. A rebuild drops the rows of the records that are still on the topics, and writes them again.
+7. With a history, such as a lake, the sink begins with what the history has and the tables lack, and then reads the topics from there. It
+   takes the same way into the tables, so a kill at any moment loses nothing, and removed records are missing only if both lack them.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
@@ -31,13 +33,13 @@ from analytics.store.store import AppendResult, Partition, Store, Transaction
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError, first_line
-from schemas.lazy import duckdb
+from schemas.lazy import duckdb, pl
 from schemas.records import DeadLetter
 from schemas.registry import topics
 from streams.judging.call_budget import StoppedError
 from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import CONFLICT, Reframe, TopicBatch, decode_topics
+from streams.kafka.decoding import CONFLICT, Reframe, decode_topics
 from streams.kafka.producing import RecordProducer, keyed
 from streams.kafka.reading import Chunk, OutOfRangeError, PartitionReader, Range, Read
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
@@ -53,6 +55,51 @@ RETRY_BACKOFF = wait_exponential(multiplier=0.5, max=8.0)
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
+
+
+class Batch(Protocol):
+    """Decoded records of a topic, by record type, with their index in the batch, partition and offset."""
+
+    @property
+    def topic(self) -> str:
+        """The topic, without prefix."""
+        ...
+
+    @property
+    def frames(self) -> Mapping[str, pl.DataFrame]:
+        """The records."""
+        ...
+
+    def build_dead_letters(self, redactor: Redactor, conflicts: Iterable[tuple[int, Refusal]] = ()) -> list[bytes]:
+        """Return the dead letters of the rejected records, and of these conflicting ones, which are named by their indexes."""
+        ...
+
+
+class HistoryBatch(Batch, Protocol):
+    """A batch with the positions after it."""
+
+    @property
+    def positions(self) -> Mapping[Partition, int]:
+        """The next position in each partition of the topic."""
+        ...
+
+
+class History(Protocol):
+    """Records that the topics had, by their positions there; they may have been removed from the topics since."""
+
+    name: str
+
+    def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Return the position after the last record of each partition that is in the history. Raises DriftlineError."""
+        ...
+
+    def starts(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Return a position at or before the first record of each partition that is in the history. Raises DriftlineError."""
+        ...
+
+    def batches(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> Iterator[HistoryBatch]:
+        """Yield the records from these positions up to these ends. Raises DriftlineError."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -73,6 +120,7 @@ class Sink:
     """See the module. Belongs to one event loop.
 
     `reframe` converts values before they are decoded. It raises DriftlineError while it cannot, and the sink tries again.
+    `history` has what the sink reads before the topics.
     """
 
     def __init__(
@@ -83,6 +131,7 @@ class Sink:
         now: Callable[[], datetime],
         *,
         reframe: Reframe | None = None,
+        history: History | None = None,
         limits: SinkLimits | None = None,
     ) -> None:
         self.broken = asyncio.Event()
@@ -97,6 +146,7 @@ class Sink:
         self._connection = connection
         self._reader = PartitionReader(connection)
         self._reframe = reframe
+        self._history = history
         self._limits = limits or SinkLimits()
         self._broker_problem = ""
         self._write_problem = ""
@@ -109,15 +159,19 @@ class Sink:
         """Connect, read the identities that the tables have, and start reading the topics.
 
         Raises BrokerError if no broker answers, or if the database was filled from other topics. Raises SettingsError if a topic is
-        missing.
+        missing, or if the history belongs to other topics, and the errors of the history.
         """
         partitions = await asyncio.to_thread(partitions_on, self._connection, topics())
         await self._reader.start()
         try:
             ranges = await self._reader.ranges(partitions)
-            positions = await self._run_transaction(lambda: self.writer.open(ranges))
+            if self._history is not None and await asyncio.to_thread(self._begin_history, self._history, ranges):
+                positions = await asyncio.to_thread(self.writer.positions)
+            else:
+                self._history = None
+                positions = await self._run_transaction(lambda: self.writer.open(ranges))
+                self._reader.read_from(positions)
             await asyncio.to_thread(self.writer.read_identities)
-            self._reader.read_from(positions)
         except BaseException:
             await self._reader.stop()
             await self._producer.stop()
@@ -167,8 +221,57 @@ class Sink:
         """Write the fetched records without a pause, because a caller waits for them."""
         self._flush_requested.set()
 
+    def _begin_history(self, history: History, ranges: Mapping[Partition, Range]) -> bool:
+        """Tell whether the history has records that the tables lack.
+
+        If so, its partitions begin at position 0 if they were never read, so that a start without the history records what is missing.
+        """
+        self.writer.check(ranges)
+        stored = self.writer.positions()
+        ends = history.ends(list(ranges))
+        for partition, end in ends.items():
+            if end > ranges[partition].end:
+                raise SettingsError(
+                    f"{history.name} has topic {self._connection.topic(partition[0])}, partition {partition[1]}, up to offset {end}, "
+                    f"but the partition ends at {ranges[partition].end}: it was filled from another topic, or brokers have lost records",
+                    hint="Name the lake that was filled from these topics, or leave out --lake and DRIFTLINE_LAKE.",
+                )
+        if all(stored.get(partition, 0) >= end for partition, end in ends.items()):
+            return False
+        self.writer.begin(
+            {
+                partition: 0 if partition in ends else bounds.beginning
+                for partition, bounds in ranges.items()
+                if partition not in stored
+            }
+        )
+        return True
+
+    async def _read_history(self, history: History) -> None:
+        """Write what the history has and the tables lack, then continue with the topics."""
+        partitions = list(await asyncio.to_thread(partitions_on, self._connection, topics()))
+        ends = await asyncio.to_thread(history.ends, partitions)
+        batches = history.batches(await asyncio.to_thread(self.writer.positions), ends)
+        # Each checkpoint writes the ends of all tables again. With the usual number of them a fill takes twice as long.
+        self._store.checkpoint_rarely()
+        try:
+            while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                await self._run_transaction(functools.partial(self.writer.write_batches, [batch], batch.positions))
+                self.progress.move(batch.positions)
+                self.on_progress()
+                if self._stopping.is_set():
+                    raise StoppedError
+        finally:
+            self._store.checkpoint_as_usual()
+        ranges = await self._reader.ranges(partitions)
+        positions = await self._run_transaction(lambda: self.writer.open(ranges))
+        self._reader.read_from(positions)
+        self.progress.move(positions)
+
     async def _run(self) -> None:
         """Read and write until the sink is stopped."""
+        if self._history is not None:
+            await self._retry(self._read_history, self._history)
         while not self._stopping.is_set():
             try:
                 await self._start_added_partitions()
@@ -471,8 +574,11 @@ class SinkWriter:
 
         It may be called again after a failure: a commit can fail and still be durable.
         """
-        batches = decode_topics(chunks)
-        written: list[tuple[TopicBatch, AppendResult]] = []
+        self.write_batches(decode_topics(chunks), positions)
+
+    def write_batches(self, batches: Sequence[Batch], positions: Mapping[Partition, int]) -> None:
+        """Write decoded records as `write` does."""
+        written: list[tuple[Batch, AppendResult]] = []
         dead_letters: list[bytes] = []
         with self._open_transaction() as transaction:
             for batch in batches:
@@ -528,7 +634,7 @@ class SinkWriter:
         if unreported:
             raise UnreportedError(unreported)
 
-    def _build_dead_letters(self, batch: TopicBatch, appended: AppendResult) -> list[bytes]:
+    def _build_dead_letters(self, batch: Batch, appended: AppendResult) -> list[bytes]:
         """Return the dead letters of a topic's rejected and conflicting records."""
         conflicts = [(index, CONFLICT) for index in appended.conflicts]
         return batch.build_dead_letters(self._redactor, conflicts)
@@ -546,19 +652,25 @@ async def rebuild(
     now: Callable[[], datetime],
     *,
     reframe: Reframe | None = None,
+    history: History | None = None,
     report: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Drop the rows of all records that are still on the topics, and write them again. Rows of older records are kept.
+    """Drop the rows of all records that are still on the topics or in the history, and write them again. Rows of older records are kept.
 
     Erased records that are still on a topic are erased again. `report` is called with the number of records left. After an
     interruption, another call or a server writes the rest. Raises BrokerError as in `Sink.start`, before anything is dropped.
     """
     await asyncio.to_thread(require_kafka, store)
     ranges = await _read_ranges(connection)
-    sink = Sink(store, connection, redactor, now, reframe=reframe)
+    sink = Sink(store, connection, redactor, now, reframe=reframe, history=history)
     await asyncio.to_thread(sink.writer.check, ranges)
     if not await asyncio.to_thread(is_interrupted, store):
-        await asyncio.to_thread(_drop_rows, store, ranges)
+        beginnings = {partition: bounds.beginning for partition, bounds in ranges.items()}
+        if history is not None:
+            await asyncio.to_thread(history.ends, list(ranges))
+            for partition, start in (await asyncio.to_thread(history.starts, list(ranges))).items():
+                beginnings[partition] = min(start, beginnings[partition])
+        await asyncio.to_thread(_drop_rows, store, beginnings)
     try:
         await sink.start()
         reporting = asyncio.create_task(_report_lag(sink, report))
@@ -604,17 +716,13 @@ async def _read_ranges(connection: KafkaConnection) -> dict[Partition, Range]:
         return await reader.ranges(partitions)
 
 
-def _drop_rows(store: Store, ranges: Mapping[Partition, Range]) -> None:
+def _drop_rows(store: Store, beginnings: Mapping[Partition, int]) -> None:
     with store.transaction() as transaction:
         for topic in topics():
-            transaction.delete_from(
-                topic, {number: bounds.beginning for (name, number), bounds in ranges.items() if name == topic}
-            )
+            transaction.delete_from(topic, {number: first for (name, number), first in beginnings.items() if name == topic})
         positions = transaction.watermarks(SINK)
         # Keep the positions of records that retention removed unread, so that the gap is recorded.
-        starts = {
-            partition: min(positions.get(partition, bounds.beginning), bounds.beginning) for partition, bounds in ranges.items()
-        }
+        starts = {partition: min(positions.get(partition, first), first) for partition, first in beginnings.items()}
         transaction.set_watermarks(SINK, starts)
         transaction.set_watermark(REBUILD, "", 1)
 

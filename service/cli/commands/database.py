@@ -6,7 +6,7 @@ import asyncio
 import getpass
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,11 +16,22 @@ from analytics.deletion.deleting import ERASURES
 from schemas.codec.single_object import encode
 from schemas.errors import InputError, SettingsError
 from schemas.registry import current_schemas
-from service.cli.commands.options import AsJson, AsOf, Database, Kafka, PolicyFile, Yes, clock_of, print_json, settings_of
+from service.cli.commands.options import (
+    AsJson,
+    AsOf,
+    Database,
+    FromLake,
+    Kafka,
+    PolicyFile,
+    Yes,
+    clock_of,
+    print_json,
+    settings_of,
+)
 from service.cli.exit_codes import agree, fails_when
 from service.cli.progress import growing, working
 from service.cli.terminal import err, out
-from service.setup.kafka import connection_of, framing_of
+from service.setup.kafka import connection_of, framing_of, history_of
 from service.setup.server_link import STOP_SERVER_HINT
 from service.setup.settings import Settings
 from service.setup.wiring import embedded_runner
@@ -33,6 +44,9 @@ from streams.topology import derived_tables
 from streams.upkeep.deletion import COPIES, erasure, purge
 from streams.upkeep.deletion import erase as erase_all
 
+if TYPE_CHECKING:
+    from streams.lake.history import LakeHistory
+
 NO_DATABASE_HINT = (
     "Name the database with --db. If it is lost: with Kafka, give --kafka host:port to rebuild the tables from the topics; "
     "without Kafka it was the only copy: restore a backup or import the records again."
@@ -41,6 +55,7 @@ NO_DATABASE_HINT = (
 
 def rebuild(
     kafka: Kafka = None,
+    lake: FromLake = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
@@ -48,11 +63,12 @@ def rebuild(
     """Delete all derived records, such as scores and diagnoses, and compute them again from the stored input with the current rules.
 
     With --kafka, the stored records are deleted and read again from the topics. Records that retention has removed from the topics are
-    kept. If there is no database, the command creates one from the topics.
+    kept. If there is no database, the command creates one from the topics. With --lake, the records of the lake are read first.
     """
-    settings = settings_of(database, policy, kafka=kafka)
+    settings = settings_of(database, policy, kafka=kafka, lake=lake)
+    history = history_of(settings)
     if settings.kafka is not None:
-        counts = _rebuild_from_topics(settings)
+        counts = _rebuild_from_topics(settings, history)
         _print_counts("landed again", counts, "nothing: the topics are empty", as_json=as_json)
         return
     if not settings.database.exists():
@@ -73,13 +89,13 @@ def _print_counts(done: str, counts: Mapping[str, int], nothing: str, *, as_json
         out.say(f"{done}: {', '.join(f'{count} {table}' for table, count in counts.items()) or nothing}")
 
 
-def _rebuild_from_topics(settings: Settings) -> dict[str, int]:
+def _rebuild_from_topics(settings: Settings, history: LakeHistory | None) -> dict[str, int]:
     """Flush the topics into the tables again; return the number of rows of each non-empty table."""
     from streams.kafka import sink  # noqa: PLC0415 - the clients of Kafka take a while to load
 
     connection, framing = connection_of(settings), framing_of(settings)
     is_new = not settings.database.exists()
-    if is_new:  # an empty file in place of a lost one would look like a successful rebuild
+    if is_new and history is None:  # an empty file in place of a lost one would look like a successful rebuild
         asyncio.run(sink.require_records(connection))
     with (
         open_workspace(settings, create=is_new, exclusive_hint=STOP_SERVER_HINT) as workspace,
@@ -94,6 +110,7 @@ def _rebuild_from_topics(settings: Settings) -> dict[str, int]:
                 workspace.now,
                 report=lambda left: tell(f"{left} records are left"),
                 reframe=None if framing is None else framing.reframe,
+                history=history,
             )
         )
         store.checkpoint()

@@ -92,6 +92,10 @@ OutputFormat = Annotated[Output, typer.Option("--output", hidden=True, help="The
 Kafka = Annotated[
     str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Addresses of the Kafka cluster [DRIFTLINE_KAFKA].")
 ]
+FromLake = Annotated[
+    str | None,
+    typer.Option("--lake", metavar="LAKE", help="With Kafka: the lake to read first, then the topics [DRIFTLINE_LAKE]."),
+]
 ChosenJudge = Annotated[
     str | None,
     typer.Option(

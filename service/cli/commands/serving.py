@@ -10,7 +10,7 @@ import typer
 
 from audit.policy import Policy
 from schemas.errors import SettingsError
-from service.cli.commands.options import ChosenJudge, Database, Kafka, PolicyFile, settings_of
+from service.cli.commands.options import ChosenJudge, Database, FromLake, Kafka, PolicyFile, settings_of
 from service.cli.exit_codes import end_with
 from service.cli.terminal import out
 from service.server.logs import configure_logs
@@ -46,6 +46,7 @@ def serve(
         bool, typer.Option("--expose", help="Allow an address for --host that other machines can reach.")
     ] = False,
     kafka: Kafka = None,
+    lake: FromLake = None,
     as_of: Annotated[
         str | None,
         typer.Option(
@@ -59,12 +60,13 @@ def serve(
 ) -> None:
     """Run the server: accept exchanges and events over HTTP, score them in the background, and serve the API and the pages.
 
-    With --kafka, the server writes records to Kafka's topics, workers score them, and the server stores the topics in the database.
+    With --kafka, the server writes records to Kafka's topics, workers score them, and the server stores the topics in the database. With
+    --lake, it first reads what the lake has and the database lacks: all, if there is no database.
     Press Ctrl-C or send SIGTERM to stop it.
     """
     from service.server.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
 
-    settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka)
+    settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka, lake=lake)
     start = None if as_of is None else moment_of(as_of, "--as-of", utc_now())
     configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))
     run_server(settings, names=name or [], expose=expose, announce=_announce, as_of=start)
