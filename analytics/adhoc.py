@@ -261,7 +261,9 @@ class LimitedResult(NamedTuple):
 def open_snapshot(file: str, *, memory: int, seconds: float) -> duckdb.DuckDBPyConnection:
     """Open a connection that can only read a snapshot, with up to `memory` bytes and `seconds` per statement."""
     config = {name: value for name, value in READ_ONLY_SETTINGS.items() if name not in ATTACHED_LATER}
-    connection = duckdb.connect(":memory:", config=config | {"threads": 1, "home_directory": "/", "secret_directory": "/"})
+    folders = {"home_directory": "/", "secret_directory": "/"}
+    # Without threads of its own, so that a process with the connection can fork.
+    connection = duckdb.connect(":memory:", config=config | folders | {"threads": 1, "async_threads": 0})
     connection.execute(f"ATTACH {literal(file)} AS {CATALOG} (READ_ONLY)")
     connection.execute(f"USE {CATALOG}")
     bounds = (f"SET memory_limit = '{memory}B'", f"SET max_execution_time = {int(seconds * 1000)}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from analytics.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from benchmarks.measure import print_table
-from service.read.queries.pool import ask
+from service.read.queries.pool import Snapshot, StatementProcesses
 from service.read.queries.protocol import QueryLimits, Question
 
 SCORES = int(os.environ.get("DRIFTLINE_BENCH_SCORES", "1000000"))
@@ -125,16 +125,18 @@ def _format_latencies(commit_seconds: list[float]) -> list[str]:
 
 async def _time_statements(snapshot: Path) -> list[list[str]]:
     """Return the best of three times of each statement, each run in its own process as on the server."""
-    file = os.open(snapshot, os.O_RDONLY)
+    opened = Snapshot(os.open(snapshot, os.O_RDONLY), datetime.now(UTC), (0, 0, 0), 0, 0, replaced=True)
+    processes = StatementProcesses(QueryLimits(seconds=60))
     rows = []
     for name, statement in STATEMENTS.items():
         best = float("inf")
         for _ in range(3):
             began = time.perf_counter()
-            await ask(file, Question(statement), QueryLimits(seconds=60))
+            await processes.ask(opened, Question(statement))
             best = min(best, time.perf_counter() - began)
         rows.append([name, f"{best:.2f}"])
-    os.close(file)
+    await processes.close()
+    opened.close_when_unused()
     return rows
 
 

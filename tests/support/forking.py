@@ -241,10 +241,15 @@ async def _started(
     files: tuple[int, ...] = (),
     keeps_errors: bool = False,  # noqa: ARG001 - it always does
 ) -> AsyncIterator[_Process]:
-    """Replace the `started` of `service.read.queries.pool` by a forked process, which ends with the context."""
+    """Replace the `start_module` of `service.read.queries.pool` by a forked process, which ends with the context."""
     (given, stdin), (stdout, printed), (stderr, said) = os.pipe(), os.pipe(), os.pipe()
     # A forked process has its files from 3 on, whatever their numbers are here.
-    arguments = ["/proc/self/fd/3" if files and argument == f"/proc/self/fd/{files[0]}" else argument for argument in arguments]
+    numbers = {
+        f"{folder}{number}": f"{folder}{position}"
+        for position, number in enumerate(files, 3)
+        for folder in ("", "/proc/self/fd/")
+    }
+    arguments = [numbers.get(argument, argument) for argument in arguments]
     command = Forked(arguments, Path("/"), module_environment(**_VARIABLES), [given, printed, said, *files], module)
     for end in (given, printed, said):
         os.close(end)
@@ -264,8 +269,4 @@ def forked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not SOAK:
             patch.setattr(query_processes, "start_module", _started)
-            patch.setattr(query_processes, "Task", lambda _file, *task: _TASK("/proc/self/fd/3", *task))
         yield
-
-
-_TASK = query_processes.Task

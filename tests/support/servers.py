@@ -37,7 +37,7 @@ PRELOADED = """
     import importlib, pkgutil
 
     import anthropic, fastapi.openapi.utils, h11, httpx2, numpy, polars, pythonjsonlogger.json, uvicorn, uvloop
-    import service.cli.main, service.cli.commands, service.read.queries.building, service.read.queries.child, service.server.server_lifecycle, streams.judges.live
+    import service.cli.main, service.cli.commands, service.read.queries.building, service.read.queries.template, service.server.server_lifecycle, streams.judges.live
 
     for found in pkgutil.walk_packages(service.cli.commands.__path__, "service.cli.commands."):
         importlib.import_module(found.name)

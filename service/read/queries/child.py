@@ -1,8 +1,8 @@
-"""The child process that answers one statement. It applies its limits before it runs anything.
+"""The child process that answers one statement. It applies its limits before it reads the statement.
 
 1. It dies with the server, at its time limit, and at its CPU limit.
 2. It cannot exceed its memory limit, write to any file, open many files, or dump core.
-3. The snapshot is an unlinked file whose descriptor it inherits. DuckDB can read no other file, and its settings are locked.
+3. The snapshot is an unlinked file, which was open when the process was forked. DuckDB can read no other file, and its settings are locked.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import math
 import os
 import resource
 import signal
-import sys
+import socket
 from contextlib import suppress
+from typing import NoReturn
 
 import msgspec
 
-from analytics.adhoc import CATALOG_HINT, FORMATS, fetch_limited, open_snapshot
-from analytics.subprocesses import end_with_parent
+from analytics.adhoc import CATALOG_HINT, FORMATS, fetch_limited
 from schemas.errors import QueryError
-from service.read.queries.protocol import Outcome, QueryLimits, Task
+from schemas.lazy import duckdb
+from service.read.queries.protocol import Outcome, QueryLimits, Question
 
 FILES = 64
 NICE = 10
@@ -33,24 +34,30 @@ TOO_MUCH = Outcome(
 )
 
 
-def main() -> None:
-    """Read a task from standard input; write its outcome as a line of JSON, and after it the bytes of the answer."""
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
-    limit_process(task.limits)
+def answer_statement(connection: socket.socket, snapshot: duckdb.DuckDBPyConnection, limits: QueryLimits) -> NoReturn:
+    """Read a question from a connection; write its outcome as a line of JSON, and after it the bytes of the answer. End the process."""
+    limit_process(limits)
+    with connection.makefile("rwb") as stream:
+        question = msgspec.json.decode(stream.read(), type=Question)
+        outcome, body = _try_question(question, snapshot)
+        stream.write(msgspec.json.encode(outcome) + b"\n" + body)
+        stream.flush()
+        os._exit(0)  # Exit at once: closing DuckDB takes as long as a small statement, and there is nothing to clean up.
+
+
+def _try_question(question: Question, snapshot: duckdb.DuckDBPyConnection) -> tuple[Outcome, bytes]:
+    """Return the outcome and the answer; without an answer if the statement is refused or needs too much memory."""
     try:
-        outcome, body = _answer_task(task)
+        return _answer_question(question, snapshot)
     except QueryError as error:
-        outcome, body = _refuse_statement(error), b""
+        return _refuse_statement(error), b""
     except MemoryError:
-        outcome, body = TOO_MUCH, b""
+        return TOO_MUCH, b""
     except BaseException as error:
         # Out of memory, polars raises its own exception, which is not a subclass of Exception.
         if not type(error).__name__.startswith("Panic"):
             raise
-        outcome, body = TOO_MUCH, b""
-    sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n" + body)
-    sys.stdout.buffer.flush()
-    os._exit(0)  # Exit at once: closing DuckDB takes as long as a small statement, and there is nothing to clean up.
+        return TOO_MUCH, b""
 
 
 def _refuse_statement(error: QueryError) -> Outcome:
@@ -61,7 +68,6 @@ def _refuse_statement(error: QueryError) -> Outcome:
 
 def limit_process(limits: QueryLimits) -> None:
     """Set the limits of this process, which the code that it runs cannot lift."""
-    end_with_parent()
     with suppress(OSError, AttributeError):  # only on Linux
         ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     os.nice(NICE)
@@ -80,13 +86,7 @@ def limit_process(limits: QueryLimits) -> None:
         resource.setrlimit(kind, (bound, bound))
 
 
-def _answer_task(task: Task) -> tuple[Outcome, bytes]:
-    question, limits = task.question, task.limits
-    connection = open_snapshot(task.file, memory=limits.memory, seconds=limits.seconds)
-    frame, types, more = fetch_limited(connection, question.sql, question.parameters, question.limit)
+def _answer_question(question: Question, snapshot: duckdb.DuckDBPyConnection) -> tuple[Outcome, bytes]:
+    frame, types, more = fetch_limited(snapshot, question.sql, question.parameters, question.limit)
     body = FORMATS[question.format].encode(frame)
     return Outcome(columns=list(zip(frame.columns, types, strict=True)), rows=frame.height, truncated=more), body
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,7 @@
 """Analysts' statements: a bounded number run concurrently, each in its own process over the current snapshot.
 
-A process ends when it is done, overdue, or its caller has gone. The snapshot is made on the first request, and again when it is old
+A process is forked from a template, which has loaded everything and run nothing (`service.read.queries.template`). It ends when it is
+done, overdue, or its caller has gone. The snapshot is made on the first request, and again when it is old
 and records have changed:
 
 1. Only one snapshot is built at a time: one task copies and builds, and all requests wait for that task.
@@ -24,6 +25,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -38,32 +40,17 @@ from analytics.subprocesses import start_module
 from schemas.errors import BusyError, DriftlineError, QueryError, StoreError
 from schemas.lazy import duckdb
 from service.read.queries.child import TOO_MUCH
-from service.read.queries.protocol import Outcome, QueryLimits, Question, Task
+from service.read.queries.protocol import Outcome, QueryLimits, Question
+from service.read.queries.template import ANSWER, OPEN, STATUS
 from service.text.formats import grouped
 
+TEMPLATE = "service.read.queries.template"
 START = 60.0
 """Seconds within which a process has to start, generous for a busy machine; after that it enforces its own time limit."""
 LINE = 1024 * 1024
 CHUNK = 256 * 1024
 OVERDUE = frozenset({signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL})
 """The signals that end an overdue process; we send the last one."""
-
-
-async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outcome, bytes]:
-    """Return the answer of a separate process to a question about an open snapshot.
-
-    Raises QueryError if the statement cannot be answered within its limits. Cancelling the call kills the process.
-    """
-    task = Task(f"/proc/self/fd/{file}", question, limits)
-    async with start_module("service.read.queries.child", files=(file,)) as process:
-        try:
-            async with asyncio.timeout(START + limits.seconds + limits.grace):
-                outcome, body = await _exchange(process, msgspec.json.encode(task), limits)
-        except TimeoutError:
-            raise _refuse_overdue(limits) from None
-    if outcome.error:
-        raise QueryError(outcome.error, hint=outcome.hint)
-    return outcome, body
 
 
 async def build(
@@ -91,30 +78,6 @@ async def build(
     if process.returncode:
         lines = stderr.decode("utf-8", "replace").strip().splitlines()
         raise StoreError(f"the snapshot was not built: {lines[-1] if lines else f'ended with {process.returncode}'}")
-
-
-async def _exchange(process: asyncio.subprocess.Process, task: bytes, limits: QueryLimits) -> tuple[Outcome, bytes]:
-    assert process.stdin is not None  # noqa: S101 - it was started with pipes
-    assert process.stdout is not None  # noqa: S101
-    # A process that ended before it read the task gives the reason by its exit status.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        process.stdin.write(task)
-        await process.stdin.drain()
-    process.stdin.close()
-    answer = bytearray()
-    while chunk := await process.stdout.read(CHUNK):
-        answer += chunk
-        if len(answer) > limits.answer + LINE:
-            raise QueryError(
-                f"the answer is larger than {limits.answer} bytes", hint="Ask for fewer rows or columns, or for Parquet."
-            )
-    head, newline, body = bytes(answer).partition(b"\n")
-    status = await process.wait()
-    if newline and status == 0:
-        return msgspec.json.decode(head, type=Outcome), body
-    if -status in OVERDUE:
-        raise _refuse_overdue(limits)
-    raise QueryError(TOO_MUCH.error, hint=TOO_MUCH.hint)
 
 
 def _refuse_overdue(limits: QueryLimits) -> QueryError:
@@ -148,6 +111,8 @@ class Snapshot:
     changes: FileState
     made: float
     seconds: float
+    requests: socket.socket | None = None
+    """The socket of the process from which those of the statements are forked; None before the first statement."""
     users: int = 0
     replaced: bool = False
     parts: dict[frozenset[str], asyncio.Task[Snapshot]] = field(default_factory=dict)
@@ -158,6 +123,13 @@ class Snapshot:
         if self.replaced and not self.users and self.file >= 0:
             os.close(self.file)
             self.file = -1
+            self.close_requests()
+
+    def close_requests(self) -> None:
+        """End the process that has the snapshot open."""
+        if self.requests is not None:
+            self.requests.close()
+            self.requests = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +151,108 @@ class SnapshotState:
 
 
 NO_STATE = SnapshotState(None, None, "", "", None, "")
+
+
+class StatementProcesses:
+    """The processes that answer statements, and those from which they are forked (`service.read.queries.template`)."""
+
+    def __init__(self, limits: QueryLimits) -> None:
+        self._limits = limits
+        self._template = contextlib.AsyncExitStack()
+        self._requests: socket.socket | None = None
+        self._opening = asyncio.Lock()
+
+    async def ask(self, snapshot: Snapshot, question: Question) -> tuple[Outcome, bytes]:
+        """Return the answer of a process of its own to a question about a snapshot.
+
+        Raises QueryError if the statement cannot be answered within its limits, BusyError if the process from which it is forked has ended.
+        Cancelling the call kills the process.
+        """
+        limits = self._limits
+        reader, writer = await asyncio.open_connection(sock=await self._fork_process(snapshot))
+        try:
+            async with asyncio.timeout(START + limits.seconds + limits.grace):
+                outcome, body = await _exchange(reader, writer, msgspec.json.encode(question), limits)
+        except TimeoutError:
+            raise _refuse_overdue(limits) from None
+        finally:
+            writer.close()
+        if outcome.error:
+            raise QueryError(outcome.error, hint=outcome.hint)
+        return outcome, body
+
+    async def close(self) -> None:
+        """End all processes."""
+        self._requests = None
+        await self._template.aclose()
+
+    async def _fork_process(self, snapshot: Snapshot) -> socket.socket:
+        """Return a connection to a new process that has the snapshot open. Processes that have ended are started again."""
+        async with self._opening:
+            if snapshot.requests is not None:
+                with contextlib.suppress(OSError):
+                    return _request(snapshot.requests, ANSWER)
+            snapshot.close_requests()
+            snapshot.requests = await self._open_snapshot(snapshot.file)
+            return _request(snapshot.requests, ANSWER)
+
+    async def _open_snapshot(self, file: int) -> socket.socket:
+        """Return the socket of a new process that opens a snapshot."""
+        if self._requests is not None:
+            with contextlib.suppress(OSError):
+                return _request(self._requests, OPEN, file)
+        await self.close()
+        self._requests = await self._start_template()
+        return _request(self._requests, OPEN, file)
+
+    async def _start_template(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        self._template.enter_context(ours)
+        with theirs:
+            number, limits = theirs.fileno(), msgspec.json.encode(self._limits).decode()
+            arguments = (str(number), limits)
+            await self._template.enter_async_context(start_module(TEMPLATE, arguments, files=(number,)))
+        return ours
+
+
+def _request(requests: socket.socket, request: bytes, *files: int) -> socket.socket:
+    """Send a request with a new connection and these files; return our end of the connection. Raises OSError if the process has ended."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs:
+        try:
+            socket.send_fds(requests, [request], [theirs.fileno(), *files])
+        except OSError:
+            ours.close()
+            raise
+    return ours
+
+
+async def _exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: bytes, limits: QueryLimits
+) -> tuple[Outcome, bytes]:
+    """Send a task, and return the answer."""
+    answer = bytearray()
+    # A process that ended before it read the task gives the reason by its exit status.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        writer.write(task)
+        writer.write_eof()
+        await writer.drain()
+        while chunk := await reader.read(CHUNK):
+            answer += chunk
+            if len(answer) > limits.answer + LINE:
+                raise QueryError(
+                    f"the answer is larger than {limits.answer} bytes", hint="Ask for fewer rows or columns, or for Parquet."
+                )
+    if len(answer) < STATUS.size:
+        raise BusyError("the process that runs statements has ended; the next statement starts it again")
+    (status,) = STATUS.unpack(answer[-STATUS.size :])
+    head, newline, body = bytes(answer[: -STATUS.size]).partition(b"\n")
+    if newline and status == 0:
+        return msgspec.json.decode(head, type=Outcome), body
+    if -status in OVERDUE:
+        raise _refuse_overdue(limits)
+    raise QueryError(TOO_MUCH.error, hint=TOO_MUCH.hint)
 
 
 class Snapshots:
@@ -442,6 +516,7 @@ class QueryPool:
     ) -> None:
         self.limits = limits or QueryLimits()
         self._snapshots = Snapshots(store, now, self.limits, flush)
+        self._processes = StatementProcesses(self.limits)
         self._running = 0
 
     async def answer(self, question: Question, projects: frozenset[str] | None = None) -> Answer:
@@ -458,8 +533,8 @@ class QueryPool:
             snapshot = await self._snapshots.fresh()
             if projects is not None:
                 snapshot = await self._snapshots.part(snapshot, projects)
-            with self._snapshots.reading(snapshot) as file:
-                outcome, body = await ask(file, question, self.limits)
+            with self._snapshots.reading(snapshot):
+                outcome, body = await self._processes.ask(snapshot, question)
             return Answer(outcome, body, snapshot.at)
         finally:
             self._running -= 1
@@ -477,6 +552,7 @@ class QueryPool:
         await self._snapshots.ready()
 
     async def close(self) -> None:
-        """Release the snapshots; callers cancel their own questions."""
+        """End the processes, and release the snapshots; callers cancel their own questions."""
+        await self._processes.close()
         with contextlib.suppress(OSError):
             await self._snapshots.close()

@@ -54,14 +54,6 @@ class Question(msgspec.Struct, frozen=True):
     limit: int = DEFAULT_ROWS
 
 
-class Task(msgspec.Struct, frozen=True):
-    """The input of a process: the question, the file it may read and its limits."""
-
-    file: str
-    question: Question
-    limits: QueryLimits
-
-
 class Outcome(msgspec.Struct, frozen=True):
     """The report that a process sends before the bytes of its answer."""
 

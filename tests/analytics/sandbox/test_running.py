@@ -29,7 +29,7 @@ def test_a_process_is_reaped_however_often_its_caller_is_cancelled(cancellations
 
         async def hold() -> None:
             nonlocal process_id
-            async with start_module("service.read.queries.child") as process:
+            async with start_module("http.server", ["0"]) as process:
                 process_id = process.pid
                 is_running.set()
                 await asyncio.Event().wait()
