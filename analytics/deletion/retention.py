@@ -20,6 +20,7 @@ from datetime import UTC, date, datetime, time
 from typing import Any
 
 from analytics.deletion.deleting import ErasedMentions, ErasureScope, schemas_of_sessions
+from analytics.deletion.text_keys import ForgetTexts
 from analytics.store.connection import fetch
 from analytics.store.positions import COMPACTION, POSITION, RETENTION
 from analytics.store.store import Store
@@ -445,7 +446,7 @@ _SUBJECTS = (
     f"SELECT score_id AS subject_id FROM log.scores WHERE {_IS_ERASED} "
     f"UNION ALL SELECT evaluation_id FROM log.evaluations WHERE {_IS_ERASED}"
 )
-_REVIEWS = f"SELECT {_POSITION} FROM log.reviews SEMI JOIN ({_SUBJECTS}) USING (subject_id)"
+_REVIEWS = f"SELECT {_POSITION}, subject_id FROM log.reviews SEMI JOIN ({_SUBJECTS}) USING (subject_id)"
 ANCHOR_COPIES = {
     "ScoringTask": "exchange_id",
     "JudgingRequest": "exchange_id",
@@ -459,7 +460,7 @@ _IS_COPY = "list_contains($ids, split_part({}, '@', 1))"
 _DELETED_LAST = ("Reservation", "Judgement", "Score", "Exchange")
 """Records of a session that are deleted after all others, in this order."""
 _SPANS = (
-    f"SELECT {_POSITION} FROM log.spans WHERE {_IS_ERASED} OR (session_id = trace_id AND (connection, trace_id) IN ("
+    f"SELECT {_POSITION}, connection || '/' || trace_id AS trace FROM log.spans WHERE {_IS_ERASED} OR (session_id = trace_id AND (connection, trace_id) IN ("
     f"SELECT (connection, trace_id) FROM log.spans WHERE {_IS_ERASED} "
     f"UNION SELECT (connection, trace_id) FROM log.trace_assemblies WHERE {_IS_ERASED}))"
 )
@@ -480,9 +481,11 @@ _SELECT_IDS = (
 class ErasureRun:
     """One erasure run over a store."""
 
-    def __init__(self, store: Store, erased: ErasureScope) -> None:
+    def __init__(self, store: Store, erased: ErasureScope, forget_texts: ForgetTexts | None = None) -> None:
+        """`forget_texts` is called before records are deleted that are not of these sessions, but about them."""
         self._store = store
         self._erased = erased
+        self._forget_texts = forget_texts
         self._deleted: Counter[str] = Counter()
         self._mentions = ErasedMentions(erased, ())
         self._is_marked = False
@@ -498,8 +501,12 @@ class ErasureRun:
             self._delete_alerts(cursor)
             self._delete_anchors(cursor)
             self._delete_dead_letters(cursor)
-            self._remove("Review", fetch(cursor, _REVIEWS))
-            self._remove("Span", fetch(cursor, _SPANS))
+            reviews = fetch(cursor, _REVIEWS)
+            self._forget(reviews["subject_id"])
+            self._remove("Review", reviews)
+            spans = fetch(cursor, _SPANS)
+            self._forget(spans["trace"])
+            self._remove("Span", spans)
             names = [schema.name for schema in schemas_of_sessions()]
             for name in [*(name for name in names if name not in _DELETED_LAST), *_DELETED_LAST]:
                 days = ", project, exchange_at" if name == "Score" else ""
@@ -508,6 +515,10 @@ class ErasureRun:
         self._delete_states()
         self._store.checkpoint()
         return self._deleted
+
+    def _forget(self, names: pl.Series) -> None:
+        if self._forget_texts is not None and len(names):
+            self._forget_texts(names.unique().sort().to_list())
 
     def _mark_for_compaction(self) -> None:
         """Mark the file for compaction before the first deletion, because free space will hold the erased data."""
@@ -558,6 +569,7 @@ class ErasureRun:
         """Delete the anchors made from erased exchanges, after the copies of every round with their scores and judgements."""
         rows = fetch(cursor, f"SELECT {_POSITION}, anchor_id, exchange FROM log.anchors")
         erased = rows.filter(pl.Series([self._mentions.is_in_record(body) for body in rows["exchange"]], dtype=pl.Boolean))
+        self._forget(erased["anchor_id"])
         if erased.height:
             for name, column in ANCHOR_COPIES.items():
                 days = ", project, exchange_at" if name == "Score" else ""
@@ -577,6 +589,7 @@ class ErasureRun:
                 dtype=pl.Boolean,
             )
         )
+        self._forget(erased["dead_letter_id"])
         with registered(cursor, erased.select("dead_letter_id")):
             self._remove(
                 "Review", fetch(cursor, f"SELECT {_POSITION} FROM log.reviews SEMI JOIN {BATCH} ON subject_id = dead_letter_id")

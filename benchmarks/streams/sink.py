@@ -12,9 +12,12 @@ from analytics.store.store import Partition, Store
 from audit.policy import Policy
 from audit.redaction import Redactor
 from benchmarks.streams.meter import Meter
+from service.setup.kafka import connection_of
+from service.setup.settings import load_settings
 from service.setup.workspace import utc_now
 from streams.kafka import sink as sinks
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.encryption import open_encryption
 
 
 async def main(connection: KafkaConnection, file: Path, diagnoses: int, topics: Sequence[str]) -> None:
@@ -25,21 +28,19 @@ async def main(connection: KafkaConnection, file: Path, diagnoses: int, topics: 
         return all_of(connection, topics)
 
     sinks.partitions_on = some_of  # type: ignore[assignment]
-    with Store(file) as store:
-        sink, moved, meter = (
-            sinks.Sink(store, connection, Redactor(Policy().redaction), utc_now),
-            asyncio.Event(),
-            Meter(diagnoses),
-        )
-        sink.on_progress = moved.set
-        await sink.start()
-        meter.begin()
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
-        while on_progress(store) < diagnoses:
-            await moved.wait()
-            moved.clear()
-        meter.count(diagnoses)
+    async with open_encryption(connection) as encryption:
+        with Store(file) as store:
+            sink = sinks.Sink(store, connection, Redactor(Policy().redaction), utc_now, encryption=encryption)
+            moved, meter = asyncio.Event(), Meter(diagnoses)
+            sink.on_progress = moved.set
+            await sink.start()
+            meter.begin()
+            sys.stdout.write("ready\n")
+            sys.stdout.flush()
+            while on_progress(store) < diagnoses:
+                await moved.wait()
+                moved.clear()
+            meter.count(diagnoses)
 
 
 def on_progress(store: Store) -> int:
@@ -51,4 +52,5 @@ def on_progress(store: Store) -> int:
 
 if __name__ == "__main__":
     broker, prefix, name, count, wanted = sys.argv[1:]
-    asyncio.run(main(KafkaConnection(broker, prefix=prefix), Path(name), int(count), wanted.split(",")))
+    connection = connection_of(load_settings(kafka=broker, kafka_prefix=prefix))
+    asyncio.run(main(connection, Path(name), int(count), wanted.split(",")))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from benchmarks.streams.meter import Meter
 from service.server import worker_process
-from service.setup.settings import Settings
+from service.setup.settings import load_settings
 from streams.kafka import stages
 from streams.kafka.reading import Chunk
 from streams.kafka.stages import ComputedPartition
@@ -29,5 +29,5 @@ class Timed(ComputedPartition):
 if __name__ == "__main__":
     stages.ComputedPartition = Timed  # type: ignore[misc]
     broker, prefix = sys.argv[1:]
-    worker_process.run_worker(Settings(kafka=broker, kafka_prefix=prefix), [stage_named("diagnosis")], None)
+    worker_process.run_worker(load_settings(kafka=broker, kafka_prefix=prefix), [stage_named("diagnosis")], None)
     Timed.meter.report()

@@ -119,6 +119,7 @@ GROUPS = (
             "export": Command("copying.export", "Write every topic's table as a Parquet file, with a signed manifest."),
             "verify": Command("copying.verify", "Check that exports are as they were written, without a database."),
             "signing-key": Command("copying.signing_key", "Print the public key that signs exports."),
+            "text-key": Command("copying.text_key", "Make the key that encrypts texts on the topics."),
             "export-runs": Command("finished_runs.export", "Write every run as files."),
             "backup": Command("copying.backup", "Copy the database and its tokens. A server may be running."),
             "retention": Command("database.retention_app", "Delete records that are past their retention."),

@@ -232,7 +232,7 @@ async def deletion(
         "refusal": refusal,
         "erasures": shown,
         "following": following and Links().deletion(cursor=following),
-        "remains": await asyncio.to_thread(remains, engine.store),
+        "remains": await asyncio.to_thread(remains, engine.store, are_encrypted=engine.forget_texts is not None),
         "connections": [holder.name for holder, _ in services.access.holders("connection")],
         "max_comment": MAX_COMMENT,
     }

@@ -19,7 +19,7 @@ from schemas.errors import BrokerError, DriftlineError
 from service.setup.settings import Settings
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.topics import SPANS, SPENDING, TOPICS, state_topic
+from streams.kafka.topics import SPANS, SPENDING, TEXT_KEYS, TOPICS, state_topic
 from streams.log.admission import DEAD_LETTERS
 from streams.process import handled, handled_in_loop
 from streams.topology import Stage
@@ -124,6 +124,8 @@ def partitions_of(connection: KafkaConnection, stages: Sequence[Stage], foreign:
         needed.add(SPANS)
     if any(stage.judged for stage in stages):
         needed |= {"judgements", SPENDING}
+    if connection.text_secret is not None:
+        needed.add(TEXT_KEYS)
     missing = sorted(needed - there.keys())
     if missing:
         names = ", ".join(map(connection.topic, missing))

@@ -25,6 +25,7 @@ from streams.judging.judging_partition import JudgeCalls, TaskSlots
 from streams.judging.shared_caps import SharedCaps
 from streams.kafka.agents import Worker
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.encryption import TextEncryption, decrypter_of, open_encryption
 from streams.kafka.partitions import STUCK, SURE_SECONDS, KafkaStage, Membership, Watchdog, end_process
 from streams.kafka.producing import RecordProducer
 from streams.kafka.schema_registry import RegistryFraming
@@ -49,6 +50,7 @@ class _Parts:
     judge: Judge | None
     calls: JudgeCalls
     producer: RecordProducer
+    encryption: TextEncryption | None
     membership: Membership
     framing: RegistryFraming | None
     slots: TaskSlots
@@ -77,7 +79,8 @@ async def _run(
         judge = (await open_judge(settings, policy, os.environ)).judge if any(stage.judged for stage in stages) else None
         if judge is not None:
             stack.push_async_callback(judge.aclose)
-        producer = RecordProducer(connection)
+        encryption = await stack.enter_async_context(open_encryption(connection))
+        producer = RecordProducer(connection, encryption=encryption)
         stack.push_async_callback(producer.stop)
         await producer.start()
         spending = SpendingTopic(connection, producer, utc_now, reads=has_shared_caps(policy))
@@ -89,6 +92,7 @@ async def _run(
             judge=judge,
             calls=JudgeCalls(),
             producer=producer,
+            encryption=encryption,
             membership=membership,
             framing=framing_of(settings),
             slots=TaskSlots(settings.judge_concurrency),
@@ -99,7 +103,7 @@ async def _run(
             stack.callback(topic.close)
         kafka_stages = [_build_stage(stage, states[stage.name], parts) for stage in stages]
         kafka_stages += _build_collector_stages(collector_topics, parts)
-        worker = Worker(connection, kafka_stages, membership=membership)
+        worker = Worker(connection, kafka_stages, membership=membership, decrypt=decrypter_of(encryption))
         judged_topics = [stage.source for stage in stages if stage.judged]
         return await _run_until_stopped(worker, judged_topics, settings.judge_grace, supervisor_pipe)
 
@@ -107,7 +111,13 @@ async def _run(
 def _open_states(stage: Stage, parts: _Parts) -> StateTopic:
     """Open the topic that stores the states of the stage."""
     return StateTopic(
-        parts.connection, stage.name, parts.producer, source=stage.source, state_type=stage.state_type, redactor=parts.redactor
+        parts.connection,
+        stage.name,
+        parts.producer,
+        source=stage.source,
+        state_type=stage.state_type,
+        redactor=parts.redactor,
+        encryption=parts.encryption,
     )
 
 
@@ -128,6 +138,7 @@ def _build_stage(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
             connection=parts.connection,
             producer=parts.producer,
             states=states,
+            encryption=parts.encryption,
             is_sure=parts.membership.is_sure,
         )
         return KafkaStage(stage.source, judging.open_partition, records_at_once=CHUNK_TASKS)

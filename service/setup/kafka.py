@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from analytics.lake import Lake, require_lake
 from schemas.errors import SettingsError
 from service.setup.settings import PREFIX, Settings
+from service.setup.text_key import load_text_key
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import TOPICS
 
@@ -31,6 +32,7 @@ def connection_of(settings: Settings) -> KafkaConnection:
         username=settings.kafka_username,
         password=None if settings.kafka_password is None else settings.kafka_password.reveal(),
         ca_file=settings.kafka_ca,
+        text_secret=None if settings.text_key_file is None else load_text_key(settings.text_key_file),
     )
     _check_sasl(connection)
     if connection.ca_file is not None and not connection.uses_tls:

@@ -190,6 +190,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Password for SASL."""
     kafka_ca: Path | None = None
     """Certificates (PEM) to verify the brokers; by default, the system's."""
+    text_key_file: Path | None = None
+    """File with the key that encrypts texts on the topics (`driftline text-key`); without one, they are not encrypted."""
     kafka_otlp_spans: Annotated[str, Meta(pattern=_TOPICS)] = "otlp_spans"
     """Topics to which an OpenTelemetry Collector writes spans, separated by commas; their names have no prefix."""
     kafka_otlp_logs: Annotated[str, Meta(pattern=_TOPICS)] = "otlp_logs"

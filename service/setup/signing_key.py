@@ -28,7 +28,7 @@ def load_signing_key(database: Path) -> Ed25519PrivateKey:
     try:
         if not path.exists():
             key = Ed25519PrivateKey.generate()
-            _create(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            create_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         loaded = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(f"{path}: {error}", hint="Check its permissions and that it holds the key in PEM format.") from error
@@ -37,8 +37,8 @@ def load_signing_key(database: Path) -> Ed25519PrivateKey:
     return loaded
 
 
-def _create(path: Path, content: bytes) -> None:
-    """Write a file that did not exist, complete or not at all."""
+def create_file(path: Path, content: bytes) -> None:
+    """Write a secret file that did not exist, complete or not at all. Raises OSError if it cannot be written."""
     unfinished = path.with_name(f".unfinished-{os.getpid()}-{path.name}")
     descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:

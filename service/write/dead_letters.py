@@ -181,14 +181,16 @@ def retry(box: DeadLetterSource, ids: Sequence[str]) -> Outcome:
 
 async def _produce(connection: KafkaConnection, retries: Sequence[Retry], now: datetime) -> None:
     from streams.kafka.dead_letters import produce_retries  # noqa: PLC0415 - as above
+    from streams.kafka.encryption import open_encryption  # noqa: PLC0415 - as above
     from streams.kafka.producing import RecordProducer  # noqa: PLC0415 - as above
 
-    producer = RecordProducer(connection)
-    await producer.start()
-    try:
-        await produce_retries(producer, retries, now)
-    finally:
-        await producer.stop()
+    async with open_encryption(connection) as encryption:
+        producer = RecordProducer(connection, encryption=encryption)
+        await producer.start()
+        try:
+            await produce_retries(producer, retries, now)
+        finally:
+            await producer.stop()
 
 
 def _read_letters(store: Store, starts: Sequence[str]) -> list[StoredDeadLetter]:

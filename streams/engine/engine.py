@@ -27,6 +27,7 @@ import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
 from analytics.deletion.deleting import ERASURES
+from analytics.deletion.text_keys import ForgetTexts
 from analytics.store.positions import KnownSessions, read_states, read_states_of_stages
 from analytics.store.store import Store
 from analytics.store.tables import PARTITION
@@ -412,6 +413,11 @@ class Engine(RecordIntake):
     def has_judge(self) -> bool:
         """Whether exchanges may be judged. On Kafka this is assumed, because only the workers' own settings tell."""
         return self.judge is not None or not self._log.runs_stages
+
+    @property
+    def forget_texts(self) -> ForgetTexts | None:
+        """See `RecordIntake`."""
+        return self._log.forget_texts
 
     async def wait_for_tables(self, topic: str) -> None:
         """See `RecordIntake`."""

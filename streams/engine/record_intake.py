@@ -17,6 +17,7 @@ from typing import Self
 import msgspec
 from msgspec.structs import replace
 
+from analytics.deletion.text_keys import ForgetTexts
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.cost import min_budget, usd_of
@@ -180,6 +181,11 @@ class RecordIntake(ABC):
     @abstractmethod
     def ends_in_tables(self, topic: str) -> Mapping[int, int]:
         """Return the position up to which the tables have a topic, by partition."""
+
+    @property
+    @abstractmethod
+    def forget_texts(self) -> ForgetTexts | None:
+        """What makes texts on the topics unreadable; None if the topics are not encrypted, or there are none."""
 
     @abstractmethod
     def failure(self) -> DriftlineError:

@@ -16,6 +16,7 @@ import faust
 
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.partitions import SESSION_SECONDS, SURE_SECONDS, DeliveredChunk, KafkaStage, Membership
+from streams.kafka.reading import Decrypter, require_plain
 from streams.kafka.topics import GROUP
 from streams.kafka.transport import ChunkConsumer, ChunkTransport, TransportHooks
 
@@ -66,6 +67,7 @@ class Worker:
         membership: Membership | None = None,
         settings: Mapping[str, Any] | None = None,
         consumer: Mapping[str, Any] | None = None,
+        decrypt: Decrypter = require_plain,
     ) -> None:
         by_topic = {stage.source if stage.is_foreign else connection.topic(stage.source): stage for stage in stages}
         self.stages = tuple(by_topic.values())
@@ -85,6 +87,7 @@ class Worker:
             changed=changed,
             membership=membership or Membership(SURE_SECONDS),
             options=consumer or {},
+            decrypt=decrypt,
         )
         self.app.transport = ChunkTransport(self.app.conf.broker, self.app, hooks)
         for topic, stage in by_topic.items():

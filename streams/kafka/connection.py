@@ -31,6 +31,8 @@ class KafkaConnection:
     password: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
     """CA certificates (PEM) for checking the brokers' certificates; None means those of the system."""
+    text_secret: bytes | None = field(default=None, repr=False)
+    """The secret from which the keys of texts are derived (`streams.kafka.encryption`); None means that texts are not encrypted."""
 
     @property
     def servers(self) -> list[str]:

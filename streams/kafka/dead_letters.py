@@ -15,6 +15,7 @@ from schemas.codec.single_object import encode
 from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import decodable
+from streams.kafka.encryption import decrypter_of, open_encryption
 from streams.kafka.producing import Message, RecordProducer, key_of
 from streams.kafka.reading import PartitionReader, RawRecord
 from streams.log.admission import DEAD_LETTERS
@@ -30,7 +31,7 @@ async def copy_dead_letters(connection: KafkaConnection, store: Store) -> None:
     missing.
     """
     partitions = await asyncio.to_thread(partitions_on, connection, (DEAD_LETTERS, REVIEWS))
-    async with PartitionReader(connection) as reader:
+    async with open_encryption(connection) as encryption, PartitionReader(connection, decrypter_of(encryption)) as reader:
         for partition, (beginning, end) in (await reader.ranges(partitions)).items():
             async for records, _ in reader.read_until(partition, beginning, end):
                 await asyncio.to_thread(_append, store, partition[0], records)

@@ -14,12 +14,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
+from analytics.deletion.text_keys import ForgetTexts
 from analytics.store.store import Store
 from audit.redaction import Redactor
 from schemas.errors import BusyError, DriftlineError, StoreError
 from schemas.records import Record
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe
+from streams.kafka.encryption import TextEncryption
 from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.sink import History, Sink, SinkLimits, end_rebuild
 from streams.log.log import Commit, require_kafka
@@ -55,20 +57,33 @@ class KafkaLog:
         sink_limits: SinkLimits | None = None,
     ) -> None:
         self._store = store
-        self._producer = RecordProducer(connection, time_limit=PRODUCING_SECONDS)
-        self._sink = Sink(store, connection, redactor, now, reframe=reframe, history=history, limits=sink_limits)
+        self.encryption = TextEncryption.of(connection, keeps_keys=True)
+        self._producer = RecordProducer(connection, time_limit=PRODUCING_SECONDS, encryption=self.encryption)
+        self._sink = Sink(
+            store,
+            connection,
+            redactor,
+            now,
+            reframe=reframe,
+            history=history,
+            limits=sink_limits,
+            encryption=self.encryption,
+        )
         self._sink.on_progress = self._handle_progress
         # Ask the writer for the hashes each time: it replaces them after a failed transaction.
         self._new = NewRecords(store, lambda: self._sink.writer.identities)
         self._in_flight = InFlight()
         self._progressed = asyncio.Event()
         self.broken = self._sink.broken
+        self.forget_texts: ForgetTexts | None = None if self.encryption is None else self.encryption.forget_in_loop
         self.on_flushed: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Connect, and start filling the tables from the topics. Raises BrokerError or SettingsError."""
         await asyncio.to_thread(require_kafka, self._store)
         await asyncio.to_thread(end_rebuild, self._store)
+        if self.encryption is not None:
+            await self.encryption.start()
         await self._sink.start()
         await self._producer.start()
 
@@ -76,6 +91,8 @@ class KafkaLog:
         """Wait for the current write to the tables; the rest is written after the next start."""
         await self._producer.stop()
         await self._sink.stop()
+        if self.encryption is not None:
+            await self.encryption.stop()
 
     async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
         """See `Log`."""

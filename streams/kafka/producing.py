@@ -60,7 +60,7 @@ def keyed(messages: Iterable[bytes]) -> list[Message]:
 
 
 class Produced(NamedTuple):
-    """The partition and offset of a record on the broker; the offset is -1 if the broker only reports a duplicate."""
+    """The partition and offset of a record on the broker; the offset is -1 if the broker only reports a duplicate, or if it was not sent."""
 
     partition: int
     offset: int
@@ -74,11 +74,23 @@ class Sender(Protocol):
         ...
 
 
-class RecordProducer:
-    """Produces to the topics of an installation: idempotent, acknowledged by all replicas in sync. Belongs to one event loop."""
+class Encrypter(Protocol):
+    """Encrypts texts, such as `streams.kafka.encryption.TextEncryption`."""
 
-    def __init__(self, connection: KafkaConnection, *, time_limit: float = 30.0) -> None:
+    def encrypt(self, topic: str, messages: Iterable[Message]) -> Sequence[Message | None]:
+        """Return the messages with encrypted values; None in place of the messages of erased sessions."""
+        ...
+
+
+class RecordProducer:
+    """Produces to the topics of an installation: idempotent, acknowledged by all replicas in sync. Belongs to one event loop.
+
+    With `encryption`, the messages of erased sessions are not sent, as if the broker had them.
+    """
+
+    def __init__(self, connection: KafkaConnection, *, time_limit: float = 30.0, encryption: Encrypter | None = None) -> None:
         self._connection = connection
+        self._encryption = encryption
         self._time_limit = time_limit
         self._client: AIOKafkaProducer | None = None
         self._connections = Connections()
@@ -106,19 +118,28 @@ class RecordProducer:
             with self._broker_errors(f"topic {self._connection.topic(topic)}"):
                 async with asyncio.timeout(self._time_limit):
                     client = await self._connected()
-                    return await self._send(client, self._connection.topic(topic), messages, partition)
+                    encrypted = messages if self._encryption is None else self._encryption.encrypt(topic, messages)
+                    return await self._send(client, self._connection.topic(topic), messages, encrypted, partition)
         except BrokerError:
             await self._discard(client)
             raise
 
     async def _send(
-        self, client: AIOKafkaProducer, topic: str, messages: Sequence[Message], partition: int | None
+        self,
+        client: AIOKafkaProducer,
+        topic: str,
+        messages: Sequence[Message],
+        encrypted: Sequence[Message | None],
+        partition: int | None,
     ) -> list[Produced]:
         count = len(await client.partitions_for(topic))
-        deliveries = []
-        for key, value in messages:
+        deliveries: list[asyncio.Future[Any]] = []
+        for (key, _), message in zip(messages, encrypted, strict=True):
             number = partition_of(key, count) if partition is None else partition
-            future = await client.send(topic, value, key, partition=number)
+            if message is None:
+                deliveries.append(_not_sent(number))
+                continue
+            future = await client.send(topic, message[1], key, partition=number)
             # If another send fails first, nobody awaits this one, and asyncio would report its unretrieved error.
             future.add_done_callback(_retrieve_error)
             deliveries.append(future)
@@ -164,6 +185,13 @@ class RecordProducer:
             raise BrokerError(f"{what}: the broker did not take the records in {self._time_limit:g} s") from error
         except KafkaError as error:
             raise BrokerError(f"{what}: {words_of(error)}") from error
+
+
+def _not_sent(partition: int) -> asyncio.Future[Any]:
+    """Return the delivery of a message that is not sent."""
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(Produced(partition, -1))
+    return future
 
 
 def _retrieve_error(future: asyncio.Future[Any]) -> None:

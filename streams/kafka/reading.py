@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
@@ -24,8 +24,9 @@ from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
+from analytics.deletion.text_keys import is_encrypted
 from analytics.store.store import Partition
-from schemas.errors import BrokerError
+from schemas.errors import BrokerError, SettingsError
 from streams.kafka.connection import KafkaConnection
 
 WAIT_MILLISECONDS = 50
@@ -75,6 +76,26 @@ class RawRecord(Protocol):
     def headers(self) -> Sequence[tuple[str, bytes]]:
         """Headers by name, in their order."""
         ...
+
+
+Decrypter = Callable[[str, Sequence[RawRecord]], Awaitable[Sequence[RawRecord]]]
+"""Returns the records of a topic with decrypted values, and without those of erased sessions."""
+
+
+async def require_plain(topic: str, records: Sequence[RawRecord]) -> Sequence[RawRecord]:
+    """Return the records. Raises SettingsError if one of them is encrypted."""
+    for record in records:
+        if is_encrypted(record.value):
+            raise SettingsError(
+                f"topic {topic}, offset {record.offset}: the record is encrypted",
+                hint="Set DRIFTLINE_TEXT_KEY_FILE to the key file of this installation.",
+            )
+    return records
+
+
+async def keep_encrypted(topic: str, records: Sequence[RawRecord]) -> Sequence[RawRecord]:  # noqa: ARG001 - a `Decrypter`
+    """Return the records as they are."""
+    return records
 
 
 @dataclass(slots=True, eq=False)
@@ -132,8 +153,9 @@ class Read:
 class PartitionReader:
     """See the module; topics are named without prefix. Belongs to one event loop. `options` are for aiokafka's consumer."""
 
-    def __init__(self, connection: KafkaConnection, **options: Any) -> None:
+    def __init__(self, connection: KafkaConnection, decrypt: Decrypter = require_plain, **options: Any) -> None:
         self._connection = connection
+        self._decrypt = decrypt
         self._options = options
         self._consumer: AIOKafkaConsumer | None = None
         self._connections = Connections()
@@ -228,7 +250,12 @@ class PartitionReader:
                 positions = {self._partition_of(tp): await consumer.position(tp) for tp in fetched}
         except OffsetOutOfRangeError as error:
             raise OutOfRangeError([self._partition_of(tp) for tp in error.args[0]]) from error
-        chunks = [Chunk(*self._partition_of(tp), records) for tp, records in fetched.items() if records]
+        chunks = []
+        for tp, fetched_records in fetched.items():
+            topic, number = self._partition_of(tp)
+            records = await self._decrypt(topic, fetched_records)
+            if records:
+                chunks.append(Chunk(topic, number, records))
         return Read(chunks, positions)
 
     async def read_until(
@@ -289,9 +316,16 @@ class GroupReader(PartitionReader):
     soon as `resume_at` names its position. No heartbeat is sent during the call, so it must be short.
     """
 
-    def __init__(self, connection: KafkaConnection, group: str, on_change: Callable[[Sequence[Partition]], None]) -> None:
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        group: str,
+        on_change: Callable[[Sequence[Partition]], None],
+        decrypt: Decrypter = require_plain,
+    ) -> None:
         super().__init__(
             connection,
+            decrypt,
             group_id=connection.topic(group),
             partition_assignment_strategy=(RoundRobinPartitionAssignor,),
             max_poll_interval_ms=MAX_POLL_MILLISECONDS,

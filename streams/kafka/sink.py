@@ -40,6 +40,7 @@ from streams.judging.call_budget import StoppedError
 from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import CONFLICT, Reframe, decode_topics
+from streams.kafka.encryption import TextEncryption, decrypter_of, open_encryption
 from streams.kafka.producing import RecordProducer, keyed
 from streams.kafka.reading import Chunk, OutOfRangeError, PartitionReader, Range, Read
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
@@ -133,6 +134,7 @@ class Sink:
         reframe: Reframe | None = None,
         history: History | None = None,
         limits: SinkLimits | None = None,
+        encryption: TextEncryption | None = None,
     ) -> None:
         self.broken = asyncio.Event()
         """Set when only a new process can continue; `failure` says why."""
@@ -141,10 +143,10 @@ class Sink:
         """Called in the event loop whenever positions have advanced."""
         self.progress = Progress()
         self.writer = SinkWriter(store, redactor, now, connection.topic)
-        self._producer = RecordProducer(connection, time_limit=DEAD_LETTER_SECONDS)
+        self._producer = RecordProducer(connection, time_limit=DEAD_LETTER_SECONDS, encryption=encryption)
         self._store = store
         self._connection = connection
-        self._reader = PartitionReader(connection)
+        self._reader = PartitionReader(connection, decrypter_of(encryption))
         self._reframe = reframe
         self._history = history
         self._limits = limits or SinkLimits()
@@ -662,27 +664,29 @@ async def rebuild(
     """
     await asyncio.to_thread(require_kafka, store)
     ranges = await _read_ranges(connection)
-    sink = Sink(store, connection, redactor, now, reframe=reframe, history=history)
-    await asyncio.to_thread(sink.writer.check, ranges)
-    if not await asyncio.to_thread(is_interrupted, store):
-        beginnings = {partition: bounds.beginning for partition, bounds in ranges.items()}
-        if history is not None:
-            await asyncio.to_thread(history.ends, list(ranges))
-            for partition, start in (await asyncio.to_thread(history.starts, list(ranges))).items():
-                beginnings[partition] = min(start, beginnings[partition])
-        await asyncio.to_thread(_drop_rows, store, beginnings)
-    try:
-        await sink.start()
-        reporting = asyncio.create_task(_report_lag(sink, report))
+    async with open_encryption(connection, keeps_keys=True) as encryption:
+        sink = Sink(store, connection, redactor, now, reframe=reframe, history=history, encryption=encryption)
+        await asyncio.to_thread(sink.writer.check, ranges)
+        if not await asyncio.to_thread(is_interrupted, store):
+            beginnings = {partition: bounds.beginning for partition, bounds in ranges.items()}
+            if history is not None:
+                await asyncio.to_thread(history.ends, list(ranges))
+                for partition, start in (await asyncio.to_thread(history.starts, list(ranges))).items():
+                    beginnings[partition] = min(start, beginnings[partition])
+            await asyncio.to_thread(_drop_rows, store, beginnings)
         try:
-            await sink.caught_up()
+            await sink.start()
+            reporting = asyncio.create_task(_report_lag(sink, report))
+            try:
+                await sink.caught_up()
+            finally:
+                reporting.cancel()
+                await asyncio.gather(reporting, return_exceptions=True)
         finally:
-            reporting.cancel()
-            await asyncio.gather(reporting, return_exceptions=True)
-    finally:
-        await sink.stop()
-    # Records can reach the tables before the request to erase them.
-    await asyncio.to_thread(lambda: erase(store, now(), all_again=True))
+            await sink.stop()
+        forget_texts = None if encryption is None else encryption.forget_in_loop
+        # Records can reach the tables before the request to erase them.
+        await asyncio.to_thread(lambda: erase(store, now(), all_again=True, forget_texts=forget_texts))
     await asyncio.to_thread(end_rebuild, store)
 
 

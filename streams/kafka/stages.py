@@ -48,6 +48,7 @@ from streams.kafka.decoding import (
     deduplicate,
     hashes_of,
 )
+from streams.kafka.encryption import TextEncryption, decrypter_of
 from streams.kafka.partitions import OwnershipGuard, end_process
 from streams.kafka.producing import Message, Sender, keyed
 from streams.kafka.reading import Chunk, PartitionReader, RawRecord
@@ -202,6 +203,7 @@ class KafkaJudgingContext(JudgingContext):
     connection: KafkaConnection
     producer: Sender
     states: StateTopic
+    encryption: TextEncryption | None = None
     is_sure: Callable[[], bool]
     """Returns whether this process certainly still owns its partitions."""
     fail: Callable[[BaseException], None] = end_process
@@ -281,7 +283,8 @@ class JudgedPartition:
     async def _read_calls(self, since: int) -> None:
         context = self._context
         await context.states.load(self.number)
-        await self._calls.read(context.connection, context.states, self.number, since)
+        async with PartitionReader(context.connection, decrypter_of(context.encryption)) as reader:
+            await self._calls.read(reader, context.states, self.number, since)
 
     def _read_tasks(self, chunk: Chunk) -> tuple[list[tuple[int, str, Record]], list[bytes]]:
         """Return the chunk's tasks with offset and session, and the dead letters of records that are not tasks or cannot be read."""
@@ -326,18 +329,17 @@ class RecordedCalls:
     _reservations: dict[str, Reservation] = field(default_factory=dict)
     _settled: set[str] = field(default_factory=set)
 
-    async def read(self, connection: KafkaConnection, states: StateTopic, partition: int, since: int) -> None:
+    async def read(self, reader: PartitionReader, states: StateTopic, partition: int, since: int) -> None:
         """Add the recorded calls of the unfinished tasks in a partition, whose states must be loaded.
 
         `since` is when the first of these tasks arrived, in milliseconds since 1970. Raises BrokerError if the topic cannot be read.
         """
         source = (JUDGEMENTS, partition)
-        async with PartitionReader(connection) as reader:
-            end = (await reader.ranges([source]))[source].end
-            start = (await reader.offsets_at(max(0, since - _MAX_CLOCK_SKEW_MS), [source]))[source]
-            if start is not None:
-                async for records, _ in reader.read_until(source, start, end):
-                    await asyncio.to_thread(self._add_unfinished, records, states, partition)
+        end = (await reader.ranges([source]))[source].end
+        start = (await reader.offsets_at(max(0, since - _MAX_CLOCK_SKEW_MS), [source]))[source]
+        if start is not None:
+            async for records, _ in reader.read_until(source, start, end):
+                await asyncio.to_thread(self._add_unfinished, records, states, partition)
 
     def _add_unfinished(self, records: Sequence[RawRecord], states: StateTopic, partition: int) -> None:
         """Add the records about unfinished tasks. Undecodable values are ignored here; the sink makes dead letters of them."""

@@ -19,20 +19,24 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
+from analytics.deletion.text_keys import UnreadableTextError
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, StoreError
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import ENTRY_BYTES, build_dead_letter
 from streams.kafka.producing import Sender, keyed
-from streams.kafka.reading import PartitionReader, RawRecord
+from streams.kafka.reading import PartitionReader, RawRecord, keep_encrypted, require_plain
 from streams.kafka.topics import state_topic
 from streams.log.admission import DEAD_LETTERS, Refusal
 from streams.log.dead_letters import NO_STATE, STATE
+
+if TYPE_CHECKING:
+    from streams.kafka.encryption import TextEncryption
 
 MAX_STATE_BYTES = 15_000_000
 """Largest state of one session in bytes; the topic takes 16 MiB, framing included."""
@@ -84,10 +88,12 @@ class StateTopic:
         source: str | None = None,
         state_type: type[Any] | None = None,
         redactor: Redactor | None = None,
+        encryption: TextEncryption | None = None,
     ) -> None:
         """`source` is the topic that the stage reads, `state_type` the type of the stage's own states; None disables the check.
 
-        `redactor` is for the dead letters of invalid states; without it there are none.
+        `redactor` is for the dead letters of invalid states; without it there are none. With `encryption`, states are encrypted on the
+        topic and on local disk; an erased session has no state, and none is saved.
         """
         self.name = state_topic(stage)
         self._connection = connection
@@ -96,6 +102,8 @@ class StateTopic:
         self._local = local or LocalStates()
         self._decode_inner = (lambda state: state) if state_type is None else msgspec.msgpack.Decoder(state_type).decode
         self._redactor = redactor
+        self._encryption = encryption
+        self._decrypt = require_plain if encryption is None else keep_encrypted
         self.partitions = 0
         """Number of partitions of the source; 0 if it is not checked."""
         self._next_offsets: dict[int, int] = {}
@@ -110,7 +118,9 @@ class StateTopic:
         """
         name = f"topic {self._connection.topic(self.name)}, partition {partition}"
         try:
-            async with PartitionReader(self._connection, max_partition_fetch_bytes=FETCH_BYTES) as reader:
+            if self._encryption is not None:
+                await self._encryption.catch_up()  # states may be encrypted with keys that were created since
+            async with PartitionReader(self._connection, self._decrypt, max_partition_fetch_bytes=FETCH_BYTES) as reader:
                 loading = await self._load(reader, partition)
         except BrokerError as error:
             raise BrokerError(f"{name}: the states cannot be read: {error}") from error
@@ -128,11 +138,14 @@ class StateTopic:
     def get(self, partition: int, keys: Iterable[str]) -> dict[str, StoredState]:
         """Return the states of the sessions; sessions without a state are missing."""
         values = self._local.get(partition, [key.encode() for key in keys])
-        return {key.decode(): DECODE(value) for key, value in values.items()}
+        decrypted = {key: self._decrypt_value(key, value) for key, value in values.items()}
+        return {key.decode(): DECODE(value) for key, value in decrypted.items() if value is not None}
 
     async def save(self, partition: int, states: Mapping[str, StoredState]) -> None:
         """Write states; durable on return. Raises BrokerError if they cannot be written. A state that `is_too_large` cannot be written."""
-        values = {key.encode(): ENCODE(state) for key, state in states.items()}
+        messages = [(key.encode(), ENCODE(state)) for key, state in states.items()]
+        encrypted = messages if self._encryption is None else self._encryption.encrypt(self.name, messages)
+        values = dict(filter(None, encrypted))
         if values:
             await self._producer.send(self.name, list(values.items()), partition=partition)
             await asyncio.to_thread(self._local.put, partition, values)
@@ -165,7 +178,8 @@ class StateTopic:
         """Store the newest value of each key, and note the keys whose last value is an older one."""
         partition = loading.partition
         local = self._local.get(partition, {record.key for record in records if record.key is not None})
-        ends = {key: DECODE(value).next_offset for key, value in local.items()}
+        decrypted = {key: self._decrypt_value(key, value) for key, value in local.items()}
+        ends = {key: DECODE(value).next_offset for key, value in decrypted.items() if value is not None}
         newest: dict[bytes, bytes | None] = {}
         for record in records:
             loading.count += 1
@@ -183,15 +197,23 @@ class StateTopic:
 
     def _next_offset(self, loading: _Loading, record: RawRecord) -> int:
         """Return the source offset that a record's state covers; invalid states are added to `loading.refused`."""
-        if record.value is None:
-            return _TOMBSTONE_OFFSET
         try:
-            return self._validate(record.value, loading.source_end)
+            value = None if record.value is None else self._decrypt_value(record.key or b"", record.value)
+            return _TOMBSTONE_OFFSET if value is None else self._validate(value, loading.source_end)
         except InvalidStateError as error:
             message = "%s, partition %d, offset %d: skipping invalid state: %s"
             log.warning(message, self.name, loading.partition, record.offset, error)
             loading.refused.append((record, error))
             return _INVALID_OFFSET
+
+    def _decrypt_value(self, key: bytes, value: bytes) -> bytes | None:
+        """Return the decrypted value; None if the session was erased. Raises InvalidStateError if the value was changed."""
+        if self._encryption is None:
+            return value
+        try:
+            return self._encryption.decrypt_value(self.name, key, value)
+        except UnreadableTextError as error:
+            raise InvalidStateError(str(error)) from error
 
     def _validate(self, value: bytes, source_end: int | None) -> int:
         """Return the source offset that a state covers. Raises InvalidStateError if the value is not a state."""

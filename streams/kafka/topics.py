@@ -5,7 +5,7 @@ The table repeats nothing from elsewhere: the topics of records are those of the
 1. A topic is keyed by session if all of its records belong to sessions. These topics and the state topics have the same number of
    partitions, so that a session is on the same partition number everywhere. More partitions let more workers share the work.
 2. The other topics are keyed by project or id and see few records: a few partitions are enough.
-   The topic of spending has one partition, because the order of its entries decides.
+   The topic of spending has one partition, because the order of its entries decides; that of the keys of texts has little.
 3. Records are kept indefinitely unless the table says otherwise. Exchanges, events, judgements and reviews are the sources of everything
    else and cannot be derived again. Derived records are kept so that the tables can be rebuilt without running a stage.
 4. Only the last state of a session counts, so state topics are compacted. A worker reads the states of a newly assigned partition from
@@ -39,6 +39,10 @@ are in no table, and their partitions and configuration are its own.
 """
 SPENDING = "spending"
 """The topic of what judging costs under the caps that sessions share; see `streams.kafka.spending_topic`."""
+TEXT_KEYS = "text-keys"
+"""The topic of the seeds from which the keys of texts are derived; see `streams.kafka.encryption`."""
+KEYS_SEGMENT_SECONDS = 60 * 60.0
+"""Seconds after which a replaced seed may be compacted away."""
 SPANS = "spans"
 """The topic that this stage writes to."""
 REFERENCE = "exchanges"
@@ -83,7 +87,7 @@ def state_topic(stage: str) -> str:
 def specs_of(stages: Iterable[Stage]) -> dict[str, TopicSpec]:
     """Return every topic that the schemas, these stages and the shared caps need, by name."""
     records = {name: _records(name, types) for name, types in topics().items()}
-    return records | {spec.name: spec for spec in (*map(_state, stages), _spending())}
+    return records | {spec.name: spec for spec in (*map(_state, stages), _spending(), _text_keys())}
 
 
 def _records(name: str, types: tuple[str, ...]) -> TopicSpec:
@@ -108,6 +112,20 @@ def _spending() -> TopicSpec:
     """Return the topic of spending: one partition, because the order of its entries decides. It needs the current month."""
     config = {"cleanup.policy": "delete", "retention.ms": 62 * _DAY, "retention.bytes": _FOR_EVER}
     return TopicSpec(SPENDING, "single", "spending under shared caps", _config(config))
+
+
+def _text_keys() -> TopicSpec:
+    """Return the topic of seeds. A replaced seed opens texts that were erased since, so its broker must delete it soon."""
+    milliseconds = int(KEYS_SEGMENT_SECONDS * 1000)
+    config = {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": 0,
+        "max.compaction.lag.ms": milliseconds,
+        "min.cleanable.dirty.ratio": 0.01,
+        "segment.ms": milliseconds,
+        "delete.retention.ms": 0,
+    }
+    return TopicSpec(TEXT_KEYS, "single", "seeds of the keys of texts", _config(config))
 
 
 def _config(own: Mapping[str, object]) -> dict[str, str]:

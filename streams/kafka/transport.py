@@ -29,7 +29,7 @@ from faust.types import TP, ConsumerMessage, Message
 
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.partitions import DeliveredChunk, KafkaStage, Membership, WorkedPartition, log, release
-from streams.kafka.reading import Connections
+from streams.kafka.reading import Connections, Decrypter, require_plain
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Bytes of one partition in one answer of the broker; a larger record is sent alone."""
@@ -57,6 +57,8 @@ class TransportHooks:
     membership: Membership
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options for aiokafka's consumer that override ours."""
+    decrypt: Decrypter = require_plain
+    """Decrypts the records of our own topics."""
 
     def partition(self, tp: TP) -> WorkedPartition | None:
         """Return the partition if this process owns it."""
@@ -217,7 +219,11 @@ class ChunkConsumer(driver.Consumer):
             fetched = await self._getmany(free, timeout=timeout)
             for tp, records in (fetched or {}).items():
                 # If the partition was revoked or reassigned meanwhile, this object is stale and the records are fetched again.
-                active[TP(tp.topic, tp.partition)].fetch(records)
+                partition = active[TP(tp.topic, tp.partition)]
+                if partition.stage.is_foreign:
+                    partition.fetch(records)
+                else:
+                    partition.fetch(await self.hooks.decrypt(partition.stage.source, records))
 
     async def perform_seek(self) -> None:
         """Seek to the committed offsets everywhere. Wait for a running fetch first: the client's position is already past its records."""

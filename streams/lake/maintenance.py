@@ -31,6 +31,7 @@ from analytics.deletion.retention import (
     DELETED_WITH_EXCHANGES,
     MAX_IDS,
 )
+from analytics.deletion.text_keys import ForgetTexts
 from analytics.lake import DAY, ORIGIN, PROJECT, Lake, all_types, lake_errors, writer_properties
 from analytics.store.tables import literal
 from audit.anchors import ANCHORS
@@ -74,12 +75,12 @@ class LakeMaintenance:
         self._policy = policy
         self._now = now
 
-    def run(self) -> MaintenanceReport:
-        """Do everything. Raises LakeError if there is no lake, or a table cannot be read or written."""
+    def run(self, forget_texts: ForgetTexts | None = None) -> MaintenanceReport:
+        """Do everything; see `erase` for `forget_texts`. Raises LakeError if there is no lake, or a table cannot be read or written."""
         report = MaintenanceReport()
         lake = Lake(self._root)
         lake.require()
-        _erase(lake, report)
+        _erase(lake, report, forget_texts)
         for name in all_types():
             self._expire(lake, name, report)
             report.compacted += _repeat(lake, name, _compact)
@@ -89,10 +90,10 @@ class LakeMaintenance:
         report.expired = +report.expired
         return report
 
-    def erase(self) -> MaintenanceReport:
-        """Delete only what was erased."""
+    def erase(self, forget_texts: ForgetTexts | None = None) -> MaintenanceReport:
+        """Delete only what was erased. `forget_texts` is called before records are deleted that are not of an erased session, but about it."""
         report = MaintenanceReport()
-        _erase(Lake(self._root), report)
+        _erase(Lake(self._root), report, forget_texts)
         return report
 
     def _expire(self, lake: Lake, name: str, report: MaintenanceReport) -> None:
@@ -129,7 +130,7 @@ class LakeMaintenance:
         return None if days is None else cutoff(self._now(), days).date()
 
 
-def _erase(lake: Lake, report: MaintenanceReport) -> None:
+def _erase(lake: Lake, report: MaintenanceReport, forget_texts: ForgetTexts | None) -> None:
     """Delete the rows of erased sessions, and what mentions them; remove the files that had them."""
     pairs = _select(lake, "Erasure", "SELECT DISTINCT connection, session_id FROM t").rows()
     if not pairs:
@@ -145,9 +146,14 @@ def _erase(lake: Lake, report: MaintenanceReport) -> None:
         if rows:
             report.erased[schema_of(name).table] += _delete(lake, name, rows)
 
+    def forget(names: Iterable[str]) -> None:
+        if forget_texts is not None and (unique := sorted({*names})):
+            forget_texts(unique)
+
     report.erased["incidents"] += _redact_incidents(lake, mentions)
     anchors = _select(lake, "Anchor", "SELECT anchor_id, exchange FROM t")
     anchor_ids = [anchor for anchor, body in anchors.iter_rows() if mentions.is_in_record(body)]
+    forget(anchor_ids)
     for name, column in ANCHOR_COPIES.items():
         delete(name, _among(f"split_part({column}, '@', 1)", anchor_ids, f"connection = {literal(ANCHORS)} AND "))
     delete("Anchor", _among("anchor_id", anchor_ids))
@@ -155,6 +161,8 @@ def _erase(lake: Lake, report: MaintenanceReport) -> None:
     letter_ids = [letter for letter, source, body, detail in letters.iter_rows() if mentions.is_in_letter(source, body, detail)]
     subjects = letter_ids + _select_column(lake, "Score", f"SELECT DISTINCT score_id FROM t WHERE {condition}")
     subjects += _select_column(lake, "Evaluation", f"SELECT DISTINCT evaluation_id FROM t WHERE {condition}")
+    reviewed = {*_select_column(lake, "Review", "SELECT DISTINCT subject_id FROM t")}
+    forget([*letter_ids, *reviewed.intersection(subjects)])
     delete("Review", _among("subject_id", subjects))
     delete("DeadLetter", _among("dead_letter_id", letter_ids))
     traces = {
@@ -162,6 +170,7 @@ def _erase(lake: Lake, report: MaintenanceReport) -> None:
         *_select(lake, "TraceAssembly", f"SELECT DISTINCT connection, trace_id FROM t WHERE {condition}").rows(),
     }
     if traces:
+        forget(f"{connection}/{trace}" for connection, trace in traces)
         named = _is_erased(ErasureScope(frozenset(), frozenset(traces)), "trace_id")
         delete("Span", f"session_id = trace_id AND {named}")
     for schema in sorted(schemas_of_sessions(), key=lambda schema: schema.name in {"Score", "Exchange"}):

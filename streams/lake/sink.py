@@ -34,6 +34,7 @@ from schemas.registry import topics
 from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe, TopicBatch, decode_topics, received_at
+from streams.kafka.encryption import TextEncryption, decrypter_of
 from streams.kafka.producing import RecordProducer, keyed
 from streams.kafka.reading import Chunk, GroupReader, OutOfRangeError, Range
 from streams.kafka.sink import DEAD_LETTER_SECONDS, build_gap_letters
@@ -97,7 +98,8 @@ class LakeSink:
         self._limits = limits or LakeLimits()
         self._maintenance = maintenance
         self._erasure_committed = asyncio.Event()
-        self._producer = RecordProducer(connection, time_limit=DEAD_LETTER_SECONDS)
+        self.encryption = TextEncryption.of(connection, keeps_keys=True)
+        self._producer = RecordProducer(connection, time_limit=DEAD_LETTER_SECONDS, encryption=self.encryption)
         self._reader: GroupReader | None = None
         self._pending = _Pending()
         self._stored: dict[Partition, int] = {}
@@ -117,8 +119,10 @@ class LakeSink:
         """
         await asyncio.to_thread(partitions_on, self._connection, topics())
         await asyncio.to_thread(self._lake.create)
+        if self.encryption is not None:
+            await self.encryption.start()
         group = f"{GROUP}-{await asyncio.to_thread(self._lake.identity)}"
-        self._reader = GroupReader(self._connection, group, self._change_partitions)
+        self._reader = GroupReader(self._connection, group, self._change_partitions, decrypter_of(self.encryption))
         await self._reader.start()
         self._reader.subscribe(topics())
         self._tasks = [asyncio.create_task(self._run(self._reader))]
@@ -135,6 +139,8 @@ class LakeSink:
         if self._reader is not None:
             await self._reader.stop()
         await self._producer.stop()
+        if self.encryption is not None:
+            await self.encryption.stop()
 
     def _change_partitions(self, partitions: Sequence[Partition]) -> None:
         """Take over partitions, and drop what was read of others: their next owner reads it again."""
@@ -270,6 +276,7 @@ class LakeSink:
 
     async def _maintain(self, maintenance: LakeMaintenance) -> None:
         """Keep the tables in order until the sink is stopped."""
+        forget_texts = None if self.encryption is None else self.encryption.forget_in_loop
         due = time.monotonic() + MAINTENANCE_SECONDS
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
@@ -278,11 +285,11 @@ class LakeSink:
             try:
                 if self._erasure_committed.is_set() and not self._stopping.is_set():
                     self._erasure_committed.clear()
-                    await asyncio.to_thread(maintenance.erase)
+                    await asyncio.to_thread(maintenance.erase, forget_texts)
                 elif time.monotonic() >= due:
                     due = time.monotonic() + MAINTENANCE_SECONDS
                     if (ERASURES, 0) in self._assigned:
-                        await asyncio.to_thread(maintenance.run)
+                        await asyncio.to_thread(maintenance.run, forget_texts)
             except LakeError as error:
                 log.warning("the lake could not be kept in order; trying again: %s", first_line(error))
                 due = time.monotonic() + MAINTENANCE_RETRY_SECONDS

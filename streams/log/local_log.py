@@ -19,6 +19,7 @@ from typing import NamedTuple, cast
 import msgspec
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteOptions
 
+from analytics.deletion.text_keys import ForgetTexts
 from analytics.store.store import Store
 from analytics.store.tables import PARTITION
 from schemas.errors import StoreError, first_line
@@ -64,6 +65,7 @@ class LocalLog:
 
     name = "the log"
     runs_stages = True
+    forget_texts: ForgetTexts | None = None
 
     def __init__(self, store: Store, folder: LogFolder | None, *, flush_seconds: float = 0.5) -> None:
         self._store = store

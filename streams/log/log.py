@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from analytics.deletion.text_keys import ForgetTexts
 from analytics.store.positions import read_watermarks
 from analytics.store.store import Store
 from schemas.errors import DriftlineError, SettingsError
@@ -93,6 +94,8 @@ class Log(Protocol):
     """Set when only a new process can continue."""
     on_flushed: Callable[[], None]
     """Called in the event loop whenever the tables have more records."""
+    forget_texts: ForgetTexts | None
+    """Called in any other thread before records are erased; None if the log needs no call, because it does not keep records."""
 
     async def start(self) -> None:
         """Recover the commits of an earlier process, and start flushing."""

@@ -21,6 +21,7 @@ from schemas.lazy import pl
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe, decodable, decode_chunk, deduplicate
+from streams.kafka.encryption import decrypter_of, open_encryption
 from streams.kafka.reading import PartitionReader, Range, values_of
 from streams.replay.history import EXCHANGES, JUDGEMENTS, SCORES, WINDOW_RECORDS, History, Tables, Window, origin_of_tables
 from streams.replay.part import open_store
@@ -54,7 +55,8 @@ class TopicHistory(History):
         seen: dict[str, bytes] = {}
         (segment,) = self._part.segments
         async with (
-            PartitionReader(self._connection, max_partition_fetch_bytes=_FETCH_BYTES) as reader,
+            open_encryption(self._connection) as encryption,
+            PartitionReader(self._connection, decrypter_of(encryption), max_partition_fetch_bytes=_FETCH_BYTES) as reader,
             aclosing(reader.read_until((EXCHANGES, segment.partition), segment.start, segment.end, WINDOW_RECORDS)) as chunks,
         ):
             async for records, next_offset in chunks:
@@ -85,7 +87,10 @@ async def _copy(connection: KafkaConnection, store: Store, partition: Partition,
     topic = partition[0]
     with store.transaction() as transaction:
         position = transaction.watermark(TOPICS, topic)
-    async with PartitionReader(connection, max_partition_fetch_bytes=_FETCH_BYTES) as reader:
+    async with (
+        open_encryption(connection) as encryption,
+        PartitionReader(connection, decrypter_of(encryption), max_partition_fetch_bytes=_FETCH_BYTES) as reader,
+    ):
         start = max(position, (await reader.ranges([partition]))[partition].beginning)
         async with aclosing(reader.read_until(partition, start, end, _RECORDS_PER_COPY)) as chunks:
             async for records, next_offset in chunks:

@@ -34,6 +34,7 @@ from analytics.deletion.retention import (
     delete_withdrawn_scores,
     plan_retention,
 )
+from analytics.deletion.text_keys import ForgetTexts
 from analytics.queries import query_rows
 from analytics.store.connection import attach_files
 from analytics.store.store import Outbox, Store
@@ -169,6 +170,12 @@ TOPICS = (
 )
 
 
+ENCRYPTED_TOPICS = (
+    "Records on Kafka's topics that were produced before texts were encrypted, or by other producers; and, for up to two hours, the keys that "
+    "the brokers still have to delete: keep no copies of the brokers' disks."
+)
+
+
 class CompletedErasure(msgspec.Struct, frozen=True):
     """The record of a completed erasure in this database."""
 
@@ -217,7 +224,9 @@ async def request_erasure(engine: RecordIntake, request: Erasure) -> None:
 async def _erase(engine: RecordIntake, *, again: Collection[str] = (), all_again: bool = False) -> None:
     """Erase in a thread. A fatal database error is noted here, because no later flush might notice it."""
     try:
-        await asyncio.to_thread(erase, engine.store, engine.now(), again=again, all_again=all_again)
+        await asyncio.to_thread(
+            erase, engine.store, engine.now(), again=again, all_again=all_again, forget_texts=engine.forget_texts
+        )
     except database_errors() as error:
         note_fatal(error, engine.broken)
         raise
@@ -233,12 +242,20 @@ def erasures(store: Store) -> list[ErasureStatus]:
     ]
 
 
-def remains(store: Store) -> list[str]:
-    """Return the copies that an erasure does not reach, each with advice."""
-    return [FREE_SPACE, COPIES, *([TOPICS] if is_fed_by_kafka(store) else [])]
+def remains(store: Store, *, are_encrypted: bool = False) -> list[str]:
+    """Return the copies that an erasure does not reach, each with advice. `are_encrypted`: the texts on the topics are."""
+    topics = [ENCRYPTED_TOPICS if are_encrypted else TOPICS] if is_fed_by_kafka(store) else []
+    return [FREE_SPACE, COPIES, *topics]
 
 
-def erase(store: Store, now: datetime, *, again: Collection[str] = (), all_again: bool = False) -> int:
+def erase(
+    store: Store,
+    now: datetime,
+    *,
+    again: Collection[str] = (),
+    all_again: bool = False,
+    forget_texts: ForgetTexts | None = None,
+) -> int:
     """Run the pending erasures, and repeat those with the ids `again` or all earlier ones. Return the number of erasures that were run.
 
     New deletions are added to the counts of earlier ones, so that a second request keeps the proof of the first.
@@ -250,7 +267,7 @@ def erase(store: Store, now: datetime, *, again: Collection[str] = (), all_again
         if not selected:
             return 0
         erased = ErasureScope.from_pairs([(status.erasure["connection"], status.erasure["session_id"]) for status in selected])
-        deleted = ErasureRun(store, erased).run()
+        deleted = ErasureRun(store, erased, forget_texts).run()
         replays = [] if store.path is None else _delete_replays(store.path, erased)
         completed = CompletedErasure(now, dict(deleted), replays)
         for status in selected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,8 +17,11 @@ from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Judgement, JudgingRequest, Record, Score, SessionClosed
 from service.cli.exit_codes import ExitCode
 from service.cli.main import run
+from service.setup.text_key import make_text_key
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.encryption import open_encryption
 from streams.kafka.producing import RecordProducer
+from streams.kafka.topics import TEXT_KEYS
 from streams.stage_batches import StageBatch
 
 pytestmark = pytest.mark.slow
@@ -106,6 +110,37 @@ def test_scores_are_the_live_ones(
     assert replayed_scores == read_scores(produced)
     assert document["scores"] == len(replayed_scores)
     assert document["live_scores"] == len(replayed_scores)
+
+
+def test_encrypted_topics_are_replayed(
+    driftline: Command,
+    kafka: KafkaConnection,
+    make_topics: MakeTopics,
+    live: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The key file is enough to read them; without it the command names the setting."""
+    make_topics("exchanges", "judgements", "scores", partitions=PARTITIONS)
+    make_topics(TEXT_KEYS, partitions=1, configs={"cleanup.policy": "compact"})
+    topics = {topic: records_of(live, topic) for topic in ("exchanges", "scores", "judgements")}
+    topics["judgements"] = [record for record in topics["judgements"] if isinstance(record, Judgement)]
+    secret = make_text_key(Path("text-key"))
+
+    async def produce_encrypted() -> None:
+        connection = dataclasses.replace(kafka, text_secret=secret)
+        async with open_encryption(connection) as encryption:
+            producer = RecordProducer(connection, encryption=encryption)
+            for topic, records in topics.items():
+                await producer.send(topic, [(key_of(record), encode(record)) for record in records])
+            await producer.stop()
+
+    asyncio.run(produce_encrypted())
+    code, _, errors = driftline("replay", "--from", "topics", "--workers", "1", "--label", "keyless")
+    assert code != 0
+    assert "DRIFTLINE_TEXT_KEY_FILE" in errors
+    monkeypatch.setenv("DRIFTLINE_TEXT_KEY_FILE", str(Path("text-key")))
+    document = run_replay(driftline, "--from", "topics", "--workers", "1", "--label", "again")
+    assert read_scores(Path(document["file"])) == read_scores(live)
 
 
 def test_a_range_of_offsets_is_scored_by_itself(driftline: Command, produced: Path, tmp_path: Path) -> None:

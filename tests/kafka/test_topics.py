@@ -18,7 +18,7 @@ from schemas.registry import topics
 from service.cli.main import application
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.topics import SPENDING, TOPICS, specs_of, state_topic
+from streams.kafka.topics import SPENDING, TEXT_KEYS, TOPICS, specs_of, state_topic
 from streams.topology import TOPOLOGY, Stage, stage_named
 
 PARTITIONS = 2
@@ -54,7 +54,7 @@ def driftline(connection: KafkaConnection, *arguments: str) -> tuple[int, str]:
 
 def test_every_record_type_has_a_topic_in_the_table() -> None:
     """A topic without a specification would not be created, and its producer would wait forever."""
-    assert {*topics()} | {state_topic(stage.name) for stage in TOPOLOGY} | {SPENDING} == {*TOPICS}
+    assert {*topics()} | {state_topic(stage.name) for stage in TOPOLOGY} | {SPENDING, TEXT_KEYS} == {*TOPICS}
 
 
 def test_a_new_stage_gets_its_state_topic() -> None:

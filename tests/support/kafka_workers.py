@@ -22,9 +22,10 @@ from streams.engine.embedded import StageRunner
 from streams.judging.judged_stages import read_no_judgements
 from streams.kafka.agents import Worker
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.encryption import TextEncryption, decrypter_of
 from streams.kafka.partitions import KafkaStage, Membership, PartitionWork
 from streams.kafka.producing import RecordProducer, key_of
-from streams.kafka.reading import Chunk
+from streams.kafka.reading import Chunk, Decrypter, require_plain
 from streams.kafka.stages import ComputingContext
 from streams.kafka.states import StateTopic
 from streams.kafka.topics import GROUP
@@ -100,6 +101,7 @@ async def working(
     foreign: Iterable[KafkaStage] = (),
     grace: float = 5.0,
     membership: Membership | None = None,
+    decrypt: Decrypter = require_plain,
     **consumer: object,
 ) -> AsyncIterator[Worker]:
     """Yield a worker with these stages, stopped at the end."""
@@ -110,7 +112,7 @@ async def working(
     ]
     for stage in (*stages, *foreign):
         stage._fail = failures.append
-    worker = Worker(connection, [*stages, *foreign], membership=membership, settings=FAST, consumer=consumer)
+    worker = Worker(connection, [*stages, *foreign], membership=membership, settings=FAST, consumer=consumer, decrypt=decrypt)
     await worker.start()
     try:
         yield worker
@@ -121,13 +123,16 @@ async def working(
 
 @asynccontextmanager
 async def processing(
-    kafka: KafkaConnection, stages: Sequence[Stage] = STAGES, wrap: Callable[[Stage, Means], Means] = lambda _, one: one
+    kafka: KafkaConnection,
+    stages: Sequence[Stage] = STAGES,
+    wrap: Callable[[Stage, Means], Means] = lambda _, one: one,
+    encryption: TextEncryption | None = None,
 ) -> AsyncIterator[Worker]:
     """Yield a worker with the real stages; `wrap` may put a wrapper around each stage."""
-    redactor, producer = Redactor(POLICY.redaction), RecordProducer(kafka)
+    redactor, producer = Redactor(POLICY.redaction), RecordProducer(kafka, encryption=encryption)
     await producer.start()
     runs = StageRunner(POLICY, read_no_judgements, redactor, TickingClock(NOW))
-    states = {stage.name: StateTopic(kafka, stage.name, producer) for stage in stages}
+    states = {stage.name: StateTopic(kafka, stage.name, producer, encryption=encryption) for stage in stages}
     means = {
         stage: wrap(
             stage,
@@ -141,7 +146,7 @@ async def processing(
         )
         for stage in stages
     }
-    async with working(kafka, means) as worker:
+    async with working(kafka, means, decrypt=decrypter_of(encryption)) as worker:
         yield worker
     assert worker.app._crash_reason is None
     await producer.stop()

@@ -1,6 +1,7 @@
 """`driftline backup` and `driftline export`: copies of the database and of its tables, also beside a running server.
 
 `driftline verify` checks exports without a database, and `driftline signing-key` prints the public key that they are signed with.
+`driftline text-key` makes the key that encrypts texts on the topics.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from service.export.verification import STATED_ERASURE, Verification, verify_fol
 from service.read.known_projects import require_known
 from service.setup.settings import Settings
 from service.setup.signing_key import load_signing_key, signing_key_file
+from service.setup.text_key import fingerprint_of, make_text_key
 from service.setup.workspace import local_store, open_workspace, require_database
 from service.text.formats import counted
 
@@ -198,6 +200,22 @@ def signing_key(database: Database = None, as_json: AsJson = False) -> None:
         print_json({"key": key, "file": str(signing_key_file(settings.database))})
     else:
         out.say(key)
+
+
+def text_key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File with the key; created if missing.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print the fingerprint of the key that encrypts texts on the topics. Creates the key if there is none.
+
+    Give the file to every process of an installation with DRIFTLINE_TEXT_KEY_FILE. Keep it secret, and back it up: without it no encrypted
+    record can be read.
+    """
+    fingerprint = fingerprint_of(make_text_key(file))
+    if as_json:
+        print_json({"fingerprint": fingerprint, "file": str(file)})
+    else:
+        out.say(fingerprint)
 
 
 def _check(by: str | None, *, selected: bool) -> None:

@@ -94,7 +94,10 @@ async def erase(caller: FleetAdmin, services: Services, request: Request, body: 
     with durable_or_refused():
         await request_erasure(engine, record)
         progress = await asyncio.to_thread(progress_of, engine.store, record)
-    return RequestedErasure(erasure=progress, remains=await asyncio.to_thread(remains, engine.store))
+    are_encrypted = engine.forget_texts is not None
+    return RequestedErasure(
+        erasure=progress, remains=await asyncio.to_thread(remains, engine.store, are_encrypted=are_encrypted)
+    )
 
 
 @router.get(f"{API}/erasures", responses=documented(400))
