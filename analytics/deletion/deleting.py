@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.store.positions import POSITION, RETENTION
+from analytics.store.positions import COLD, POSITION, RETENTION
 from analytics.store.tables import BATCH, full_name, registered
 from analytics.sums.kept import Day, KeptSums
 from audit.fingerprints import canonical_json
@@ -104,16 +104,16 @@ def delete_derived(
 
 
 def delete_sums(connection: duckdb.DuckDBPyConnection, sums: KeptSums) -> None:
-    """Delete kept sums and their watermarks. Sums that outlive their records stay for days that retention has deleted."""
+    """Delete kept sums and their watermarks. Sums of cold days stay, and for days that retention has deleted those that outlive their records."""
     watermarks = full_name(schema_of("Watermark"))
     for name, day in sums.tables.items():
         outlives = (
-            f"SELECT 1 FROM {watermarks} WHERE $outlives AND consumer = $retention AND topic = kept.project"
+            f"SELECT 1 FROM {watermarks} WHERE (consumer = $cold OR $outlives AND consumer = $retention) AND topic = kept.project"
             f" AND {day} < make_timestamp(next_position)"
         )
         connection.execute(
             f"DELETE FROM {full_name(schema_of(name))} AS kept WHERE NOT EXISTS ({outlives})",
-            {"retention": RETENTION, "outlives": not sums.deleted},
+            {"cold": COLD, "retention": RETENTION, "outlives": not sums.deleted},
         )
     connection.execute(f"DELETE FROM {watermarks} WHERE consumer = $consumer", {"consumer": sums.consumer})
 

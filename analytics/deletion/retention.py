@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Retention and erasure: deletion of rows that are too old or belong to an erased session. The rules are in `README.md`.
+"""Retention, cooling and erasure: deletion of rows that are too old, in the lake, or of an erased session. The rules are in `README.md`.
 
 Rows are deleted in batches, each in its own transaction, so that writers continue. `plan_*` counts the rows that retention or an
 erasure would delete, and changes nothing. Hourly sums stay until `analytics.sums.daily.delete_hours` runs.
@@ -22,10 +22,11 @@ from typing import Any
 from analytics.deletion.deleting import ErasedMentions, ErasureScope, schemas_of_sessions
 from analytics.deletion.text_keys import ForgetTexts
 from analytics.store.connection import fetch
-from analytics.store.positions import COMPACTION, POSITION, RETENTION
-from analytics.store.store import Store
+from analytics.store.positions import COLD, COMPACTION, POSITION, RETENTION
+from analytics.store.store import Partition, Store
 from analytics.store.tables import BATCH, full_name, registered
 from analytics.sums.daily import recompute_days
+from analytics.sums.kept import ALL_SUMS
 from analytics.sums.list_sums import rebuild_outline
 from audit.anchors import ANCHORS
 from schemas.codec.arrow import decode_batch
@@ -73,6 +74,17 @@ WHERE occurred_at < cutoff AND _offset < $exchanges
 """
 """Selects all exchanges that retention would delete, for a dry run."""
 SELECT_BATCH = f"{SELECT_EXPIRED}ORDER BY occurred_at\nLIMIT {MAX_ROWS}"
+NOT_COOLED = frozenset({"Review", "Evaluation", "EvaluationRequest", "Span", "Diagnosis", "DeadLetter"})
+"""Record types that cooling leaves: few rows, which lists, agreement and judged sessions of any time need."""
+_FOR_REVIEW = "SELECT subject_id AS score_id FROM log.reviews WHERE kind IN ('human_score', 'queue_item')"
+SELECT_COOLED = f"""{SELECT_EXPIRED}
+    AND connection <> '{ANCHORS}'
+    AND (connection, exchange_id) IN (SELECT (connection, exchange_id) FROM log.scores)
+    AND (connection, exchange_id) NOT IN (SELECT (connection, exchange_id) FROM log.scores SEMI JOIN ({_FOR_REVIEW}) USING (score_id))
+    AND _offset < coalesce((SELECT position FROM lake_positions WHERE topic = _topic AND partition = _partition), 0)
+ORDER BY occurred_at
+LIMIT {MAX_ROWS}"""
+"""Selects a batch of the exchanges that cooling deletes: scored ones that the lake has, without those for which people give scores."""
 DELETED_WITH_EXCHANGES = {
     "Review": f"""
         SELECT {POSITION_COLUMNS} FROM log.reviews
@@ -179,13 +191,20 @@ class Cutoffs:
 
 
 class Retention:
-    """One retention run over a store. `unread` is None if the database runs no stages and so has no states."""
+    """One retention run over a store. `unread` is None if the database runs no stages and so has no states.
 
-    def __init__(self, store: Store, cutoffs: Cutoffs, unread: Unread | None) -> None:
+    With `in_lake`, the positions up to which a lake has each partition, the run cools: it deletes only rows that the lake has, except those
+    of `NOT_COOLED` and those that SELECT_COOLED leaves, and days before the cutoffs keep all of their sums.
+    """
+
+    def __init__(
+        self, store: Store, cutoffs: Cutoffs, unread: Unread | None, in_lake: Mapping[Partition, int] | None = None
+    ) -> None:
         self._store = store
         self._cutoffs = cutoffs
         self._has_states = unread is not None
         self._unread = unread or Unread()
+        self._in_lake = None if in_lake is None else _frame_of_positions(in_lake)
         self._counts = PurgeCounts()
 
     def run(self) -> PurgeCounts:
@@ -193,6 +212,9 @@ class Retention:
         with contextlib.closing(self._store.cursor()) as cursor:
             by_project = self._cutoffs_of_projects(cursor)
             self._record_cutoffs(by_project)
+            if self._in_lake is not None:
+                with registered(cursor, self._in_lake):
+                    cursor.execute(f"CREATE OR REPLACE TEMP TABLE lake_positions AS SELECT * FROM {BATCH}")
             while self._delete_exchanges(cursor):
                 pass
             values = {
@@ -202,6 +224,8 @@ class Retention:
                 "spans": self._cutoffs.spans,
             }
             for name, statement in [*DELETED_BY_AGE.items(), ("Review", ORPHANED_LETTER_REVIEWS)]:
+                if self._in_lake is not None and name in NOT_COOLED:
+                    continue
                 while self._delete_selected(cursor, name, f"{statement} LIMIT {MAX_ROWS}", values) == MAX_ROWS:
                     pass
             for name, table, unread in (
@@ -224,23 +248,24 @@ class Retention:
         return by_project
 
     def _record_cutoffs(self, by_project: Mapping[str, datetime]) -> None:
-        """Record the time from which each project's history is complete."""
+        """Record the time from which each project's history is complete, or its details are in the database."""
+        consumer = RETENTION if self._in_lake is None else COLD
         with self._store.transaction() as transaction:
-            before = transaction.watermarks(RETENTION)
+            before = transaction.watermarks(consumer)
             starts = {(name, 0): _microseconds(cutoff) for name, cutoff in by_project.items() if cutoff > KEEP_FOREVER}
             later = {partition: start for partition, start in starts.items() if start > before.get(partition, 0)}
             if len(later) > MAX_SINGLE_WATERMARKS:
-                transaction.set_watermarks(RETENTION, later)
+                transaction.set_watermarks(consumer, later)
                 return
             for partition, start in later.items():
-                transaction.set_watermarks(RETENTION, {partition: start})
+                transaction.set_watermarks(consumer, {partition: start})
 
     def _delete_exchanges(self, cursor: duckdb.DuckDBPyConnection) -> bool:
         """Delete a batch of the oldest exchanges with all their records; tell whether there may be more."""
         positions = {"tasks": self._unread.tasks, "exchanges": self._unread.exchanges}
         cursor.begin()
         try:
-            cursor.execute(SELECT_BATCH, positions)
+            cursor.execute(SELECT_BATCH if self._in_lake is None else SELECT_COOLED, positions)
             if not _has_rows(cursor, "FROM expired"):
                 return False
             related = {name: fetch(cursor, statement) for name, statement in DELETED_WITH_EXCHANGES.items()}
@@ -255,7 +280,13 @@ class Retention:
         return self._remove(name, fetch(cursor, statement, used)) if _has_rows(cursor, statement, used) else 0
 
     def _remove(self, name: str, rows: pl.DataFrame) -> int:
-        """Delete rows of a record type, after marking the sessions that lose records as truncated."""
+        """Delete rows of a record type, after marking the sessions that lose records as truncated; return their number.
+
+        Cooling leaves rows that the lake does not have yet for a later run.
+        """
+        if self._in_lake is not None:
+            rows = rows.join(self._in_lake, left_on=["_topic", "_partition"], right_on=["topic", "partition"])
+            rows = rows.filter(pl.col("_offset") < pl.col("position"))
         if self._has_states and "session_id" in rows.columns and rows.height:
             keys = rows.select(pl.concat_str("connection", pl.lit("/"), "session_id")).to_series().unique().to_list()
             with self._store.transaction() as transaction:
@@ -297,6 +328,11 @@ def _select_expired(rows: pl.DataFrame, by_project: Mapping[str, datetime]) -> p
     return rows[expired]
 
 
+def _frame_of_positions(positions: Mapping[Partition, int]) -> pl.DataFrame:
+    rows = [(topic, number, position) for (topic, number), position in positions.items()]
+    return pl.DataFrame(rows, {"topic": pl.String, "partition": pl.Int32, "position": pl.Int64}, orient="row")
+
+
 def _microseconds(moment: datetime) -> int:
     return int(moment.timestamp()) * 1_000_000
 
@@ -328,10 +364,13 @@ def delete_scores(store: Store, positions: pl.DataFrame) -> int:
 
 
 def complete_since(store: Store) -> dict[str, datetime]:
-    """Return the time from which each project's history is complete, for projects with deleted records."""
+    """Return the time from which the database has a project's complete history, for projects with deleted or cold records."""
+    starts: dict[str, int] = {}
     with store.transaction() as transaction:
-        starts = transaction.watermarks(RETENTION)
-    return {project: datetime.fromtimestamp(at / 1_000_000, UTC) for (project, _), at in starts.items()}
+        for consumer in (RETENTION, COLD):
+            for (project, _), at in transaction.watermarks(consumer).items():
+                starts[project] = max(at, starts.get(project, 0))
+    return {project: datetime.fromtimestamp(at / 1_000_000, UTC) for project, at in starts.items()}
 
 
 def _midnight(day: date) -> datetime:
@@ -465,6 +504,23 @@ _SPANS = (
     f"UNION SELECT (connection, trace_id) FROM log.trace_assemblies WHERE {_IS_ERASED}))"
 )
 """Spans of erased sessions, and spans of their traces that name no session and therefore have the trace id as session id."""
+_SUMS_OF_SESSIONS = tuple(
+    schema.table
+    for sums in ALL_SUMS
+    for schema in map(schema_of, sums.tables)
+    if {"connection", "session_id"} <= {field["name"] for field in schema.fields}
+)
+"""Sums that name sessions. On hot days they are recomputed, and cold days have no records to compute them from."""
+_IS_ERASED_KEY = (
+    "(connection IN (SELECT connection FROM erased_keys WHERE session_id IS NULL) "
+    "OR (connection, session_id) IN (SELECT (connection, session_id) FROM erased_keys WHERE session_id IS NOT NULL))"
+)
+_DELETE_FAILURES = (
+    "DELETE FROM log.daily_failures WHERE rowid IN (SELECT row FROM "
+    "(SELECT rowid AS row, unnest(examples, recursive := true) FROM log.daily_failures) "
+    f"WHERE {_IS_ERASED_KEY})"
+)
+"""Failures with an example that was erased: the wording of their error may be of it."""
 _DELETE_STATES = (
     "DELETE FROM log.stage_state WHERE key IN (SELECT connection || '/' || session_id FROM erased_keys) "
     "OR split_part(key, '/', 1) IN (SELECT connection FROM erased_keys WHERE session_id IS NULL)"
@@ -597,9 +653,12 @@ class ErasureRun:
         self._remove("DeadLetter", erased)
 
     def _delete_states(self) -> None:
-        """Delete the stage states of erased sessions and the import progress of their files."""
+        """Delete the stage states of erased sessions, their sums of cold days, and the import progress of their files."""
         with self._store.transaction() as transaction, registered(transaction.connection, self._erased.frame()):
             transaction.connection.execute(f"CREATE OR REPLACE TEMP TABLE erased_keys AS SELECT * FROM {BATCH}")
+            for table in _SUMS_OF_SESSIONS:
+                transaction.connection.execute(f"DELETE FROM log.{table} WHERE {_IS_ERASED_KEY}")
+            transaction.connection.execute(_DELETE_FAILURES)
             for table, statement, values in (
                 ("stage_state", _DELETE_STATES, {}),
                 ("import_progress", _DELETE_PROGRESS, {"ids": list(self._mentions.ids)}),

@@ -8,16 +8,16 @@ SELECT
     CASE WHEN $by IN ('session', 'project') THEN project END AS project,
     CASE WHEN $by = 'session' THEN connection END AS connection,
     CASE WHEN $by = 'session' THEN session_id END AS session_id,
-    CASE WHEN $by = 'day' THEN judged_at::DATE END AS day,
-    CASE WHEN $by = 'model' THEN requested_model END AS model,
-    count(*) AS judgements, sum(attempts)::BIGINT AS calls,
+    CASE WHEN $by = 'day' THEN answered_at::DATE END AS day,
+    CASE WHEN $by = 'model' THEN model END AS model,
+    sum(judgements)::BIGINT AS judgements, sum(calls)::BIGINT AS calls,
     coalesce(sum(input_tokens), 0)::BIGINT AS input_tokens, coalesce(sum(output_tokens), 0)::BIGINT AS output_tokens,
     coalesce(sum(cache_write_tokens), 0)::BIGINT AS cache_write_tokens,
     coalesce(sum(cache_read_tokens), 0)::BIGINT AS cache_read_tokens,
-    sum(round(cost_usd * 1e9)::BIGINT) / 1e9 AS cost_usd, count(*) FILTER (cost_usd IS NULL) AS unknown_costs,
-    count(*) FILTER (simulated) AS simulated
-FROM judgements
+    sum(nano_usd)::BIGINT / 1e9 AS cost_usd, sum(unknown_costs)::BIGINT AS unknown_costs,
+    sum(simulated)::BIGINT AS simulated
+FROM log.answer_costs()
 WHERE ($project IS NULL OR project = $project)
-    AND ($from IS NULL OR judged_at >= $from::TIMESTAMP) AND ($to IS NULL OR judged_at < $to::TIMESTAMP)
+    AND ($from IS NULL OR answered_at >= $from::TIMESTAMP) AND ($to IS NULL OR answered_at < $to::TIMESTAMP)
 GROUP BY ALL
 ORDER BY day, cost_usd DESC NULLS LAST, project, connection, session_id, model

@@ -6,7 +6,7 @@
 WITH retained AS (
     SELECT date_trunc('day', make_timestamp(max(next_position))) AS since
     FROM log.watermarks
-    WHERE consumer = 'retention' AND topic = $project
+    WHERE consumer IN ('retention', 'cold') AND topic = $project
 ), days AS (
     SELECT d.weight, d.rated_anomalies, d.rated_unsure, d.rated_routine
     FROM log.score_days(

@@ -6,7 +6,7 @@
 WITH retained AS (
     SELECT date_trunc('day', make_timestamp(max(next_position))) AS since
     FROM log.watermarks
-    WHERE consumer = 'retention' AND topic = $project
+    WHERE consumer IN ('retention', 'cold') AND topic = $project
 ), days AS (
     SELECT d.disposition, d.exchanges, d.anomalies
     FROM log.score_days($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31') AS d, retained

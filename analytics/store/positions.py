@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from analytics.identity.duplicate_matching import Hashes
 from analytics.store.tables import full_name
-from analytics.sums.kept import RETENTION
+from analytics.sums.kept import COLD, RETENTION
 from schemas.lazy import duckdb
 from schemas.registry import schema_of, topics
 
 __all__ = [
+    "COLD",
     "COMPACTION",
     "END",
     "POSITION",

@@ -34,6 +34,7 @@ from analytics.identity.duplicate_matching import CONTENT_COLUMNS, KnownIdentiti
 from analytics.queries import query_records, query_rows
 from analytics.store.connection import FileLock, connect, fetch, store_error
 from analytics.store.positions import (
+    COLD,
     COMPACTION,
     END,
     RETENTION,
@@ -85,7 +86,16 @@ Partition = tuple[str, int]
 _DIAGNOSIS = "Diagnosis"
 _INCIDENT = "Incident"
 _EXCHANGE = "Exchange"
-_PERMANENT_CONSUMERS = (WRITE_AHEAD_LOG, END, RETENTION, COMPACTION, RUN_NUMBERS, SEARCH, *(sums.consumer for sums in ALL_SUMS))
+_PERMANENT_CONSUMERS = (
+    WRITE_AHEAD_LOG,
+    END,
+    RETENTION,
+    COLD,
+    COMPACTION,
+    RUN_NUMBERS,
+    SEARCH,
+    *(sums.consumer for sums in ALL_SUMS),
+)
 """Consumers whose watermarks stay when all derived rows are rebuilt."""
 
 
@@ -343,14 +353,15 @@ class Transaction:
         if not positions.height:
             return 0
         self.set_watermarks(END, {(topic, PARTITION): self._ends[topic] for topic in positions["_topic"].unique().to_list()})
+        cold_until = {project: position for (project, _), position in self.watermarks(COLD).items()}
         complete_since = {project: position for (project, _), position in self.watermarks(RETENTION).items()}
         days = {}
         for sums in ALL_SUMS:
-            if name in sums.deleted:
-                days[sums] = find_days(self._connection, name, sums.deleted[name], positions)
-            elif name in sums.outlived:
-                deleted_days = find_days(self._connection, name, sums.outlived[name], positions)
-                days[sums] = {key for key in deleted_days if _day_microseconds(key[1]) >= complete_since.get(key[0], 0)}
+            time = sums.deleted.get(name) or sums.outlived.get(name)
+            if time is not None:
+                frozen_until = cold_until if name in sums.deleted else _latest(cold_until, complete_since)
+                deleted_days = find_days(self._connection, name, time, positions)
+                days[sums] = {key for key in deleted_days if _day_microseconds(key[1]) >= frozen_until.get(key[0], 0)}
         removed = delete_at(self._connection, name, positions)
         for sums, changed in days.items():
             sums.recompute(self._connection, changed)
@@ -406,6 +417,11 @@ class Transaction:
                 deletions = self.watermark(sums.consumer, "")
                 delete_sums(self._connection, sums)
                 self.set_watermark(sums.consumer, "", deletions + 1)
+
+
+def _latest(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    """Return the higher position of each project."""
+    return {project: max(first.get(project, 0), second.get(project, 0)) for project in first.keys() | second.keys()}
 
 
 def _day_microseconds(day: date) -> int:

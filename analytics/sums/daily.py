@@ -15,8 +15,10 @@ from typing import Any
 from analytics.queries import queries, query_rows
 from analytics.store.connection import fetch
 from analytics.store.store import Partition, Store, Transaction
+from analytics.store.tables import full_name
 from analytics.sums.kept import (
     ALL_SUMS,
+    COLD,
     COST_SUMS,
     EXCHANGE_SUMS,
     FAILURE_SUMS,
@@ -33,6 +35,7 @@ from analytics.sums.kept import (
     lag_sql,
 )
 from schemas.lazy import duckdb, pl
+from schemas.registry import schema_of
 
 MAX_NEW_RECORDS = 100_000
 """Maximum number of new records per transaction."""
@@ -42,6 +45,11 @@ _DELETE_HOURS = """
     USING (SELECT unnest($projects::VARCHAR[]) AS project, unnest($firsts::TIMESTAMP[]) AS first) AS cutoffs, log.watermarks AS marks
     WHERE kept.project = cutoffs.project AND hour < first
         AND marks.consumer = $consumer AND marks.topic = kept.project AND hour < make_timestamp(next_position)
+"""
+_DELETE_COLD_DAYS = """
+    DELETE FROM {table} AS kept
+    USING (SELECT unnest($projects::VARCHAR[]) AS project, unnest($firsts::TIMESTAMP[]) AS first) AS cutoffs
+    WHERE kept.project = cutoffs.project AND {day} < first
 """
 _SELECT_WATERMARKS = "SELECT topic, partition, next_position FROM log.watermarks WHERE consumer = $consumer"
 _COUNT_NEW_RECORDS = "SELECT day::DATE, project, count(*) FROM {changed} GROUP BY day, project ORDER BY ALL"
@@ -91,6 +99,20 @@ def delete_hours(store: Store, kept_from: Callable[[str], datetime]) -> int:
             "consumer": RETENTION,
         }
         statements = [_DELETE_HOURS.format(table=table) for table in _HOURLY_TABLES]
+        return sum(int(transaction.connection.execute(statement, values).fetchall()[0][0]) for statement in statements)
+
+
+def delete_cold_days(store: Store, kept_from: Callable[[str], datetime]) -> int:
+    """Delete the sums of cold days before each project's cutoff that else go with their records; return the number of rows."""
+    with store.transaction() as transaction:
+        firsts = {project: kept_from(project) for project, _ in transaction.watermarks(COLD)}
+        values = {"projects": list(firsts), "firsts": [first.replace(tzinfo=None) for first in firsts.values()]}
+        statements = [
+            _DELETE_COLD_DAYS.format(table=full_name(schema_of(name)), day=day)
+            for sums in ALL_SUMS
+            if sums.deleted
+            for name, day in sums.tables.items()
+        ]
         return sum(int(transaction.connection.execute(statement, values).fetchall()[0][0]) for statement in statements)
 
 

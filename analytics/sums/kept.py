@@ -9,6 +9,7 @@
    answer if there is no exchange. A row therefore records whether its exchanges were found (`is_placed`). Days are recomputed if
    judgements were added or deleted, or if new exchanges arrived for sessions with missing ones.
 4. The FROM clause lets a scan start at the new rows of a topic, or at the first requested day.
+5. The sums of a cold day, whose details are in the lake only, stay as they are: they are neither recomputed nor replaced by single records.
 """
 
 from __future__ import annotations
@@ -49,6 +50,24 @@ FAILURE_SUMS = "failures by day"
 """Consumer of the failures. Rename it when failures are told apart differently, so that all days are recomputed."""
 RETENTION = "retention"
 """Consumer whose watermarks are, by project, the start of its complete history in microseconds since 1970, UTC."""
+COLD = "cold"
+"""Consumer whose watermarks are, by project, the time before which details are in the lake only, in microseconds since 1970, UTC."""
+
+
+def is_before_sql(consumers: Iterable[str], project: str, day: str) -> str:
+    """Return the condition that a day is before a project's watermark of one of these consumers."""
+    names = ", ".join(f"'{consumer}'" for consumer in consumers)
+    return (
+        f"EXISTS (SELECT 1 FROM log.watermarks AS marks WHERE marks.consumer IN ({names})"
+        f" AND marks.topic = {project} AND epoch_us({day}) < marks.next_position)"
+    )
+
+
+def hot_days_sql(changed: str) -> str:
+    """Return the rows of a query of projects and days without cold days, whose sums stay as they are."""
+    return f"SELECT project, day FROM ({changed}) AS c WHERE NOT {is_before_sql([COLD], 'c.project', 'c.day')}"
+
+
 TABLES = {
     "scores": "log.scores",
     "judgements": "log.judgements",
@@ -584,6 +603,10 @@ def tool_descriptions_sql(events: str) -> str:
     QUALIFY row_number() OVER (PARTITION BY project, day, agent ORDER BY sessions DESC, tool, description) <= {_MAX_DESCRIPTIONS}"""
 
 
+def _in_brackets(query: str) -> str:
+    return f"({query})"
+
+
 def _count_rows_sql(topic: str, time: str) -> str:
     return f"SELECT {time}::DATE, count(*) FROM {TABLES[topic]} WHERE {time} >= $first AND {time} < $end GROUP BY ALL"
 
@@ -654,14 +677,11 @@ SCORES_BY_SESSION = KeptSums(
     deleted={"Score": "exchange_at"},
 )
 """Sums of scores, by session and day. They name sessions, so they are deleted with their scores."""
-# The sums of a day that retention has deleted stay unchanged, even if late records arrive.
+# The sums of a day whose records are gone stay unchanged, even if late records arrive.
 _CHANGED_BEHAVIOUR = f"""(
     SELECT project, date_trunc('day', occurred_at) AS day
     FROM {new_rows_sql(BEHAVIOUR_SUMS, "exchanges")}
-    WHERE NOT EXISTS (
-        SELECT 1 FROM log.watermarks AS kept
-        WHERE kept.consumer = '{RETENTION}' AND kept.topic = project AND epoch_us(date_trunc('day', occurred_at)) < kept.next_position
-    )
+    WHERE NOT {is_before_sql([RETENTION, COLD], "project", "date_trunc('day', occurred_at)")}
 )"""
 _BEHAVIOUR_OF_DAYS = behaviour_sums_sql(_select_days_sql("exchanges", "occurred_at"))
 BEHAVIOUR_BY_HOUR = KeptSums(
@@ -682,11 +702,12 @@ DESCRIPTIONS_BY_DAY = KeptSums(
     topics=("agent-events",),
     row_counts=_count_rows_sql("agent-events", "occurred_at"),
     tables={"ToolDescription": "day"},
-    changed=f"""(
-        SELECT project, date_trunc('day', occurred_at) AS day
-        FROM {new_rows_sql(DESCRIPTION_SUMS, "agent-events")}
-        WHERE {_IS_DESCRIBED}
-    )""",
+    changed=_in_brackets(
+        hot_days_sql(f"""
+            SELECT project, date_trunc('day', occurred_at) AS day
+            FROM {new_rows_sql(DESCRIPTION_SUMS, "agent-events")}
+            WHERE {_IS_DESCRIBED}""")
+    ),
     replacement=_recompute_sql(
         "log.tool_descriptions", tool_descriptions_sql(_select_days_sql("agent-events", "occurred_at")), _DESCRIPTION_KEY
     ),
@@ -701,7 +722,8 @@ FAILURES_BY_DAY = KeptSums(
     row_counts=_count_rows_sql("scores", "exchange_at"),
     tables={"DailyFailure": "day"},
     # A later revision may end a failure, and a later diagnosis may move the run to another day.
-    changed=f"""(
+    changed=_in_brackets(
+        hot_days_sql(f"""
         SELECT project, date_trunc('day', exchange_at) AS day
         FROM {new_rows_sql(FAILURE_SUMS, "scores")}
         WHERE anomaly OR revision > 0
@@ -714,8 +736,8 @@ FAILURES_BY_DAY = KeptSums(
         UNION ALL
         SELECT d.project, date_trunc('day', coalesce(d.ended_at, d.closed_at))
         FROM {new_rows_sql(FAILURE_SUMS, "diagnoses")} JOIN log.diagnoses AS d ON {_SAME_RUN}
-        WHERE r.revision > 0 AND d.revision < r.revision
-    )""",
+        WHERE r.revision > 0 AND d.revision < r.revision""")
+    ),
     replacement=_recompute_sql(
         "log.daily_failures",
         daily_failures_sql(
@@ -739,18 +761,18 @@ ALL_SUMS = (
 )
 
 _NEW_JUDGEMENTS = new_rows_sql(COST_SUMS, "judgements")
-CHANGED_JUDGEMENTS = f"""
+CHANGED_JUDGEMENTS = hot_days_sql(f"""
     SELECT project, date_trunc('day', judged_at) AS day FROM {_NEW_JUDGEMENTS}
     UNION ALL
     SELECT k.project, k.day
     FROM {new_rows_sql(COST_SUMS, "exchanges")} JOIN log.session_costs AS k ON {_SAME_SESSION}
-    WHERE NOT k.is_placed"""
+    WHERE NOT k.is_placed""")
 """One row per new judgement, and per sum with missing exchanges whose session has new ones."""
 COST_HOURS = f"""
     WITH single AS MATERIALIZED (
         SELECT project, day FROM log.changed_judgements() WHERE {PROJECT_MATCHES} AND {_COSTS_SINCE}
         UNION
-        SELECT project, day FROM log.session_costs WHERE {PROJECT_MATCHES} AND {_COSTS_SINCE} AND {_IS_CUT_HOUR}
+        {hot_days_sql(f"SELECT project, day FROM log.session_costs WHERE {PROJECT_MATCHES} AND {_COSTS_SINCE} AND {_IS_CUT_HOUR}")}
     )
     SELECT * EXCLUDE (_topic, _partition, _offset)
     FROM log.session_costs ANTI JOIN single USING (project, day)
@@ -759,7 +781,9 @@ COST_HOURS = f"""
     SELECT * FROM ({cost_sums_sql(rows_on_days_sql("single", "judgements", "judged_at"), "counted_at >= first AND counted_at < until")})"""
 """Sums of the judgements of exchanges in a period, for one project or all."""
 
-CHANGED_EXCHANGES = f"SELECT project, date_trunc('day', occurred_at) AS day FROM {new_rows_sql(EXCHANGE_SUMS, 'exchanges')}"
+CHANGED_EXCHANGES = hot_days_sql(
+    f"SELECT project, date_trunc('day', occurred_at) AS day FROM {new_rows_sql(EXCHANGE_SUMS, 'exchanges')}"
+)
 """One row per new exchange."""
 EXCHANGE_DAYS = f"""
     WITH changed AS MATERIALIZED (
@@ -770,18 +794,21 @@ EXCHANGE_DAYS = f"""
     SELECT * FROM ({exchange_counts_sql(rows_on_days_sql("changed", "exchanges", "occurred_at"))})"""
 """Number of exchanges by day, for one project or all."""
 
-CHANGED_SESSIONS = f"SELECT project, date_trunc('day', exchange_at) AS day FROM {new_rows_sql(SESSION_SUMS, 'scores')}"
+CHANGED_SESSIONS = hot_days_sql(
+    f"SELECT project, date_trunc('day', exchange_at) AS day FROM {new_rows_sql(SESSION_SUMS, 'scores')}"
+)
 """One row per new score."""
-# A day that the end of the period cuts is read from the sums if it has no scores after that end.
+# A day that the end of the period cuts is read from the sums if it has no scores after that end. A session's sums of a cold day count if
+# the session overlaps the period.
 SESSION_DAYS = f"""
     WITH single AS MATERIALIZED (
         SELECT project, day FROM log.changed_sessions() WHERE {PROJECT_MATCHES} AND {_SESSIONS_SINCE}
         UNION
-        SELECT project, day FROM log.session_scores WHERE {PROJECT_MATCHES} AND {_SESSIONS_SINCE} AND (first_at < first OR last_at >= until)
+        {hot_days_sql(f"SELECT project, day FROM log.session_scores WHERE {PROJECT_MATCHES} AND {_SESSIONS_SINCE} AND (first_at < first OR last_at >= until)")}
     )
     SELECT * EXCLUDE (_topic, _partition, _offset)
     FROM log.session_scores ANTI JOIN single USING (project, day)
-    WHERE {PROJECT_MATCHES} AND {_SESSIONS_SINCE}
+    WHERE {PROJECT_MATCHES} AND {_SESSIONS_SINCE} AND last_at >= first AND first_at < until
     UNION ALL BY NAME
     SELECT * FROM ({session_sums_sql(rows_on_days_sql("single", "scores", "exchange_at", "r.exchange_at >= first AND r.exchange_at < until"))})"""
 """Sums of the sessions with exchanges in a period, by day, for one project or all."""

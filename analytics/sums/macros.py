@@ -15,6 +15,7 @@ from analytics.sums.kept import (
     CHANGED_EXCHANGES,
     CHANGED_JUDGEMENTS,
     CHANGED_SESSIONS,
+    COLD,
     COST_HOURS,
     EXACT_DAY_COLUMNS,
     EXACT_HOUR_COLUMNS,
@@ -31,6 +32,7 @@ from analytics.sums.kept import (
     current_scores_sql,
     daily_sums_sql,
     hourly_sums_sql,
+    is_before_sql,
     new_rows_sql,
     rows_on_days_sql,
 )
@@ -82,14 +84,11 @@ _SESSION_JUDGEMENTS = """
     FROM log.evaluations
     WHERE sampling_probability IS NOT NULL AND status = 'completed'
     QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY revision DESC, _offset DESC) = 1"""
-# The sums of a day that retention has deleted stay unchanged, even if late records arrive.
+# The sums of a day whose scores are gone stay unchanged, even if late records arrive.
 _CHANGED_DAYS = f"""
     SELECT project, date_trunc('day', exchange_at) AS day
     FROM {new_rows_sql(SCORE_SUMS, "scores")}
-    WHERE NOT EXISTS (
-        SELECT 1 FROM log.watermarks AS kept
-        WHERE kept.consumer = '{RETENTION}' AND kept.topic = project AND epoch_us(date_trunc('day', exchange_at)) < kept.next_position
-    )"""
+    WHERE NOT {is_before_sql([RETENTION, COLD], "project", "date_trunc('day', exchange_at)")}"""
 
 
 def _daily_sums_sql(scores: str) -> str:
@@ -150,6 +149,25 @@ _SCORE_HOURS = f"""
     SELECT * FROM kept ANTI JOIN single USING (project, day)
     UNION ALL BY NAME
     SELECT *, {_HOUR_DAY} AS day FROM ({hourly_sums_sql(f"({current_scores_sql(_SCORES_OF_DAYS)})")})"""
+
+# The judge's answers, each on its own; those of cold days, whose details are in the lake only, added up by session and model.
+_ANSWER_COSTS = """
+    SELECT
+        j.project, "connection", session_id, judged_at AS answered_at, requested_model AS model, 1 AS judgements, attempts AS calls,
+        input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, round(cost_usd * 1e9)::BIGINT AS nano_usd,
+        (cost_usd IS NULL)::BIGINT AS unknown_costs, simulated::BIGINT AS simulated
+    FROM log.judgements AS j LEFT JOIN log.cold_borders() AS b ON j.project = b.project
+    WHERE judged_at >= coalesce(border, '-infinity')
+    UNION ALL
+    SELECT
+        k.project, "connection", session_id, day, model, judgements, calls, input_tokens, output_tokens, cache_write_tokens,
+        cache_read_tokens, CASE WHEN judgements > unknown_costs THEN nano_usd END, unknown_costs, simulated
+    FROM log.session_costs AS k JOIN log.cold_borders() AS b ON k.project = b.project
+    WHERE day < border"""
+_COLD_BORDERS = f"""
+    SELECT topic AS project, make_timestamp(next_position) AS border
+    FROM log.watermarks
+    WHERE consumer = '{COLD}' AND next_position > 0"""
 
 # A turn has texts, a score, or both: a score follows its exchange within moments, and may be kept longer.
 _SESSION_TURNS = """
@@ -359,6 +377,8 @@ def macro_statements() -> Iterator[str]:
         "changed_exchanges()": f"TABLE {CHANGED_EXCHANGES}",
         "changed_judgements()": f"TABLE {CHANGED_JUDGEMENTS}",
         "changed_sessions()": f"TABLE {CHANGED_SESSIONS}",
+        "cold_borders()": f"TABLE {_COLD_BORDERS}",
+        "answer_costs()": f"TABLE {_ANSWER_COSTS}",
         "t_quantile(freedom)": _T_QUANTILE,
         "current_evaluations(in_project)": f"TABLE {_CURRENT_EVALUATIONS}",
         "session_judgements()": f"TABLE {_SESSION_JUDGEMENTS}",

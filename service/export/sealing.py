@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analytics.store.positions import RETENTION, read_watermarks
+from analytics.store.positions import COLD, RETENTION, read_watermarks
 from analytics.store.store import Store
 from analytics.store.tables import EVENT_TIMES, full_name, literal, quote
 from audit.anchors import ANCHORS
@@ -337,7 +337,11 @@ class _Sealing:
         names = {name for name, _ in columns.columns}
         time = f"epoch_us(coalesce({', '.join(map(quote, columns.day))}))" if columns.day else "NULL::BIGINT"
         project = "project" if "project" in names else "NULL::VARCHAR"
-        cutoffs = [(topic, cutoff) for (topic, _), cutoff in read_watermarks(self._cursor, RETENTION).items()]
+        watermarks = [*read_watermarks(self._cursor, RETENTION).items(), *read_watermarks(self._cursor, COLD).items()]
+        cutoffs = [
+            (project, max(at for (name, _), at in watermarks if name == project))
+            for project in {name for (name, _), _ in watermarks}
+        ]
         fill_table(self._cursor, "cutoffs", "project VARCHAR, cutoff BIGINT", cutoffs)
         erased = "NULL::VARCHAR[]"
         if set(SUBJECT) <= names:

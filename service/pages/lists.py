@@ -40,6 +40,7 @@ from service.pages.listing import (
 from service.pages.periods import ListPeriod, Period, range_control
 from service.pages.rendering import TIER_HEADINGS, page
 from service.pages.viewing import ShownProject, Viewer
+from service.read.cold_days import cold_days
 from service.read.review_queues import read_queues
 from service.setup.access import Holder
 from service.text.links import FLEET_EXCHANGES, FLEET_SESSIONS, LIST_FILES
@@ -453,7 +454,7 @@ async def build_list_values(
         can_look_back = is_empty and not _READ_FROM_EXCHANGES & list_request.texts.keys()
         last = find_last_period(cursor, project, list_request, window) if window is not None and can_look_back else None
         listing = dataclasses.replace(listing, total=describe_total(cursor, project, listing, between))
-        more = read_more(cursor, window)
+        more = {"cold": cold_days(cursor, project, *between), **read_more(cursor, window)}
         if project is not None and definition.name in _REVIEWED:
             more["queues"] = read_queues(cursor, project)
         return last, listing, more

@@ -27,6 +27,7 @@ from service.alerts.notices import Notice, fleet_notice, silence_notice
 from service.export.otlp import read_collector
 from service.read.telemetry import OpenSession, listening_of, note_listening, open_sessions
 from service.setup.access import AccessStore
+from service.setup.kafka import hot_days_of
 from service.setup.settings import Settings
 from service.web.context import ApiContext
 from streams.engine.record_intake import RecordIntake
@@ -174,7 +175,7 @@ def periodic_tasks_of(
         Delivery(alerts),
         SilenceWatchdog(engine, alerts),
         ErasureTask(engine),
-        RetentionTask(engine),
+        RetentionTask(engine, hot_days_of(settings)),
         TraceAssembler(engine, lambda count: context.metrics.spans({"late": count})),
         WithdrawalTask(engine),
         TokenUse(context.access),

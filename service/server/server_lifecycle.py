@@ -29,7 +29,7 @@ from service.server.commands import serve_commands
 from service.server.periodic_tasks import periodic_tasks_of
 from service.setup.access import AccessStore, access_file
 from service.setup.judge_setup import WORKERS, OpenedJudge, check_waiting, open_batches, open_judge, unpriced_note
-from service.setup.kafka import connection_of, framing_of, history_of, lake_of
+from service.setup.kafka import connection_of, framing_of, history_of, hot_days_of
 from service.setup.oidc import open_provider
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of
@@ -101,7 +101,7 @@ async def _serve(
     """Serve until a stop is requested. Return whether to start again."""
     policy = policy_of(settings)
     check_waiting(policy, kafka=settings.kafka is not None)
-    lake_of(settings)
+    hot_days_of(settings)
     api = api_settings(settings, names)
     # Open the judge first: if its API key is missing, no file is created or opened.
     if settings.kafka is not None:

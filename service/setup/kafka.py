@@ -11,6 +11,7 @@ from service.setup.settings import PREFIX, Settings
 from service.setup.text_key import load_text_key
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import TOPICS
+from streams.upkeep.deletion import HotDays
 
 if TYPE_CHECKING:
     from streams.kafka.schema_registry import RegistryFraming
@@ -99,6 +100,17 @@ def history_of(settings: Settings) -> LakeHistory | None:
     from streams.lake.history import LakeHistory  # noqa: PLC0415 - most installations have no lake
 
     return LakeHistory(lake)
+
+
+def hot_days_of(settings: Settings) -> HotDays | None:
+    """Return the days that stay in the database. Raises SettingsError as `lake_of` does, and for a limit without a lake."""
+    lake = lake_of(settings)
+    if settings.hot_days is None:
+        return None
+    if lake is None:
+        hint = f"Set {PREFIX}LAKE, or leave the limit out: the policy's retentionDays deletes records for good."
+        raise SettingsError(f"{PREFIX}HOT_DAYS: details leave the database only for a lake, and none is named", hint=hint)
+    return HotDays(settings.hot_days, lake)
 
 
 def _bootstrap(addresses: str | None) -> str:

@@ -198,6 +198,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Topics to which an OpenTelemetry Collector writes log records, separated by commas; empty for none."""
     lake: Annotated[str, Meta(min_length=1)] | None = None
     """Lake of Delta tables, a folder or a URL, from which the tables are filled before the topics; needs Kafka."""
+    hot_days: Annotated[int, Meta(ge=1, le=3650)] | None = None
+    """Days whose details stay in the database of a server with a lake; those of earlier days are in the lake only. By default, all stay."""
     schema_registry: Annotated[str, Meta(pattern=_ADDRESS)] | None = None
     """Address of a schema registry; values in Confluent framing are then read."""
     schema_registry_auth: Secret | None = None

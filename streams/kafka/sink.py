@@ -29,6 +29,7 @@ from typing import Protocol, TypeVar, cast
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from analytics.identity.duplicate_matching import KnownIdentities
+from analytics.store.positions import COLD
 from analytics.store.store import AppendResult, Partition, Store, Transaction
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
@@ -673,7 +674,7 @@ async def rebuild(
                 await asyncio.to_thread(history.ends, list(ranges))
                 for partition, start in (await asyncio.to_thread(history.starts, list(ranges))).items():
                     beginnings[partition] = min(start, beginnings[partition])
-            await asyncio.to_thread(_drop_rows, store, beginnings)
+            await asyncio.to_thread(_drop_rows, store, beginnings, with_cold_days=history is not None)
         try:
             await sink.start()
             reporting = asyncio.create_task(_report_lag(sink, report))
@@ -720,8 +721,11 @@ async def _read_ranges(connection: KafkaConnection) -> dict[Partition, Range]:
         return await reader.ranges(partitions)
 
 
-def _drop_rows(store: Store, beginnings: Mapping[Partition, int]) -> None:
+def _drop_rows(store: Store, beginnings: Mapping[Partition, int], *, with_cold_days: bool = False) -> None:
+    """Drop rows from these positions on, and their sums. Sums of cold days stay, unless the rows `with_cold_days` are written again."""
     with store.transaction() as transaction:
+        if with_cold_days:
+            transaction.set_watermarks(COLD, dict.fromkeys(transaction.watermarks(COLD), 0))
         for topic in topics():
             transaction.delete_from(topic, {number: first for (name, number), first in beginnings.items() if name == topic})
         positions = transaction.watermarks(SINK)

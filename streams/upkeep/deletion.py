@@ -1,7 +1,7 @@
-"""Deletion: retention once a day and on demand, erasure on request, and the scores of withdrawn exchanges.
+"""Deletion: retention and cooling once a day and on demand, erasure on request, and the scores of withdrawn exchanges.
 
 The rules are in `analytics/deletion/README.md`. Retention keeps a record for at least the policy's number of days, and for less than one day
-more. An erasure is a record that names a session or connection, with a state that counts the deleted rows; no record of an erased
+more. Cooling deletes what the lake has of earlier days than those that stay hot. An erasure is a record that names a session or connection, with a state that counts the deleted rows; no record of an erased
 session or connection is judged or kept. Scores of withdrawn exchanges, which turned out to be part of another one, are deleted,
 including scores that are computed later.
 """
@@ -35,11 +35,12 @@ from analytics.deletion.retention import (
     plan_retention,
 )
 from analytics.deletion.text_keys import ForgetTexts
+from analytics.lake import Lake
 from analytics.queries import query_rows
 from analytics.store.connection import attach_files
 from analytics.store.store import Outbox, Store
 from analytics.store.tables import quote
-from analytics.sums.daily import delete_hours, refresh_daily
+from analytics.sums.daily import delete_cold_days, delete_hours, refresh_daily
 from audit.anchors import ANCHORS
 from audit.exchanges.sampling import drop_deferred
 from audit.fingerprints import stable_id
@@ -49,7 +50,7 @@ from schemas.lazy import duckdb
 from schemas.records import Erasure
 from streams.engine.record_intake import RecordIntake
 from streams.judging.judged_stages import EVALUATION, SCORING
-from streams.log.log import is_fed_by_kafka
+from streams.log.log import SINK, is_fed_by_kafka
 from streams.log.sink import database_errors, note_fatal
 from streams.replay.plan import folder_of
 from streams.stage_batches import decode_exchange
@@ -76,10 +77,18 @@ def cutoff(now: datetime, days: int | None) -> datetime:
     return datetime.combine(now.astimezone(UTC).date() - timedelta(days=days), time(), UTC)
 
 
-def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) -> PurgeCounts:
-    """Delete records past the retention of their project or, if `days` is given, all records older than that.
+@dataclass(frozen=True)
+class HotDays:
+    """How many days a database keeps details, and the lake that has those of earlier days."""
 
-    Writers continue meanwhile, with short waits.
+    days: int
+    lake: Lake
+
+
+def purge(store: Store, policy: Policy, now: datetime, days: int | None = None, hot: HotDays | None = None) -> PurgeCounts:
+    """Delete records past the retention of their project or, if `days` is given, all records older than that. With `hot`, cool then.
+
+    Writers continue meanwhile, with short waits. Raises LakeError if the lake cannot be read; retention is done then.
     """
 
     def kept_from(project: str) -> datetime:
@@ -98,11 +107,33 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
             _drop_deferred(store, kept_from)
         Outbox(store).delete_settled(kept_from(""))
         delete_hours(store, sums_kept_from)
+        delete_cold_days(store, kept_from)
+        if hot is not None:
+            _cool(store, hot, now, kept_from)
         if purged.rows.total():
             store.checkpoint()
     if purged.rows.total():
         log.info("retention: %d exchanges, %d scores and what belongs to them deleted", purged.exchanges, purged.scores)
     return purged
+
+
+def _cool(store: Store, hot: HotDays, now: datetime, kept_from: Callable[[str], datetime]) -> None:
+    """Delete details of earlier days that the lake has. The sums of these days, and what lists need, stay."""
+    border = cutoff(now, hot.days)
+
+    def hot_from(project: str) -> datetime:
+        return border if border > kept_from(project) else KEEP_FOREVER
+
+    with store.transaction() as transaction:
+        partitions = list(transaction.watermarks(SINK))
+    hot.lake.require()
+    hot.lake.reload()
+    cooled = Retention(store, Cutoffs(hot_from, KEEP_FOREVER, KEEP_FOREVER), None, hot.lake.positions(partitions)).run()
+    if cooled.rows.total():
+        store.checkpoint()
+        log.info(
+            "cooling: %d exchanges, %d scores and what belongs to them are in the lake only", cooled.exchanges, cooled.scores
+        )
 
 
 def plan_purge(store: Store, policy: Policy, now: datetime, days: int | None = None) -> RetentionPlan:
@@ -121,8 +152,9 @@ class RetentionTask:
     name = "retention"
     interval = CHECK_SECONDS
 
-    def __init__(self, engine: RecordIntake) -> None:
+    def __init__(self, engine: RecordIntake, hot: HotDays | None = None) -> None:
         self._engine = engine
+        self._hot = hot
         self._last_run_day: datetime | None = None
 
     async def run(self) -> None:
@@ -131,7 +163,7 @@ class RetentionTask:
         today = cutoff(now, 0)
         if today == self._last_run_day or not self._engine.state().ready:
             return
-        await asyncio.to_thread(purge, self._engine.store, self._engine.policy, now)
+        await asyncio.to_thread(purge, self._engine.store, self._engine.policy, now, hot=self._hot)
         self._last_run_day = today
 
 

@@ -16,6 +16,7 @@ from support.clocks import NOW, TickingClock
 from support.servers import PATIENCE
 
 from analytics.lake import ORIGIN, Lake, no_records, record_types, rows_of
+from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.arrow import INDEX, decode_batch
@@ -25,6 +26,8 @@ from schemas.registry import topics
 from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.reading import PartitionReader
+from streams.kafka.sink import SinkWriter
+from streams.lake.history import LakeHistory
 from streams.lake.sink import LakeLimits, LakeSink
 
 QUICK = LakeLimits(seconds=0.05)
@@ -117,3 +120,27 @@ def digest(root: Path | str) -> dict[str, tuple[int, str]]:
         text = "".join(repr(row) for row in frame.iter_rows(named=True))
         digests[name] = frame.height, hashlib.sha256(text.encode()).hexdigest()
     return digests
+
+
+def put_all(root: Path | str, store: Store) -> None:
+    """Write the records of a store into the lake at their positions, as a sink does that has read all topics."""
+    lake = Lake(str(root))
+    lake.create()
+    for topic in topics():
+        end = {(topic, 0): store.end_of(topic)}
+        frames = store.read(topic, 0, store.end_of(topic))
+        *others, main = record_types()[topic]
+        for name in (*others, main):
+            frame = frames[name].with_columns(_partition=pl.lit(0, pl.Int32)) if name in frames else no_records(name)
+            received = frame.with_columns(received_at=pl.lit(NOW).cast(pl.Datetime("us", "UTC")))
+            lake.commit(name, rows_of(name, topic, received), end)
+
+
+def fill_store(root: Path | str, store: Store) -> None:
+    """Write the records of the lake into a store, as a sink does before it reads the topics."""
+    history = LakeHistory(Lake(str(root)))
+    writer = SinkWriter(store, Redactor(Policy().redaction), lambda: NOW)
+    ends = history.ends([(topic, 0) for topic in topics()])
+    writer.begin(dict.fromkeys(ends, 0))
+    for batch in history.batches(writer.positions(), ends):
+        writer.write_batches([batch], batch.positions)

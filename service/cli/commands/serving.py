@@ -47,6 +47,12 @@ def serve(
     ] = False,
     kafka: Kafka = None,
     lake: FromLake = None,
+    hot_days: Annotated[
+        int | None,
+        typer.Option(
+            "--hot-days", metavar="N", help="With a lake: days whose details stay in the database [DRIFTLINE_HOT_DAYS, all]."
+        ),
+    ] = None,
     as_of: Annotated[
         str | None,
         typer.Option(
@@ -61,12 +67,13 @@ def serve(
     """Run the server: accept exchanges and events over HTTP, score them in the background, and serve the API and the pages.
 
     With --kafka, the server writes records to Kafka's topics, workers score them, and the server stores the topics in the database. With
-    --lake, it first reads what the lake has and the database lacks: all, if there is no database.
+    --lake, it first reads what the lake has and the database lacks: all, if there is no database. With --hot-days, details of earlier days
+    leave the database once the lake has them; sums stay.
     Press Ctrl-C or send SIGTERM to stop it.
     """
     from service.server.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
 
-    settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka, lake=lake)
+    settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka, lake=lake, hot_days=hot_days)
     start = None if as_of is None else moment_of(as_of, "--as-of", utc_now())
     configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))
     run_server(settings, names=name or [], expose=expose, announce=_announce, as_of=start)
