@@ -209,6 +209,10 @@ class Lake:
             raise _explain(self.uri(name), error) from error
         return first
 
+    def count(self, name: str) -> int:
+        """Return the number of rows of the table of a record type, repetitions and all revisions included."""
+        return int(pl.DataFrame(self.table(name).get_add_actions())["num_records"].sum())
+
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Return the next offset of each partition that was read before."""
         positions: dict[Partition, int] = {}

@@ -160,15 +160,7 @@ def _table_statements(schema: RecordSchema, files: list[str], columns: frozenset
     if not files:
         yield from create_statements(schema)
         return
-    types = column_types(schema)
-    selected = ", ".join(
-        [*ORIGIN, *(_column(field["name"], types[field["name"]], default_literal(field), columns) for field in schema.fields)]
-    )
-    listed = ", ".join(map(literal, files))
-    yield (
-        f"CREATE VIEW {RAW}.{quote(schema.table)} AS SELECT {selected} "
-        f"FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
-    )
+    yield f"CREATE VIEW {RAW}.{quote(schema.table)} AS {select_rows(schema, files, columns)}"
     same = [*CONSTANT_COLUMNS.get(schema.table, ()), *schema.identity, *(["revision"] if schema.has_revisions else [])]
     if len(schema.topics) > 1:
         same.append("_topic")
@@ -178,6 +170,19 @@ def _table_statements(schema: RecordSchema, files: list[str], columns: frozenset
         f"CREATE VIEW {full_name(schema)} AS FROM {RAW}.{quote(schema.table)} "
         f"QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY _partition, _offset) = 1"
     )
+
+
+def select_rows(schema: RecordSchema, files: Iterable[str], columns: frozenset[str]) -> str:
+    """Return the statement that selects all rows of the files of a table, in the order of the files, with the columns of a database.
+
+    `columns` are those of the table.
+    """
+    types = column_types(schema)
+    selected = ", ".join(
+        [*ORIGIN, *(_column(field["name"], types[field["name"]], default_literal(field), columns) for field in schema.fields)]
+    )
+    listed = ", ".join(map(literal, files))
+    return f"SELECT {selected} FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
 
 
 def _column(name: str, kind: str, default: str, columns: frozenset[str]) -> str:

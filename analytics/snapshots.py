@@ -7,6 +7,8 @@
    suspended meanwhile. If the header changed during a copy, the copy is repeated.
 3. Another process, at low priority, builds the analysts' tables from the copy, with one row per identity.
 4. Readers of some projects have snapshots of their own, which contain no other rows.
+5. A snapshot of a lake has the same tables and views, but no `failure_groups` and no numbers of runs, which only a server computes. Its rows
+   are in the order of their projects and days, so a statement about some of them reads only theirs.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from analytics.lake import ORIGIN, Lake
+from analytics.lake_sql import select_rows
 from analytics.store.copying import copy_in_subprocess
 from analytics.store.store import Store
 from analytics.store.tables import LOG, column_types, literal, quote
-from analytics.store.views import SUMMED_TABLE, WITHDRAWN, can_be_withdrawn, current_order, view_statements
+from analytics.store.views import SUMMED_TABLE, SUMMED_VIEW, WITHDRAWN, can_be_withdrawn, current_order, view_statements
 from audit.anchors import anchor_project
 from schemas.errors import StoreError
 from schemas.lazy import duckdb
@@ -107,15 +111,62 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
 
     `spill` is a folder for data that exceeds memory. Raises StoreError if the copy cannot be read or the file cannot be written.
     """
-    with _create_snapshot(copy, target, spill) as connection:
+    with _create_snapshot(target, spill, source=copy) as connection:
         rows = _estimate_rows(connection)
         done = 0
         for schema in snapshot_schemas():
             _write_progress(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
             done += rows[schema.table]
-            for statement in _table_statements(schema):
+            if schema.has_revisions or len(schema.topics) > 1:
+                statements = _current_rows_statements(
+                    schema, f"source.{LOG}.{quote(schema.table)}", ("rowid",), current_order(schema)
+                )
+            else:
+                statements = _create_table_statements(schema, f"FROM source.{LOG}.{quote(schema.table)}")
+            for statement in statements:
                 connection.execute(statement)
         _copy_run_numbers(connection, "true")
+
+
+def build_lake_snapshot(root: str, target: Path, spill: Path) -> None:
+    """Build the analysts' file from the present version of a lake in a folder.
+
+    Raises LakeError if there is none, StoreError if its files cannot be read or the snapshot cannot be written.
+    """
+    lake = Lake(root)
+    lake.require()
+    schemas = [schema for schema in snapshot_schemas() if schema.topics]
+    rows = Counter({schema.table: lake.count(schema.name) for schema in schemas})
+    with _create_snapshot(target, spill) as connection:
+        done = 0
+        for schema in schemas:
+            _write_progress(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
+            done += rows[schema.table]
+            for statement in _lake_table_statements(lake, schema):
+                connection.execute(statement)
+        for statement in RUN_NUMBER_STATEMENTS:
+            connection.execute(statement)
+        connection.execute(
+            f"INSERT INTO {LOG}.run_numbers SELECT DISTINCT project, connection, session_id, NULL FROM main.diagnoses"
+        )
+
+
+def _lake_table_statements(lake: Lake, schema: RecordSchema) -> Iterator[str]:
+    """Return the statements that create and fill the table of a record type from a lake."""
+    # The paths begin with the project and the day.
+    files = sorted(lake.table(schema.name).file_uris())
+    if not files:
+        types = column_types(schema)
+        columns = ", ".join(f"{quote(name)} {types[name]}" for name in snapshot_columns(schema))
+        yield f"CREATE TABLE main.{quote(schema.table)} ({columns})"
+        yield from comment_statements(schema)
+        return
+    rows = f"rows_of_{schema.table}"
+    yield f"CREATE TEMP VIEW {rows} AS {select_rows(schema, files, lake.columns(schema.name))}"
+    # A topic may have a record twice, and the first one counts.
+    order = current_order(schema).replace("_offset DESC", "_partition, _offset")
+    yield from _current_rows_statements(schema, rows, ORIGIN, order)
+    yield f"DROP VIEW {rows}"
 
 
 def build_part(snapshot: Path, target: Path, spill: Path, projects: Sequence[str]) -> None:
@@ -125,8 +176,11 @@ def build_part(snapshot: Path, target: Path, spill: Path, projects: Sequence[str
     that an error quotes a row of another project. Records without a project are left out. Raises StoreError like `build_snapshot`.
     """
     names = ", ".join(literal(name) for project in projects for name in (project, anchor_project(project)))
-    with _create_snapshot(snapshot, target, spill) as connection:
+    with _create_snapshot(target, spill, source=snapshot) as connection:
+        tables = _load_tables(connection, "source")
         for schema in snapshot_schemas():
+            if schema.table not in tables:
+                continue
             columns = snapshot_columns(schema)
             is_visible = f"project IN ({names})" if "project" in columns else "false"
             connection.execute(
@@ -146,7 +200,7 @@ def _copy_run_numbers(connection: duckdb.DuckDBPyConnection, condition: str) -> 
 
 
 @contextlib.contextmanager
-def _create_snapshot(source: Path, target: Path, spill: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def _create_snapshot(target: Path, spill: Path, *, source: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a new snapshot with `source` attached under that name, and add the analysts' views when its tables are filled."""
     config: dict[str, str | int | bool] = {
         "threads": 1,
@@ -159,16 +213,26 @@ def _create_snapshot(source: Path, target: Path, spill: Path) -> Iterator[duckdb
     try:
         with duckdb.connect(str(target), config=config) as connection:  # type: ignore[arg-type]
             connection.execute("SET TimeZone = 'UTC'")
-            connection.execute(f"ATTACH {literal(str(source))} AS source (READ_ONLY)")
+            if source is not None:
+                connection.execute(f"ATTACH {literal(str(source))} AS source (READ_ONLY)")
             yield connection
-            connection.execute("DETACH source")
+            if source is not None:
+                connection.execute("DETACH source")
+            has_sums = SUMMED_TABLE in _load_tables(connection, target.stem)
             for statement in view_statements():
-                connection.execute(statement)
+                if has_sums or SUMMED_VIEW not in statement:
+                    connection.execute(statement)
             connection.execute("CHECKPOINT")
     except duckdb.Error as error:
         raise StoreError(
             f"{target}: {str(error).splitlines()[0]}", hint="Check that the disk has enough free space."
         ) from error
+
+
+def _load_tables(connection: duckdb.DuckDBPyConnection, database: str) -> set[str]:
+    """Return the names of the analysts' tables in a database."""
+    statement = "SELECT table_name FROM duckdb_tables() WHERE database_name = $database AND schema_name = 'main'"
+    return {str(name) for (name,) in connection.execute(statement, {"database": database}).fetchall()}
 
 
 def _estimate_rows(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
@@ -201,29 +265,26 @@ def progress_file(target: Path) -> Path:
     return target.with_suffix(".progress")
 
 
-def _table_statements(schema: RecordSchema) -> Iterator[str]:
-    """Return the statements that create and fill a table.
+def _current_rows_statements(schema: RecordSchema, rows: str, key: Sequence[str], order: str) -> Iterator[str]:
+    """Return the statements that create and fill a table with the first row of each identity in this order; `key` is unique per row.
 
-    Few identities have a second revision, so only those are sorted: sorting all rows would take most of the time. Only row ids are
+    Few identities have a second row, so only those are sorted: sorting all rows would take most of the time. Only keys are
     sorted, because the evidence of twenty thousand incidents exceeds the memory limit.
     """
-    table = f"main.{quote(schema.table)}"
+    identity, row = ", ".join(map(quote, schema.identity)), ", ".join(key)
+    unless_withdrawn = f" WHERE NOT {WITHDRAWN}" if can_be_withdrawn(schema) else ""
+    yield f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {identity} FROM {rows} GROUP BY ALL HAVING count(*) > 1"
+    yield (
+        f"CREATE OR REPLACE TEMP TABLE superseded AS SELECT {row} FROM {rows} SEMI JOIN repeated USING ({identity}) "
+        f"QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) > 1"
+    )
+    yield from _create_table_statements(schema, f"FROM {rows} ANTI JOIN superseded USING ({row}){unless_withdrawn}")
+
+
+def _create_table_statements(schema: RecordSchema, source: str) -> Iterator[str]:
+    """Return the statements that create a table from the rows of a FROM clause."""
     columns = ", ".join(map(quote, snapshot_columns(schema)))
-    rows = f"source.{LOG}.{quote(schema.table)}"
-    if schema.has_revisions or len(schema.topics) > 1:
-        identity = ", ".join(map(quote, schema.identity))
-        unless_withdrawn = f" AND NOT {WITHDRAWN}" if can_be_withdrawn(schema) else ""
-        yield f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {identity} FROM {rows} GROUP BY ALL HAVING count(*) > 1"
-        yield (
-            f"CREATE OR REPLACE TEMP TABLE latest AS SELECT rowid AS row FROM {rows} SEMI JOIN repeated USING ({identity}) "
-            f"QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {current_order(schema)}) = 1"
-        )
-        yield (
-            f"CREATE TABLE {table} AS SELECT {columns} FROM {rows} ANTI JOIN repeated USING ({identity}) "
-            f"UNION ALL SELECT {columns} FROM {rows} WHERE rowid IN (SELECT row FROM latest){unless_withdrawn}"
-        )
-    else:
-        yield f"CREATE TABLE {table} AS SELECT {columns} FROM {rows}"
+    yield f"CREATE TABLE main.{quote(schema.table)} AS SELECT {columns} {source}"
     yield from comment_statements(schema)
 
 

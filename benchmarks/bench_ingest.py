@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TypeVar
 
 import httpx2
@@ -109,14 +108,13 @@ def serve_bare() -> None:
 
 async def serve_alone(app: FastAPI) -> None:
     """Serve an application as `driftline serve` does; prints where."""
-    app.state.context = SimpleNamespace(settings=ApiSettings())
     # With the protocol given, asyncio switches off the waiting for full packets, as it does for `driftline serve`.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(1024)
     host, port = listener.getsockname()
     print(f"http://{host}:{port}", flush=True)
-    await build_http_server(app, host, port).serve(sockets=[listener])
+    await build_http_server(app, ApiSettings(), host, port).serve(sockets=[listener])
 
 
 def fill(database: Path, count: int) -> None:

@@ -21,6 +21,8 @@ WITHDRAWN = "withdrawn"
 """Column that marks a record as withdrawn. Its identity then has no current row."""
 SUMMED_TABLE = "daily_failures"
 """The only table of sums that analysts see: the view of groups of failures reads it, and no statement could compute it again."""
+SUMMED_VIEW = "failure_groups"
+"""The view of this table."""
 CURRENT_EXCHANGES = "log.current_exchanges"
 """View of the current rows of exchanges, with the columns of the log's table."""
 # Few exchanges are revised, so find the superseded rows instead of sorting all exchanges, which would need memory for all texts. If

@@ -9,15 +9,17 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
+from service.http.routes import operations, query
 from service.http.routes.documentation import TAGS, describe
 from service.pages.rendering import add_problem_pages
-from service.read.queries.pool import QueryPool
+from service.read.queries.pool import DatabaseSource, QueryPool
 from service.setup.access import AccessStore
 from service.setup.version import version
 from service.web.authentication import Authentication, Failures
@@ -52,28 +54,50 @@ log = logging.getLogger(__name__)
 
 def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings) -> FastAPI:
     """Build the application over a started engine and its token store."""
+    app = _build_app(access, redoc_url=None)
+    metrics = Metrics()
+    app.state.context = ApiContext(engine, access, settings, metrics)
+    app.state.query_pool = QueryPool(DatabaseSource(engine.store, engine.flush), engine.now, settings.queries)
+    app.state.refused_sign_ins = Failures(settings.max_failures)
+    for router in ROUTERS:
+        app.include_router(router)
+    describe(app, [route for router in ROUTERS for route in router.routes])
+    add_problem_pages(app)
+    app.add_exception_handler(BrokerError, _answer_without_broker)
+    _add_layers(app, access, settings, metrics)
+    return app
+
+
+def create_reader_app(pool: QueryPool, access: AccessStore, settings: ApiSettings) -> FastAPI:
+    """Build the application of a reader of a lake: it answers statements, and reports its health."""
+    app = _build_app(access, openapi_url=None)
+    app.state.query_pool = pool
+    app.include_router(query.router)
+    app.add_api_route("/healthz", operations.health)
+    _add_layers(app, access, settings, Metrics())
+    return app
+
+
+def _build_app(access: AccessStore, **options: Any) -> FastAPI:
     app = FastAPI(
         title="Driftline",
         version=version(),
         summary="Continuous audit of AI agent fleets.",
         docs_url=None,
-        redoc_url=None,
         redirect_slashes=False,
         default_response_class=RoundedJson,
         dependencies=[Depends(_check_call)],
         generate_unique_id_function=_name_operation,
+        **options,
     )
-    metrics = Metrics()
-    app.state.context = ApiContext(engine, access, settings, metrics)
-    app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.flush)
-    app.state.refused_sign_ins = Failures(settings.max_failures)
-    for router in ROUTERS:
-        app.include_router(router)
-    describe(app, [route for router in ROUTERS for route in router.routes])
+    app.state.access = access
+    return app
+
+
+def _add_layers(app: FastAPI, access: AccessStore, settings: ApiSettings, metrics: Metrics) -> None:
+    """Add the error answers and the middleware."""
     add_error_answers(app)
-    add_problem_pages(app)
     app.add_exception_handler(BusyError, _answer_busy)
-    app.add_exception_handler(BrokerError, _answer_without_broker)
     app.add_middleware(AuditTrail, access=access)
     app.add_middleware(Etags)
     app.add_middleware(BodyLimits, settings=settings)
@@ -81,7 +105,6 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     app.add_middleware(Authentication, access=access, settings=settings)
     app.add_middleware(HostCheck, settings=settings)
     app.add_middleware(RequestLog, metrics=metrics)
-    return app
 
 
 def prepare_routes(app: FastAPI) -> None:

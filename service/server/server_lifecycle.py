@@ -53,7 +53,7 @@ except ImportError:  # uvloop does not exist for Windows
 if TYPE_CHECKING:
     from service.http.otlp_grpc import Receiver
 
-_NO_OPERATOR = (
+NO_OPERATOR = (
     "no operator yet, so nobody can sign in: `driftline operators add NAME` prints a token, even while the server runs"
 )
 _DATABASE_IN_USE = "Another server is using the database. Stop it, or pass another database with --db."
@@ -121,7 +121,8 @@ async def _serve(
         notes = _startup_notes(opened, workspace.policy, access)
         if spans is not None:
             notes.append(f"OpenTelemetry over gRPC is accepted at {spans.address}")
-        server = _build_server(settings, listener, app, partial(announce, _listener_url(listener), opened.name, notes))
+        server = build_server(settings, api, listener, app, partial(announce, listener_url(listener), opened.name, notes))
+        app.state.context.restart = server.request_restart
         with handled_in_loop(server.handle_stop_signal):
             await _run_until_stopped(settings, engine, app, server, spans, watches=as_of is None)
     return server.restart_requested
@@ -138,23 +139,24 @@ def _enter_workspace(stack: contextlib.AsyncExitStack, settings: Settings, as_of
     return workspace
 
 
-def _listener_url(listener: socket.socket) -> str:
+def listener_url(listener: socket.socket) -> str:
+    """Return the address of a listener."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _build_server(settings: Settings, listener: socket.socket, app: FastAPI, on_started: Callable[[], None]) -> _Server:
-    """Build the server, which the application can restart."""
+def build_server(
+    settings: Settings, api: ApiSettings, listener: socket.socket, app: FastAPI, on_started: Callable[[], None]
+) -> AnnouncingServer:
+    """Build the server of an application."""
     host, port = listener.getsockname()[:2]
-    http = build_http_server(app, host, port)
+    http = build_http_server(app, api, host, port)
     http.config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
-    server = _Server(http, listener, on_started)
-    app.state.context.restart = server.request_restart
-    return server
+    return AnnouncingServer(http, listener, on_started)
 
 
 async def _run_until_stopped(
-    settings: Settings, engine: Engine, app: FastAPI, server: _Server, spans: Receiver | None, *, watches: bool
+    settings: Settings, engine: Engine, app: FastAPI, server: AnnouncingServer, spans: Receiver | None, *, watches: bool
 ) -> None:
     """Start the engine and its periodic tasks, serve until the server stops, and stop them.
 
@@ -246,7 +248,7 @@ def _startup_notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> 
     if opened.judge is not None:
         notes = [note for note in (opened.note, unpriced_note(policy)) if note]
     if not access.holders("operator"):
-        notes.append(_NO_OPERATOR)
+        notes.append(NO_OPERATOR)
     return notes
 
 
@@ -341,9 +343,8 @@ def run(serving: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(serving)
 
 
-def build_http_server(app: FastAPI, host: str, port: int) -> HttpServer:
+def build_http_server(app: FastAPI, settings: ApiSettings, host: str, port: int) -> HttpServer:
     """Build a server for the application, without uvicorn's request log and Server header."""
-    context: ApiContext = app.state.context
     config = uvicorn.Config(
         app,
         host=host,
@@ -360,10 +361,10 @@ def build_http_server(app: FastAPI, host: str, port: int) -> HttpServer:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=30,
     )
-    return HttpServer(config, context.settings.read_timeout)
+    return HttpServer(config, settings.read_timeout)
 
 
-class _Server(HttpServer):
+class AnnouncingServer(HttpServer):
     """A server that announces when it accepts requests.
 
     Its caller handles signals, because the engine commits pending records last.

@@ -39,7 +39,7 @@ from schemas.errors import StoreError
 from service.setup.access import AccessStore, Holder, Outcome, Write
 from service.text.links import EVENTS, EVENTS_BULK, EXCHANGES, INGEST
 from service.web.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, DRY_RUNS, FORMS, LINES, OTLP, ApiSettings
-from service.web.context import ApiContext, Metrics, durable_or_refused
+from service.web.context import Metrics, durable_or_refused
 from service.web.errors import METHODS, ApiError, error_response, refuse
 
 PROBES = frozenset({"/healthz", "/readyz"})
@@ -455,7 +455,7 @@ async def begin_audit_line(request: Request) -> None:
         return
     if request.method in SAFE_METHODS or request.scope["route"].path in DRY_RUNS:
         return
-    context: ApiContext = request.app.state.context
+    access: AccessStore = request.app.state.access
     subjects = [str(value) for name, value in request.path_params.items() if name != "project"]
     write = Write(
         kind="operator",
@@ -468,7 +468,7 @@ async def begin_audit_line(request: Request) -> None:
         request_id=request.state.request_id,
     )
     with durable_or_refused():
-        request.state.line = await anyio.to_thread.run_sync(context.access.audit_log.begin, write)
+        request.state.line = await anyio.to_thread.run_sync(access.audit_log.begin, write)
 
 
 def set_subject(request: Request, subject: str) -> None:

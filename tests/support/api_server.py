@@ -125,7 +125,7 @@ class LiveServer:
         engine = self._make(store)
         await engine.start()
         self.app = app_over(engine, access, settings)
-        self._server = build_http_server(self.app, *self.address)
+        self._server = build_http_server(self.app, settings, *self.address)
         start = self._server.startup
 
         async def started(sockets: list[socket.socket] | None = None) -> None:

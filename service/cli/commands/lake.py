@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from analytics.lake import Lake, require_lake
-from service.cli.commands.options import AsJson, Kafka, PolicyFile, print_json, settings_of
+from schemas.errors import SettingsError
+from service.cli.commands.options import (
+    AsJson,
+    Database,
+    Expose,
+    Host,
+    HostNames,
+    Kafka,
+    PolicyFile,
+    Port,
+    print_json,
+    settings_of,
+)
 from service.cli.exit_codes import end_with
 from service.cli.progress import working
 from service.cli.terminal import out
@@ -19,6 +34,7 @@ from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import utc_now
 from service.text.formats import counted
+from service.text.links import API
 from streams.process import collect_rarely, handled_in_loop
 
 lake_app = typer.Typer(no_args_is_help=True, help="Write the topics into a lake of Delta tables.")
@@ -49,6 +65,48 @@ def sink(
     configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))
     collect_rarely()
     end_with(asyncio.run(_run_sink(settings, Lake(root), seconds)))
+
+
+@lake_app.command("serve")
+def serve(
+    root: LakeRoot,
+    host: Host = None,
+    port: Port = None,
+    at_once: Annotated[
+        int,
+        typer.Option(
+            "--at-once", metavar="N", min=1, max=64, help="Statements that run at the same time; further ones wait for a retry."
+        ),
+    ] = 2,
+    scratch: Annotated[
+        Path | None,
+        typer.Option("--scratch", metavar="DIR", help="Folder for snapshots; the system's for temporary files by default."),
+    ] = None,
+    name: HostNames = None,
+    expose: Expose = False,
+    database: Database = None,
+    policy: PolicyFile = None,
+) -> None:
+    """Answer SQL over a lake at POST /api/audit/query, with the limits and rights that a server has. Start as many as you like.
+
+    Statements run on a snapshot, which is made anew a minute after the lake has changed. The tokens are those of the database, which need not exist:
+    `driftline operators add NAME`. Press Ctrl-C or send SIGTERM to stop.
+    """
+    require_lake()
+    from service.server.lake_reader import ReaderOptions, serve_lake  # noqa: PLC0415 - the web framework takes half a second to load
+
+    settings = settings_of(database, policy, host=host, port=port)
+    configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))
+    options = ReaderOptions(Lake(root), scratch or Path(tempfile.gettempdir()), at_once)
+    if not options.scratch.is_dir():
+        raise SettingsError(f"--scratch {options.scratch}: is not a folder", hint="Name an existing folder.")
+    serve_lake(settings, options, names=name or [], expose=expose, announce=_announce_reader)
+
+
+def _announce_reader(url: str, notes: Sequence[str]) -> None:
+    out.say(f"SQL over the lake at {url}{API}/query. Press Ctrl-C to stop.")
+    for note in notes:
+        out.say(f"note: {note}")
 
 
 @lake_app.command("maintain")

@@ -92,6 +92,17 @@ OutputFormat = Annotated[Output, typer.Option("--output", hidden=True, help="The
 Kafka = Annotated[
     str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Addresses of the Kafka cluster [DRIFTLINE_KAFKA].")
 ]
+Host = Annotated[
+    str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on [DRIFTLINE_HOST, 127.0.0.1].")
+]
+Port = Annotated[
+    int | None, typer.Option("--port", metavar="PORT", help="Port to listen on; 0 chooses a free one [DRIFTLINE_PORT, 8377].")
+]
+HostNames = Annotated[
+    list[str] | None,
+    typer.Option("--name", metavar="HOST", help="Host name under which the server accepts requests; may be repeated."),
+]
+Expose = Annotated[bool, typer.Option("--expose", help="Allow an address for --host that other machines can reach.")]
 FromLake = Annotated[
     str | None,
     typer.Option("--lake", metavar="LAKE", help="With Kafka: the lake to read first, then the topics [DRIFTLINE_LAKE]."),

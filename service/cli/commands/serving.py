@@ -10,7 +10,18 @@ import typer
 
 from audit.policy import Policy
 from schemas.errors import SettingsError
-from service.cli.commands.options import ChosenJudge, Database, FromLake, Kafka, PolicyFile, settings_of
+from service.cli.commands.options import (
+    ChosenJudge,
+    Database,
+    Expose,
+    FromLake,
+    Host,
+    HostNames,
+    Kafka,
+    PolicyFile,
+    Port,
+    settings_of,
+)
 from service.cli.exit_codes import end_with
 from service.cli.terminal import out
 from service.server.logs import configure_logs
@@ -31,20 +42,11 @@ JUDGES = {
 
 
 def serve(
-    host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on [DRIFTLINE_HOST, 127.0.0.1].")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Port to listen on; 0 chooses a free one [DRIFTLINE_PORT, 8377].")
-    ] = None,
+    host: Host = None,
+    port: Port = None,
     judge: ChosenJudge = None,
-    name: Annotated[
-        list[str] | None,
-        typer.Option("--name", metavar="HOST", help="Host name under which the server accepts requests; may be repeated."),
-    ] = None,
-    expose: Annotated[
-        bool, typer.Option("--expose", help="Allow an address for --host that other machines can reach.")
-    ] = False,
+    name: HostNames = None,
+    expose: Expose = False,
     kafka: Kafka = None,
     lake: FromLake = None,
     hot_days: Annotated[

@@ -1,6 +1,7 @@
 """The process that builds a snapshot: `python -m service.read.queries.building KIND SOURCE TARGET SPILL NICE [PROJECT …]`.
 
-KIND is `whole` for a snapshot of a copy of the database, and `part` for one of the projects' rows in a whole snapshot.
+KIND is `whole` for a snapshot of a copy of the database, `lake` for one of a lake, and `part` for one of the projects' rows in a whole
+snapshot.
 """
 
 from __future__ import annotations
@@ -9,23 +10,25 @@ import os
 import sys
 from pathlib import Path
 
-from analytics.snapshots import build_part, build_snapshot
+from analytics.snapshots import build_lake_snapshot, build_part, build_snapshot
 from analytics.subprocesses import end_with_parent
-from schemas.errors import StoreError
+from schemas.errors import LakeError, StoreError
 
 
 def main() -> None:
     """Build the snapshot, or report the error on standard error and exit with 1."""
     end_with_parent()
-    kind, *files, nice = sys.argv[1:6]
+    kind, source, target, spill, nice = sys.argv[1:6]
     os.nice(int(nice))
-    source, target, spill = map(Path, files)
+    paths = Path(target), Path(spill)
     try:
         if kind == "part":
-            build_part(source, target, spill, sys.argv[6:])
+            build_part(Path(source), *paths, sys.argv[6:])
+        elif kind == "lake":
+            build_lake_snapshot(source, *paths)
         else:
-            build_snapshot(source, target, spill)
-    except StoreError as error:
+            build_snapshot(Path(source), *paths)
+    except (LakeError, StoreError) as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(1)
 

@@ -11,8 +11,8 @@ and records have changed:
    dropped, so that it neither wastes disk space nor keeps deleted records.
 4. A slow build still finishes: it gets a higher priority while statements wait for it, and the server's own priority and more time
    after a failed attempt.
-5. A snapshot contains every record acknowledged before its time: that time is read first, then `flush` is awaited, then the file
-   is copied.
+5. A snapshot of a database contains every record acknowledged before its time: that time is read first, then `flush` is awaited, then
+   the file is copied. One of a lake contains every record that a sink had committed.
 6. Whoever may not see every project reads a part: a snapshot with the rows of the caller's projects only, built from the whole one at
    the first statement. Whatever the statement says, its process has no other rows. A part is dropped with the whole one.
 """
@@ -27,14 +27,15 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from analytics.snapshots import FileState, copy_database, read_file_state, read_progress
+from analytics.snapshots import copy_database, read_file_state, read_progress
 from analytics.store.store import Store
 from analytics.subprocesses import start_module
 from schemas.errors import BusyError, DriftlineError, QueryError, StoreError
@@ -44,6 +45,8 @@ from service.read.queries.protocol import Outcome, QueryLimits, Question
 from service.read.queries.template import ANSWER, OPEN, STATUS
 from service.text.formats import grouped
 
+Report = Callable[[str, Callable[[], str]], None]
+"""Called with each step of making a snapshot, and a function that describes its progress."""
 TEMPLATE = "service.read.queries.template"
 START = 60.0
 """Seconds within which a process has to start, generous for a busy machine; after that it enforces its own time limit."""
@@ -53,22 +56,29 @@ OVERDUE = frozenset({signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL})
 """The signals that end an overdue process; we send the last one."""
 
 
+class BuildSource(NamedTuple):
+    """What a snapshot is made of."""
+
+    kind: Literal["whole", "lake", "part"]
+    """A copy of the database, a lake, or another snapshot."""
+    path: str
+
+
 async def build(
-    source: Path,
+    source: BuildSource,
     target: Path,
     spill: Path,
     limits: QueryLimits,
     nice: int = 0,
     *,
-    projects: Iterable[str] | None = None,
+    projects: Iterable[str] = (),
     files: tuple[int, ...] = (),
 ) -> None:
-    """Build a snapshot from a copy in a separate process, `nice` steps below the server's priority.
+    """Build a snapshot in a separate process, `nice` steps below the server's priority.
 
-    With `projects`, `source` is a snapshot, of which only their rows are taken; `files` are the descriptors it needs. Raises StoreError if it fails or takes too long.
+    From a snapshot, only rows of the `projects` are taken. `files` are the descriptors that the source needs. Raises StoreError if it fails or takes too long.
     """
-    kind = "whole" if projects is None else "part"
-    arguments = (kind, str(source), str(target), str(spill), str(nice), *(projects or ()))
+    arguments = (*source, str(target), str(spill), str(nice), *projects)
     async with start_module("service.read.queries.building", arguments, files=files, keeps_errors=True) as process:
         try:
             async with asyncio.timeout(limits.building):
@@ -108,7 +118,7 @@ class Snapshot:
 
     file: int
     at: datetime
-    changes: FileState
+    changes: Hashable
     made: float
     seconds: float
     requests: socket.socket | None = None
@@ -255,16 +265,92 @@ async def _exchange(
     raise QueryError(TOO_MUCH.error, hint=TOO_MUCH.hint)
 
 
-class Snapshots:
-    """The current snapshot of a store, and the building of the next one."""
+async def _flush_nothing() -> None:
+    """Flush nothing: the store has every record."""
 
-    def __init__(
-        self, store: Store, now: Callable[[], datetime], limits: QueryLimits, flush: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._store = store
+
+class SnapshotSource(Protocol):
+    """The records of which snapshots are made."""
+
+    @property
+    def folder(self) -> Path:
+        """The absolute folder in which snapshots are made. Raises StoreError if there can be none."""
+
+    def state(self) -> Hashable:
+        """Return a value that changes with the records."""
+
+    def space(self) -> int:
+        """Return the free bytes that making a snapshot needs."""
+
+    async def prepare(self, report: Report) -> tuple[BuildSource, Hashable]:
+        """Return what to build a snapshot of, and the state of its records."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSource:
+    """A database, of which a copy is made. `flush` writes pending records to it."""
+
+    store: Store
+    flush: Callable[[], Awaitable[None]] = _flush_nothing
+
+    @property
+    def folder(self) -> Path:
+        """The folder beside the database."""
+        # Absolute, because the building process has another working directory.
+        return self._path.absolute().with_name(self._path.name + SUFFIX)
+
+    def state(self) -> Hashable:
+        """Return the state of the file."""
+        return read_file_state(self._path)
+
+    def space(self) -> int:
+        """Return a multiple of the database's size."""
+        return int(ROOM * self._path.stat().st_size)
+
+    async def prepare(self, report: Report) -> tuple[BuildSource, Hashable]:
+        """Flush, and copy the database."""
+        report("writing accepted records to the database", str)
+        await self.flush()
+        copy = self.folder / "copy.duckdb"
+        report("copying the database", lambda: f"{_format_megabytes(copy)} of {_format_megabytes(self._path)} MB")
+        state = await asyncio.to_thread(copy_database, self.store, copy)
+        return BuildSource("whole", str(copy)), state
+
+    @property
+    def _path(self) -> Path:
+        if self.store.path is None:
+            raise StoreError("a database in memory has no snapshots", hint="Open a file.")
+        return self.store.path
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSource:
+    """A lake in a folder. Its snapshots are made in another folder, which one server uses."""
+
+    root: Path
+    folder: Path
+
+    def state(self) -> Hashable:
+        """Return the time of the last commit: each adds a file to the log of a table."""
+        return max(log.stat().st_mtime_ns for log in self.root.glob("*/_delta_log"))
+
+    def space(self) -> int:
+        """Return nothing: the size of a snapshot is known when it is made."""
+        return 0
+
+    async def prepare(self, report: Report) -> tuple[BuildSource, Hashable]:
+        """Copy nothing: a version of a lake stays as it is while it is read, except for files that an erasure removes."""
+        report("reading the lake", str)
+        return BuildSource("lake", str(self.root)), self.state()
+
+
+class Snapshots:
+    """The current snapshot of a source, and the building of the next one."""
+
+    def __init__(self, source: SnapshotSource, now: Callable[[], datetime], limits: QueryLimits) -> None:
+        self._source = source
         self._now = now
         self._limits = limits
-        self._flush = flush
         self._current: Snapshot | None = None
         self._making: asyncio.Task[None] | None = None
         self._state = NO_STATE
@@ -346,11 +432,10 @@ class Snapshots:
 
     def _is_due(self) -> bool:
         current = self._current
-        path = self._store.path
-        if current is None or path is None:
+        if current is None:
             return True
         age = time.monotonic() - current.made
-        return age > max(self._limits.fresh_for, REST * current.seconds) and read_file_state(path) != current.changes
+        return age > max(self._limits.fresh_for, REST * current.seconds) and self._source.state() != current.changes
 
     async def _make(self) -> None:
         self._state = replace(self._state, since=self._now())
@@ -374,9 +459,11 @@ class Snapshots:
         self._progress = progress
 
     def _describe_error(self, error: Exception) -> str:
-        """Return the first line of an error, without the database's folder."""
+        """Return the first line of an error, without the folder of the snapshots."""
         message = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return message if self._store.path is None else message.replace(f"{self._store.path.absolute().parent}{os.sep}", "")
+        with contextlib.suppress(StoreError):
+            return message.replace(f"{self._source.folder.parent}{os.sep}", "")
+        return message
 
     def _build_failed_error(self) -> StoreError:
         return StoreError(f"the snapshot could not be built: {self._state.failure}", hint="See the server's log.")
@@ -390,42 +477,32 @@ class Snapshots:
         return NICE_REFRESH
 
     async def _build_snapshot(self) -> Snapshot:
-        path = self._store.path
-        if path is None:
-            raise StoreError("a database in memory has no snapshots", hint="Open a file.")
-        # Absolute, because the building process has another working directory.
-        folder = path.absolute().with_name(path.name + SUFFIX)
-        copy, target, spill = (folder / name for name in ("copy.duckdb", "driftline.duckdb", "spill"))
+        folder = self._source.folder
+        target, spill = folder / "driftline.duckdb", folder / "spill"
         began = time.monotonic()
         try:
-            await asyncio.to_thread(_prepare, folder, path)
-            self._step("writing accepted records to the database")
+            await asyncio.to_thread(_prepare, folder, self._source.space())
             at = self._now()
-            await self._flush()
-            self._step("copying the database", lambda: f"{_format_megabytes(copy)} of {_format_megabytes(path)} MB")
-            changes = await asyncio.to_thread(copy_database, self._store, copy)
+            source, changes = await self._source.prepare(self._step)
             self._step("building the tables", lambda: _describe_built(target))
             patient = msgspec.structs.replace(self._limits, building=self._limits.building * min(MOST_TIME, 1 + self._failures))
-            await build(copy, target, spill, patient, self._nice_level())
+            await build(source, target, spill, patient, self._nice_level())
             file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return Snapshot(file, at, changes, time.monotonic(), time.monotonic() - began)
 
     async def _build_part(self, whole: Snapshot, projects: frozenset[str]) -> Snapshot:
-        path = self._store.path
-        assert path is not None  # noqa: S101 - the whole snapshot was made of this file
-        folder = path.absolute().with_name(f"{path.name}{SUFFIX}-part")
+        folder = self._source.folder.with_name(f"{self._source.folder.name}-part")
         target, began = folder / "driftline.duckdb", time.monotonic()
         try:
             # One part at a time: each build may use as much memory as that of the whole.
             with self.reading(whole) as source:
                 async with self._building_part:
                     try:
-                        await asyncio.to_thread(_prepare, folder, path)
-                        name = Path(f"/proc/self/fd/{source}")
-                        spill, named = folder / "spill", sorted(projects)
-                        await build(name, target, spill, self._limits, NICE_FIRST, projects=named, files=(source,))
+                        await asyncio.to_thread(_prepare, folder, self._source.space())
+                        part, spill, named = BuildSource("part", f"/proc/self/fd/{source}"), folder / "spill", sorted(projects)
+                        await build(part, target, spill, self._limits, NICE_FIRST, projects=named, files=(source,))
                         file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
                     finally:
                         shutil.rmtree(folder, ignore_errors=True)
@@ -476,23 +553,18 @@ def _format_megabytes(path: Path) -> str:
         return "0"
 
 
-def _prepare(folder: Path, database: Path) -> None:
+def _prepare(folder: Path, needed: int) -> None:
     """Create an empty folder, readable by its owner only, removing leftovers of a crash.
 
     Raises StoreError if the disk has no room.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
-    needed = int(ROOM * database.stat().st_size)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise StoreError(
-            f"a snapshot needs {needed} bytes and the disk has {free}", hint="Free disk space beside the database."
+            f"a snapshot needs {needed} bytes and the disk has {free}", hint=f"Free disk space in {folder.parent}."
         )
-
-
-async def _flush_nothing() -> None:
-    """Flush nothing: the store has every record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,17 +577,11 @@ class Answer:
 
 
 class QueryPool:
-    """Answers statements over a store; one per server. `flush` writes pending records to the store."""
+    """Answers statements over the snapshots of a source; one per server."""
 
-    def __init__(
-        self,
-        store: Store,
-        now: Callable[[], datetime],
-        limits: QueryLimits | None = None,
-        flush: Callable[[], Awaitable[None]] = _flush_nothing,
-    ) -> None:
+    def __init__(self, source: SnapshotSource, now: Callable[[], datetime], limits: QueryLimits | None = None) -> None:
         self.limits = limits or QueryLimits()
-        self._snapshots = Snapshots(store, now, self.limits, flush)
+        self._snapshots = Snapshots(source, now, self.limits)
         self._processes = StatementProcesses(self.limits)
         self._running = 0
 

@@ -37,7 +37,7 @@ MAY_DIFFER = {
     # An option that means something else in each command, by the nature of the command.
     "--agent", "--at", "--by", "--case", "--comment", "--connection", "--count", "--days", "--label", "--model", "--name", "--output",
     "--port", "--reason", "--session", "--status", "--tag", "--verbose", "--stage", "--source", "--judge", "--policy-file", "--set",
-    "--as-of", "--host", "--text", "--expires", "--dry-run", "--interval", "--list", "--until", "--project",
+    "--as-of", "--host", "--text", "--expires", "--dry-run", "--interval", "--lake", "--list", "--until", "--project",
 }  # fmt: skip
 """Options whose help may differ between commands."""
 PROJECTS = {"Only this project.", "The project.", "Project under which to store records [DRIFTLINE_PROJECT, default]."}
@@ -112,7 +112,7 @@ def test_help_names_values_and_shows_its_texts_whole() -> None:
 def test_nearly_every_command_prints_json() -> None:
     """Exceptions are commands that run until stopped, or that print for the shell or for people only."""
     without = {name for name, command in EVERY.items() if "--json" not in options(command)}
-    assert without == {"serve", "mcp", "worker", "lake sink", "simulate-judge", "demo", "help", "completion"}
+    assert without == {"serve", "mcp", "worker", "lake sink", "lake serve", "simulate-judge", "demo", "help", "completion"}
 
 
 def test_a_truncated_list_says_so(driftline: Command) -> None:

@@ -13,7 +13,7 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +38,16 @@ from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
 from service.read.queries import pool as keeping
-from service.read.queries.pool import NO_STATE, TEMPLATE, Answer, QueryPool, Snapshot, SnapshotState, StatementProcesses
+from service.read.queries.pool import (
+    NO_STATE,
+    TEMPLATE,
+    Answer,
+    DatabaseSource,
+    QueryPool,
+    Snapshot,
+    SnapshotState,
+    StatementProcesses,
+)
 from service.read.queries.protocol import MAX_ROWS, MIB, Outcome, QueryLimits, Question
 
 LIMITS = msgspec.structs.replace(PATIENT, fresh_for=0.0)
@@ -188,7 +197,7 @@ def quick() -> Iterator[None]:
 @contextlib.contextmanager
 def prepared_desk(store: Store, loop: asyncio.Runner, limits: QueryLimits) -> Iterator[QueryPool]:
     """A query pool that has its snapshot."""
-    opened = QueryPool(store, now, limits)
+    opened = QueryPool(DatabaseSource(store), now, limits)
     loop.run(opened.ready())
     yield opened
     loop.run(opened.close())
@@ -274,19 +283,26 @@ def snapshot_file(store: Store, folder: Path) -> Path:
     return folder / "snapshot.duckdb"
 
 
-async def ask_and_end(file: Path, question: Question) -> tuple[Outcome, bytes]:
-    """Return the answer of processes that end afterwards, each waited for by the one that forked it."""
+@contextlib.asynccontextmanager
+async def started_processes(file: Path) -> AsyncIterator[tuple[StatementProcesses, Snapshot]]:
+    """Yield processes of a snapshot, started as a server does; at the end, each is waited for by the one that forked it."""
     others = forked_processes(1)
     snapshot = Snapshot(os.open(file, os.O_RDONLY), now(), (0, 0, 0), 0, 0, replaced=True)
     processes = StatementProcesses(LIMITS)
     try:
-        return await processes.ask(snapshot, question)
+        yield processes, snapshot
     finally:
         snapshot.close_when_unused()
         async with asyncio.timeout(LIMITS.seconds):
             while forked_processes(1) - others:  # noqa: ASYNC110 - there is no event for a process that ends
                 await asyncio.sleep(0.01)
         await processes.close()
+
+
+async def ask_and_end(file: Path, question: Question) -> tuple[Outcome, bytes]:
+    """Return the answer of processes that end afterwards."""
+    async with started_processes(file) as (processes, snapshot):
+        return await processes.ask(snapshot, question)
 
 
 @pytest.mark.parametrize("statement", GREEDY)
@@ -366,7 +382,7 @@ def test_every_reading_statement_is_answered(
 @pytest.mark.usefixtures("quick")
 def test_a_prepared_snapshot_delays_nobody(store: Store, loop: asyncio.Runner) -> None:
     """While a user writes the first statement, the snapshot can already be built."""
-    impatient = QueryPool(store, now, msgspec.structs.replace(LIMITS, first_patience=0.0, fresh_for=3600.0))
+    impatient = QueryPool(DatabaseSource(store), now, msgspec.structs.replace(LIMITS, first_patience=0.0, fresh_for=3600.0))
 
     async def prepared() -> Answer:
         impatient.prepare()
@@ -421,24 +437,25 @@ def test_a_statement_over_the_limit_is_refused(hasty: QueryPool, loop: asyncio.R
     assert sum(isinstance(answer, BusyError) for answer in answers) == 2
 
 
-def test_an_abandoned_statement_ends_with_its_process(query_pool: QueryPool, loop: asyncio.Runner) -> None:
+def test_an_abandoned_statement_ends_with_its_process(snapshot_file: Path, loop: asyncio.Runner) -> None:
     """A closed page must free its process for the next statement."""
 
-    async def give_up() -> None:
-        asking = asyncio.create_task(
-            query_pool.answer(Question("SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))"))
-        )
-        while not forked_processes(2):  # noqa: ASYNC110 - there is no event for a process that begins
-            await asyncio.sleep(0.01)
-        asking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asking
-        async with asyncio.timeout(LIMITS.seconds / 2):
-            while forked_processes(2):  # noqa: ASYNC110 - nor for one that is killed
+    async def give_up() -> bytes:
+        others = forked_processes(2)
+        async with started_processes(snapshot_file) as (processes, snapshot):
+            slow = Question("SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))")
+            asking = asyncio.create_task(processes.ask(snapshot, slow))
+            while not forked_processes(2) - others:  # noqa: ASYNC110 - there is no event for a process that begins
                 await asyncio.sleep(0.01)
+            asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asking
+            async with asyncio.timeout(LIMITS.seconds / 2):
+                while forked_processes(2) - others:  # noqa: ASYNC110 - nor for one that is killed
+                    await asyncio.sleep(0.01)
+            return (await processes.ask(snapshot, Question("SELECT 1 AS n")))[1]
 
-    loop.run(give_up())
-    assert rows(loop.run(query_pool.answer(Question("SELECT 1 AS n")))) == [{"n": 1}]
+    assert loop.run(give_up()) == b'[{"n":1}]'
 
 
 def forked_processes(depth: int) -> set[int]:
@@ -457,21 +474,22 @@ def forked_processes(depth: int) -> set[int]:
     return generation
 
 
-@pytest.mark.parametrize("victim", ["template", "snapshot"])
-def test_the_next_statement_starts_a_process_that_was_killed(victim: str, query_pool: QueryPool, loop: asyncio.Runner) -> None:
-    """The machine may run out of memory and choose one of them."""
-    question = Question("SELECT 1 AS n")
-    loop.run(query_pool.answer(question))
-    for pid in forked_processes(0 if victim == "template" else 1):
-        os.kill(pid, signal.SIGKILL)
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_next_statement_starts_a_process_that_was_killed(depth: int, snapshot_file: Path, loop: asyncio.Runner) -> None:
+    """The machine may run out of memory and choose the template or the process of a snapshot."""
 
-    async def ask_again() -> Answer:
-        async with asyncio.timeout(LIMITS.seconds):
-            while True:
-                with contextlib.suppress(BusyError):  # it was about to end
-                    return await query_pool.answer(question)
+    async def kill_and_ask() -> bytes:
+        others = forked_processes(depth)
+        async with started_processes(snapshot_file) as (processes, snapshot):
+            await processes.ask(snapshot, Question("SELECT 1 AS n"))
+            (victim,) = forked_processes(depth) - others
+            os.kill(victim, signal.SIGKILL)
+            async with asyncio.timeout(LIMITS.seconds):
+                while True:
+                    with contextlib.suppress(BusyError):  # it was about to end
+                        return (await processes.ask(snapshot, Question("SELECT 2 AS n")))[1]
 
-    assert rows(loop.run(ask_again())) == [{"n": 1}]
+    assert loop.run(kill_and_ask()) == b'[{"n":2}]'
 
 
 @pytest.mark.usefixtures("quick")
@@ -479,7 +497,7 @@ def test_a_new_snapshot_is_made_only_after_a_change(tmp_path: Path, loop: asynci
     """An unchanged database must not be copied again."""
     with Store(tmp_path / "fleet.duckdb") as store:
         append_exchange(store, 1)
-        query_pool = QueryPool(store, now, LIMITS)
+        query_pool = QueryPool(DatabaseSource(store), now, LIMITS)
         keeping_rest, keeping.REST = keeping.REST, 0
         try:
             counted = Question("SELECT count(*) AS n FROM exchanges")
@@ -506,7 +524,7 @@ def test_a_snapshot_has_every_record_acknowledged_before_its_time(tmp_path: Path
             landings.append(now())
             append_exchange(store, 3)
 
-        query_pool = QueryPool(store, now, LIMITS, land)
+        query_pool = QueryPool(DatabaseSource(store, land), now, LIMITS)
         answer = loop.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
         loop.run(query_pool.close())
 
@@ -521,7 +539,7 @@ def test_no_file_of_a_snapshot_stays_on_disk(tmp_path: Path, loop: asyncio.Runne
     leftovers.mkdir()
     (leftovers / "copy.duckdb").write_bytes(b"half a copy")
     with Store(tmp_path / "fleet.duckdb") as store:
-        query_pool = QueryPool(store, now, LIMITS)
+        query_pool = QueryPool(DatabaseSource(store), now, LIMITS)
         loop.run(query_pool.answer(Question("SELECT 1")))
         snapshots_held = open_snapshots(tmp_path)
         loop.run(query_pool.close())
@@ -535,7 +553,7 @@ def test_a_database_with_a_relative_path_has_snapshots(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     with Store(Path("driftline.duckdb")) as store, asyncio.Runner() as runner:
         append_exchange(store, 2)
-        query_pool = QueryPool(store, now, LIMITS)
+        query_pool = QueryPool(DatabaseSource(store), now, LIMITS)
         answer = runner.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
         runner.run(query_pool.close())
 
@@ -554,7 +572,7 @@ def test_an_unused_snapshot_is_dropped(tmp_path: Path, loop: asyncio.Runner) -> 
 
     with Store(tmp_path / "fleet.duckdb") as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(keeping, "REST", 0)
-        query_pool = QueryPool(store, now, msgspec.structs.replace(LIMITS, kept_for=1.0))
+        query_pool = QueryPool(DatabaseSource(store), now, msgspec.structs.replace(LIMITS, kept_for=1.0))
         loop.run(left_alone(query_pool))
         assert rows(loop.run(query_pool.answer(Question("SELECT 1 AS n")))) == [{"n": 1}]
         loop.run(query_pool.close())
@@ -572,7 +590,7 @@ def test_a_full_disk_prevents_a_snapshot_and_leaves_the_database_intact(
     """Disk space for ingest takes precedence over snapshots."""
     monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
     with Store(tmp_path / "fleet.duckdb") as store, caplog.at_level(logging.ERROR):
-        query_pool = QueryPool(store, now, LIMITS)
+        query_pool = QueryPool(DatabaseSource(store), now, LIMITS)
         with pytest.raises(StoreError, match="the snapshot could not be built"):
             loop.run(query_pool.answer(Question("SELECT 1")))
         append_exchange(store, 1)
@@ -587,7 +605,7 @@ def test_the_progress_of_a_snapshot_is_reported(tmp_path: Path, loop: asyncio.Ru
             states.append(query_pool.snapshot_state())
 
         with Store(tmp_path / "fleet.duckdb") as store:
-            query_pool = QueryPool(store, now, LIMITS, land)
+            query_pool = QueryPool(DatabaseSource(store, land), now, LIMITS)
             states = [query_pool.snapshot_state()]
             await query_pool.ready()
             states.append(query_pool.snapshot_state())
@@ -610,7 +628,7 @@ def test_the_progress_of_a_snapshot_is_in_bytes_and_rows(tmp_path: Path, loop: a
     async def followed() -> None:
         with Store(tmp_path / "fleet.duckdb") as store:
             append_exchange(store, 500)
-            query_pool = QueryPool(store, now, LIMITS)
+            query_pool = QueryPool(DatabaseSource(store), now, LIMITS)
             query_pool.prepare()
             while query_pool.snapshot_state().at is None:
                 state = query_pool.snapshot_state()
@@ -637,16 +655,16 @@ def test_a_failed_snapshot_gives_its_reason_and_gets_more_time_and_priority(
     """At the lowest priority a busy machine would never finish it."""
     tried: list[tuple[float, int]] = []
 
-    async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice: int = 0) -> None:
+    async def build(source: keeping.BuildSource, target: Path, spill: Path, limits: QueryLimits, nice: int) -> None:
         tried.append((limits.building, nice))
         if len(tried) == 1:
             raise StoreError(f"{target}: not made in time")
-        await building(copy, target, spill, limits, nice)
+        await building(source, target, spill, limits, nice)
 
     building = keeping.build
     monkeypatch.setattr(keeping, "build", build)
     with Store(tmp_path / "fleet.duckdb") as store:
-        query_pool = QueryPool(store, now, LIMITS)
+        query_pool = QueryPool(DatabaseSource(store), now, LIMITS)
         with pytest.raises(
             StoreError, match=r"could not be built: fleet\.duckdb\.analysts/driftline\.duckdb: not made in time"
         ):
@@ -667,7 +685,7 @@ def test_a_failed_snapshot_gives_its_reason_and_gets_more_time_and_priority(
 def test_a_database_in_memory_has_no_snapshots(loop: asyncio.Runner) -> None:
     """There is no file to copy."""
     with Store(None) as store, pytest.raises(StoreError):
-        loop.run(QueryPool(store, now, LIMITS).answer(Question("SELECT 1")))
+        loop.run(QueryPool(DatabaseSource(store), now, LIMITS).answer(Question("SELECT 1")))
 
 
 def test_a_copy_is_consistent_while_others_write(tmp_path: Path) -> None:

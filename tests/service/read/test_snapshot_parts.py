@@ -18,7 +18,7 @@ from analytics.snapshots import build_part, build_snapshot, copy_database
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import QueryError
-from service.read.queries.pool import Answer, QueryPool
+from service.read.queries.pool import Answer, DatabaseSource, QueryPool
 from service.read.queries.protocol import Question
 
 OURS, THEIRS = "ops", "rival"
@@ -191,7 +191,9 @@ def test_each_set_of_projects_has_a_part_that_is_built_once(tmp_path: Path) -> N
 async def answer_for_each_set(store: Store) -> list[Answer]:
     """Return the answers for several sets of projects, four of them at once."""
     statement = Question("SELECT project, count(*) AS n FROM exchanges GROUP BY ALL ORDER BY ALL", format="csv")
-    pool = QueryPool(store, lambda: datetime.now(UTC), msgspec.structs.replace(PATIENT, fresh_for=3600.0, at_once=4))
+    pool = QueryPool(
+        DatabaseSource(store), lambda: datetime.now(UTC), msgspec.structs.replace(PATIENT, fresh_for=3600.0, at_once=4)
+    )
     sets = ({OURS}, {THEIRS}, {OURS, THEIRS}, {OURS})
     try:
         answers = await asyncio.gather(*(pool.answer(statement, frozenset(projects)) for projects in sets))
