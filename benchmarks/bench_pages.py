@@ -3,7 +3,8 @@
 `driftline serve` as in production, over loopback; one browser that keeps its connection and takes gzip. Each page is fetched a dozen
 times, whole each time; beside it the same page over the demo, and what /healthz takes. The processor's time is the server's, all
 threads, in the median. What else the machine does makes a page slower, but takes no more of the processor: a page is held to the lesser
-of the two medians. `--scores N` (a million without it) says how large; `--dir DIR` keeps the files there and takes them up again;
+of the two medians. `--scores N` (a million without it) says how large; `--hot-days N` leaves the records of the last N of ninety days, and
+only the sums of the others; `--dir DIR` keeps the files there and takes them up again;
 `--only WORD` fetches the pages whose names have the word, of the large database alone.
 """
 
@@ -26,6 +27,7 @@ import duckdb
 from starlette.datastructures import QueryParams
 
 from analytics.store.connection import connect
+from benchmarks.bench_sql import DAYS
 from benchmarks.measure import print_table
 from benchmarks.page_database import make_large, make_seed, policy_beside
 from service.pages.listing import parse_list_request
@@ -271,16 +273,17 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks pages")
     parser.add_argument("--scores", type=int, default=SCORES)
+    parser.add_argument("--hot-days", type=int, default=DAYS)
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--only", default="")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder = options.dir or Path(name)
-        seed, path = folder / "seed" / "demo.duckdb", folder / f"large{options.scores}.duckdb"
+        seed, path = folder / "seed" / "demo.duckdb", folder / f"large{options.scores}-{options.hot_days}.duckdb"
         if not seed.exists():
             make_seed(seed.parent)
         if not path.exists():
-            make_large(path, seed, options.scores)
+            make_large(path, seed, options.scores, options.hot_days)
         of_demo = dict.fromkeys(ROWS, "demo") | {
             "score": "support",
             "incident": _project_with_incidents(seed),

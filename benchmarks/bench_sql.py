@@ -99,7 +99,7 @@ ROWS = """
         CASE WHEN turn < 5 THEN 'first_turns' WHEN turn % 3 = 0 THEN 'routine_sample' WHEN h % 50 = 0 THEN 'disagreement'
             ELSE 'sampling_skip' END AS reason,
         if(p % 10 = 0, 1 + (i * $step) // $version_lasts, NULL) AS version, p = 0 AND version >= 7 AND h % 4 = 0 AS refused
-    FROM range($scores::BIGINT) AS numbers(i)
+    FROM range($from::BIGINT, $to::BIGINT) AS numbers(i)
 """
 """The exchanges. Those of every tenth project name the version of their agent; the seventh of project-0's refuses every fourth."""
 NAMED = "'c' || p AS connection, 'project-' || p AS project, 'agent-' || (p % 3) AS agent, 'session-' || session AS session_id"
@@ -107,7 +107,7 @@ FILLING = {
     "scores": f"""
         INSERT INTO log.scores BY NAME
         SELECT
-            'scores' AS _topic, 0 AS _partition, i AS _offset, digest::UUID::VARCHAR AS score_id, 0 AS revision,
+            'scores' AS _topic, 0 AS _partition, $from + i AS _offset, digest::UUID::VARCHAR AS score_id, 0 AS revision,
             'exchange-' || i AS exchange_id, {NAMED}, turn + 1 AS turn_number, happened_at AS exchange_at, happened_at + INTERVAL 5 SECOND AS scored_at,
             if(reason = 'sampling_skip', reason, 'scored') AS disposition, reason AS sampling_reason,
             CASE reason WHEN 'sampling_skip' THEN NULL WHEN 'routine_sample' THEN 1 / 3 ELSE 1 END AS sampling_probability,
@@ -124,9 +124,9 @@ FILLING = {
     "scores that are made again": """
         INSERT INTO log.scores BY NAME
         SELECT * REPLACE (
-            1 AS revision, $scores + row_number() OVER (ORDER BY _offset) AS _offset, 'last_turns' AS sampling_reason,
+            1 AS revision, $from + $to - 1 + row_number() OVER (ORDER BY _offset) AS _offset, 'last_turns' AS sampling_reason,
             'scored' AS disposition, 1.0 AS sampling_probability, 'scored' AS tier2_state, 0.8 AS tier2_score)
-        FROM log.scores WHERE turn_number >= 19""",
+        FROM log.scores WHERE turn_number >= 19 AND _offset >= 2 * $from::BIGINT""",
     "exchanges": f"""
         INSERT INTO log.exchanges BY NAME
         SELECT
@@ -148,7 +148,7 @@ FILLING = {
         SELECT
             'reviews' AS _topic, 0 AS _partition, _offset, 'review-' || _offset AS review_id, project, 'human_score' AS kind,
             score_id AS subject_id, 'rater' AS reviewer, 1 + _offset % 5 AS score, exchange_at AS occurred_at, exchange_at AS ingested_at
-        FROM log.scores WHERE _offset % 5000 = 0""",
+        FROM log.scores WHERE _offset % 5000 = 0 AND _offset >= 2 * $from::BIGINT""",
     "baselines": """
         INSERT INTO log.baselines BY NAME
         SELECT
@@ -157,17 +157,24 @@ FILLING = {
             {'mean': 0.99, 'stddev': 0.04, 'count': 100} AS tier1, {'mean': 0.9, 'stddev': 0.01, 'count': 100} AS tier2,
             {'mean': NULL, 'stddev': NULL, 'count': 0} AS tier2_5, {'mean': 3.2, 'stddev': 0.8, 'count': 100} AS tier3,
             0.01 AS anomaly_rate, 100 AS exchange_count, 'p' AS policy_digest, '' AS yardstick
-        FROM range($projects) AS numbers(p)""",
+        FROM range($projects) AS numbers(p) WHERE $from = 0""",
 }
 
 
-def fill(path: Path, projects: int, scores: int = SCORES, first: datetime = FIRST, *, share: int = 0) -> None:
-    """Make a database of so many scores of so many projects, over ninety days from the first; `share` percent of all are the first project's."""
+def fill(
+    path: Path, projects: int, scores: int = SCORES, first: datetime = FIRST, *, share: int = 0, part: range | None = None
+) -> None:
+    """Fill a database with so many scores of so many projects, over ninety days from the first, or with a part of them.
+
+    `share` percent of all are the first project's.
+    """
+    part = part or range(scores)
     with Store(path) as store, store.transaction() as transaction:
         transaction.connection.execute(f"SET GLOBAL memory_limit = '{MEMORY}'")
         values = {
             "projects": projects,
-            "scores": scores,
+            "from": part.start,
+            "to": part.stop,
             "first": first,
             "step": DAYS * 86_400_000_000 // scores,
             "version_lasts": VERSION_DAYS * 86_400_000_000,

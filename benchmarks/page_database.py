@@ -7,14 +7,17 @@ events. What is copied keeps its texts, so pages weigh what they weigh in earnes
 """
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
+from analytics.sums.kept import RETENTION
 from analytics.sums.list_sums import rebuild_outlines
 from benchmarks.bench_sql import DAYS, MEMORY, fill
 from service.server.supervisor import serving
@@ -27,6 +30,7 @@ SHARE = 40
 EVENTS_OF_HUGE_RUN = 100_000
 INCIDENTS = 20_000
 """One in twenty is of project-0, and done with; one in five of the others waits for somebody."""
+COOLED = ("scores", "exchanges", "judgements", "reviews")
 EXAMPLES = Path("examples/evaluation")
 _CHOSEN = """
     CREATE TEMP TABLE chosen AS
@@ -137,15 +141,34 @@ def make_seed(folder: Path) -> Path:
     return database
 
 
-def make_large(path: Path, seed: Path, scores: int) -> None:
+def make_large(path: Path, seed: Path, scores: int, hot_days: int = DAYS) -> None:
     """A database of so many scores, whose runs, incidents and evaluations are copies of those of the seed.
 
-    What project-0's newest version does wrong, the rules themselves find.
+    What project-0's newest version does wrong, the rules themselves find. Of all but the last `hot_days`, only the sums are kept.
     """
     now = utc_now().replace(tzinfo=None)
-    fill(path, PROJECTS, scores, now - timedelta(days=DAYS), share=SHARE)
+    first = now - timedelta(days=DAYS)
+    # Sums are of whole days, so each part but the first begins at midnight.
+    midnights = [datetime.combine(now.date() - timedelta(days=days), time()) for days in range(hot_days, DAYS, hot_days)][::-1]
+    starts = [0, *(math.ceil((midnight - first) / timedelta(days=DAYS) * scores) for midnight in midnights)]
+    for midnight, (start, end) in zip([None, *midnights], pairwise([*starts, scores]), strict=True):
+        if midnight is not None:
+            _cool(path, midnight)
+        fill(path, PROJECTS, scores, first, share=SHARE, part=range(start, end))
     copy_seed(path, seed)
     _run("check-drift", "--project", "project-0", "--db", str(path), "--policy", str(policy_beside(path)))
+
+
+def _cool(path: Path, border: datetime) -> None:
+    """Add up the records of a database, and delete those of them that are in a lake, all at once instead of by position."""
+    with Store(path) as store:
+        refresh_daily(store)
+        with store.transaction() as transaction:
+            for table in COOLED:
+                transaction.connection.execute(f"DELETE FROM log.{table}")
+            since = int(border.replace(tzinfo=UTC).timestamp() * 1_000_000)
+            transaction.set_watermarks(RETENTION, {(f"project-{number}", 0): since for number in range(PROJECTS)})
+        store.checkpoint()
 
 
 def policy_beside(path: Path) -> Path:
