@@ -49,10 +49,11 @@ Viewer = Annotated[Holder, Depends(_require_viewer)]
 
 
 async def _require_shown_project(
-    viewer: Viewer, services: Services, project: Annotated[str, PathParameter(pattern=f"^{NAME}$")]
+    request: Request, viewer: Viewer, services: Services, project: Annotated[str, PathParameter(pattern=f"^{NAME}$")]
 ) -> str:
     require_project(viewer, project)
     await services.require_project(project)
+    await services.fetch_cold(project, request.path_params)
     return project
 
 

@@ -70,7 +70,7 @@ class Run(Answer, frozen=True):
     @property
     def place(self) -> Place:
         """Its place in the list of its project's runs, newest end first."""
-        return Place(self.last_at, "", _number_of(self.run_id))
+        return Place(self.last_at, "", run_number(self.run_id) or 0)
 
 
 class Runs(Answer, frozen=True):
@@ -189,10 +189,11 @@ def worst_runs(
 
 def find_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> RecordedRun | None:
     """Return one run of a project; None if the project has no run of that id."""
-    if _RUN_ID.fullmatch(run_id) is None:
+    number = run_number(run_id)
+    if number is None:
         return None
     by_session = dict.fromkeys(("connection", "session", "place"))
-    return read_run(cursor, {"project": project, "number": _number_of(run_id), **by_session})
+    return read_run(cursor, {"project": project, "number": number, **by_session})
 
 
 def read_run(cursor: duckdb.DuckDBPyConnection, named: Row) -> RecordedRun | None:
@@ -207,8 +208,10 @@ def format_run_id(number: int) -> str:
     return f"run_{number:03d}"
 
 
-def _number_of(run_id: str) -> int:
-    return int(run_id.removeprefix("run_"))
+def run_number(run_id: str) -> int | None:
+    """Return the number of a run from its id; None if this is no id of a run."""
+    matched = _RUN_ID.fullmatch(run_id)
+    return None if matched is None else int(matched[1])
 
 
 QUERY = "call_payloads"

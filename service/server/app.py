@@ -24,15 +24,13 @@ from service.setup.access import AccessStore
 from service.setup.version import version
 from service.web.authentication import Authentication, Failures
 from service.web.bounds import ApiSettings
-from service.web.context import ApiContext, Metrics
+from service.web.context import RETRY_AFTER, ApiContext, Metrics
 from service.web.errors import ApiError, add_error_answers, error_response
 from service.web.json_routes import RoundedJson
 from service.web.middleware import AuditTrail, BodyLimits, ConcurrencyLimit, Etags, HostCheck, RequestLog, begin_audit_line
 from service.web.models import refuse_unknown
 from streams.engine.record_intake import RecordIntake
 
-RETRY_AFTER = "2"
-"""Seconds after which a sender may retry when the log was busy."""
 RETRY_BROKER = "5"
 """Seconds after which a sender may retry when Kafka accepted no records."""
 _PACKAGES = ("service.http.routes", "service.pages")

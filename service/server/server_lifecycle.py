@@ -29,7 +29,7 @@ from service.server.commands import serve_commands
 from service.server.periodic_tasks import periodic_tasks_of
 from service.setup.access import AccessStore, access_file
 from service.setup.judge_setup import WORKERS, OpenedJudge, check_waiting, open_batches, open_judge, unpriced_note
-from service.setup.kafka import connection_of, framing_of, history_of, hot_days_of
+from service.setup.kafka import connection_of, framing_of, history_of, hot_days_of, lake_of
 from service.setup.oidc import open_provider
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of
@@ -52,6 +52,7 @@ except ImportError:  # uvloop does not exist for Windows
 
 if TYPE_CHECKING:
     from service.http.otlp_grpc import Receiver
+    from streams.lake.recall import Recall
 
 NO_OPERATOR = (
     "no operator yet, so nobody can sign in: `driftline operators add NAME` prints a token, even while the server runs"
@@ -114,8 +115,12 @@ async def _serve(
         workspace = _enter_workspace(stack, settings, as_of)
         # Tokens expire by the real clock, even with `as_of`.
         access = stack.enter_context(AccessStore(access_file(settings.database), utc_now))
-        engine = _open_engine(workspace, opened) if settings.kafka is None else _open_engine_over_kafka(workspace)
+        if settings.kafka is None:
+            engine, recall = _open_engine(workspace, opened), None
+        else:
+            engine, recall = _open_engine_over_kafka(workspace)
         app = create_app(engine, access, api)
+        app.state.context.recall = recall
         stack.push_async_callback(app.state.query_pool.close)
         spans = listen_for_spans(settings, app.state.context)
         notes = _startup_notes(opened, workspace.policy, access)
@@ -230,8 +235,8 @@ def _open_engine(workspace: Workspace, opened: OpenedJudge) -> Engine:
     return Engine(store, policy, redactor, now, judge=opened.judge, judge_name=opened.name, batch_judge=batch_judge)
 
 
-def _open_engine_over_kafka(workspace: Workspace) -> Engine:
-    """Open the engine that passes records to workers through Kafka."""
+def _open_engine_over_kafka(workspace: Workspace) -> tuple[Engine, Recall | None]:
+    """Open the engine that passes records to workers through Kafka, and what fetches details from the lake, if there is one."""
     from streams.kafka.kafka_log import KafkaLog  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
 
     store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
@@ -239,7 +244,13 @@ def _open_engine_over_kafka(workspace: Workspace) -> Engine:
     reframe = None if framing is None else framing.reframe
     history = history_of(workspace.settings)
     topics = KafkaLog(store, redactor, now, connection_of(workspace.settings), reframe=reframe, history=history)
-    return Engine(store, policy, redactor, now, judge_name=WORKERS, log=topics)
+    engine = Engine(store, policy, redactor, now, judge_name=WORKERS, log=topics)
+    lake = lake_of(workspace.settings)
+    if lake is None:
+        return engine, None
+    from streams.lake.recall import Recall  # noqa: PLC0415 - most installations have no lake
+
+    return engine, Recall(store, lake, topics.writer)
 
 
 def _startup_notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:

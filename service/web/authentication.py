@@ -312,12 +312,14 @@ def require_project(caller: Holder, project: str | None) -> None:
 
 
 async def _require_visible_project(
+    request: Request,
     caller: Operator,
     services: Services,
     project: Annotated[str, Path(pattern=f"^{NAME}$", description="Name of the project.", examples=["ops"])],
 ) -> str:
     require_project(caller, project)
     await services.require_project(project)
+    await services.fetch_cold(project, request.path_params)
     return project
 
 

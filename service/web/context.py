@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterab
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -20,7 +20,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from audit.spending import has_shared_caps
-from schemas.errors import DriftlineError, RecordError, StoredRecordError, StoreError
+from schemas.errors import BusyError, DriftlineError, LakeError, RecordError, StoredRecordError, StoreError
 from schemas.lazy import duckdb
 from service.read.caps import SharedCap, reached_caps
 from service.read.incidents import OpenIncidents, open_incidents
@@ -28,6 +28,7 @@ from service.read.judges import UnreadableJudge, unreadable_judges
 from service.read.known_projects import is_known, known_projects, named_projects, nearest
 from service.read.people import ScoreTimes
 from service.read.project import Project, read_projects, with_changes, with_levels, worst_incidents
+from service.read.runs import run_number
 from service.read.telemetry import AlertReceiver, TriedReceiver
 from service.setup.access import AccessStore
 from service.web.bounds import ApiSettings
@@ -35,8 +36,13 @@ from service.web.errors import ApiError
 from streams.engine.record_intake import EngineState, RecordIntake
 from streams.watch.watching import Watch
 
+if TYPE_CHECKING:
+    from streams.lake.recall import Recall
+
 Result = TypeVar("Result")
 _LOCK_COUNT = 64
+RETRY_AFTER = "2"
+"""Seconds after which a caller may ask a busy server again."""
 log = logging.getLogger(__name__)
 
 
@@ -78,6 +84,8 @@ class ApiContext:
     """Locks of sessions by connection and session id: a session's batches of events are processed one after another."""
     restart: Callable[[], None] | None = field(init=False, default=None)
     """Restarts the server in its process, with the policy from the file; None if that is not possible."""
+    recall: Recall | None = field(init=False, default=None)
+    """Fetches details that are in the lake only; None without a lake."""
     alert_receivers: Sequence[AlertReceiver] | None = field(init=False, default=None)
     """The receivers of alerts; None if not known."""
     try_receivers: Callable[[str | None], Awaitable[list[TriedReceiver]]] | None = field(init=False, default=None)
@@ -146,6 +154,29 @@ class ApiContext:
             cached = self._figures[name, project] = version, await self.ask(read)
         figure: Result = cached[1]
         return figure
+
+    async def fetch_cold(self, project: str, names: Mapping[str, str]) -> None:
+        """Have the details of the session, run, exchange or score in the database that a request names in its path.
+
+        Raises ApiError (503) if they are still being fetched from the lake, or if it cannot be read.
+        """
+        if self.recall is None:
+            return
+        try:
+            if "session_id" in names:
+                await self.recall.session(project, names["session_id"])
+            if "run_id" in names and (number := run_number(names["run_id"])) is not None:
+                await self.recall.run(project, number)
+            if "exchange_id" in names:
+                await self.recall.exchange(project, names["exchange_id"])
+            if "score_id" in names:
+                await self.recall.score(project, names["score_id"])
+        except BusyError as error:
+            raise ApiError(503, "busy", f"{error}. Ask again in a moment.", {"Retry-After": RETRY_AFTER}) from error
+        except LakeError as error:
+            log.warning("details could not be fetched from the lake: %s", error)
+            message = "the details are in the lake, which cannot be read at the moment"
+            raise ApiError(503, "busy", message, {"Retry-After": RETRY_AFTER}) from error
 
     async def require_project(self, project: str) -> None:
         """Raise ApiError (404) for an unknown project, with the nearest known name."""

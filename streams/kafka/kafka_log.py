@@ -23,7 +23,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe
 from streams.kafka.encryption import TextEncryption
 from streams.kafka.producing import RecordProducer, key_of
-from streams.kafka.sink import History, Sink, SinkLimits, end_rebuild
+from streams.kafka.sink import History, Sink, SinkLimits, SinkWriter, end_rebuild
 from streams.log.log import Commit, require_kafka
 from streams.log.new_records import InFlight, NewRecords, record_keys
 from streams.log.sink import write_states
@@ -93,6 +93,11 @@ class KafkaLog:
         await self._sink.stop()
         if self.encryption is not None:
             await self.encryption.stop()
+
+    @property
+    def writer(self) -> SinkWriter:
+        """The writer of the tables."""
+        return self._sink.writer
 
     async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
         """See `Log`."""

@@ -594,6 +594,22 @@ class SinkWriter:
             self.identities.add_rows(batch.topic, appended.frames)
         self._is_uncertain = False
 
+    def restore(self, batches: Sequence[Batch]) -> int:
+        """Write decoded records again that were deleted from the tables, at their positions; return their number.
+
+        Records that are there, and records that contradict one that is, are left out. It may be called beside the sink.
+        """
+        restored_rows = 0
+        for batch in batches:
+            # Not the identities of the sink: every record must be looked up in the tables, and these may be uncertain at the moment.
+            candidates = KnownIdentities()
+            candidates.add_rows(batch.topic, batch.frames)
+            with self._store.transaction() as transaction:
+                restored = transaction.flush(batch.topic, batch.frames, candidates)
+            self.identities.add_rows(batch.topic, restored.frames)
+            restored_rows += sum(restored.written.values())
+        return restored_rows
+
     def skip_removed(self, partition: Partition, start: int, beginning: int) -> None:
         """Skip the offsets from `start` up to `beginning`, which were removed before they were read, and record the gap as a dead letter.
 

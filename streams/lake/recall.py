@@ -1,0 +1,158 @@
+# ruff: noqa: S608 - statements are built from names of our own, quoted values and parameters
+"""Recall: details of cold days come back from the lake into the database when somebody asks for them.
+
+1. The unit is a session: its exchanges, scores, judgements, events and what belongs to them, at the positions that they had. It is found by
+   its id, its run, or an id of one of its exchanges or scores.
+2. Rows that are there already, and rows of erased sessions, are not written. Sums do not change: these positions were counted.
+3. The rows are cold like before, so the next cooling deletes them: at the beginning of the next day (UTC), or at the next start.
+4. One recall runs at a time. Who waits for longer than `WAIT_SECONDS` is told so, while the recall goes on.
+5. What the lake does not have is not looked up again until the border between hot and cold days moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from analytics.deletion.deleting import schemas_of_sessions
+from analytics.deletion.retention import NOT_COOLED
+from analytics.lake import DAY, PROJECT, Lake, record_types
+from analytics.queries import query_rows
+from analytics.store.store import Store
+from analytics.store.tables import literal
+from schemas.codec.arrow import INDEX
+from schemas.errors import BusyError
+from schemas.lazy import pl
+from streams.lake.history import LakeBatch
+
+if TYPE_CHECKING:
+    from streams.kafka.sink import SinkWriter
+
+WAIT_SECONDS = 10.0
+"""How long a caller waits for a recall."""
+LATER_DAYS = timedelta(days=2)
+"""How long after the last exchange or event of a session its other records may come, such as its end."""
+_ANSWERS = frozenset({"Judgement", "Reservation"})
+"""Record types whose day is that of the judge's answer, which may be much later than the exchange."""
+_NO_DETAILS = frozenset({"ScoringTask", "JudgingRequest"})
+"""Record types of sessions that nobody reads, apart from the stages, which are done with them."""
+
+
+@dataclass(frozen=True)
+class ColdSession:
+    """A session with details in the lake only, and the days of its first and its last record."""
+
+    connection: str
+    session_id: str
+    first_day: date
+    last_day: date
+
+
+class Recall:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, store: Store, lake: Lake, writer: SinkWriter) -> None:
+        self._store = store
+        self._lake = lake
+        self._writer = writer
+        self._lock = asyncio.Lock()
+        self._running: dict[Hashable, asyncio.Task[None]] = {}
+        self._absent: dict[Hashable, datetime] = {}
+        """What the lake did not have, and the border at that time."""
+
+    async def session(self, project: str, session_id: str) -> None:
+        """Have the details of a session in the database, of each connection that has one with this id.
+
+        Raises BusyError if that takes too long, and LakeError if the lake cannot be read; so do the other methods.
+        """
+        await self._run(project, ("session", session_id), lambda _: self._recall_sessions(project, session_id, None))
+
+    async def run(self, project: str, number: int) -> None:
+        """Have the details of a run in the database, by its number."""
+        await self._run(project, ("run", number), lambda _: self._recall_sessions(project, None, number))
+
+    async def exchange(self, project: str, exchange_id: str) -> None:
+        """Have the details of an exchange and its session in the database."""
+        await self._run(
+            project, ("exchange", exchange_id), lambda border: self._recall_by(project, "Exchange", exchange_id, border)
+        )
+
+    async def score(self, project: str, score_id: str) -> None:
+        """Have the details of a score and its session in the database."""
+        await self._run(project, ("score", score_id), lambda border: self._recall_by(project, "Score", score_id, border))
+
+    async def _run(self, project: str, item: tuple[str, str | int], recall: Callable[[datetime], int | None]) -> None:
+        """Run a recall in a thread, or wait for the one of the same item that runs.
+
+        `recall` gets the border of the project, and returns the number of restored rows; None if the database has the item.
+        """
+        border = await asyncio.to_thread(self._read_border, project)
+        key = project, *item
+        if border is None or self._absent.get(key) == border:
+            return
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.create_task(self._run_alone(key, recall, border))
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await asyncio.shield(task)
+        except TimeoutError as error:
+            raise BusyError("this is being fetched from the lake", hint="Ask again in a moment.") from error
+
+    async def _run_alone(self, key: Hashable, recall: Callable[[datetime], int | None], border: datetime) -> None:
+        try:
+            async with self._lock:
+                restored = await asyncio.to_thread(recall, border)
+            if restored == 0:
+                self._absent = {absent: at for absent, at in self._absent.items() if at == border} | {key: border}
+        finally:
+            del self._running[key]
+
+    def _read_border(self, project: str) -> datetime | None:
+        """Return the time before which details of a project are in the lake only; None if all are in the database."""
+        with contextlib.closing(self._store.cursor()) as cursor:
+            borders = cursor.execute("SELECT border FROM log.cold_borders() WHERE project = ?", [project]).fetchall()
+        return borders[0][0] if borders else None
+
+    def _recall_sessions(self, project: str, session_id: str | None, number: int | None) -> int | None:
+        with contextlib.closing(self._store.cursor()) as cursor:
+            rows = query_rows(cursor, "cold_sessions", {"project": project, "session": session_id, "number": number})
+        if not rows:
+            return None
+        self._lake.reload()
+        return sum(self._writer.restore(list(self._read_session(project, ColdSession(**row)))) for row in rows)
+
+    def _recall_by(self, project: str, name: str, value: str, border: datetime) -> int | None:
+        """Recall the sessions of the exchange or score with this id."""
+        table, column = _IDS[name]
+        with contextlib.closing(self._store.cursor()) as cursor:
+            if cursor.execute(f"SELECT 1 FROM {table} WHERE project = ? AND {column} = ? LIMIT 1", [project, value]).fetchall():
+                return None
+        self._lake.reload()
+        condition = f"{PROJECT} = {literal(project)} AND {DAY} < '{border:%Y-%m-%d}' AND {column} = {literal(value)}"
+        session_ids = self._lake.read(name, condition)["session_id"].unique()
+        return sum(self._recall_sessions(project, session_id, None) or 0 for session_id in session_ids)
+
+    def _read_session(self, project: str, session: ColdSession) -> Iterable[LakeBatch]:
+        """Yield the rows of a session by topic."""
+        condition = (
+            f"{PROJECT} = {literal(project)} AND connection = {literal(session.connection)}"
+            f" AND session_id = {literal(session.session_id)} AND {DAY} >= '{session.first_day:%Y-%m-%d}'"
+        )
+        until = f" AND {DAY} <= '{session.last_day + LATER_DAYS:%Y-%m-%d}'"
+        for topic, names in record_types().items():
+            for name in names:
+                if name in _DETAILS:
+                    rows = self._lake.read(name, condition if name in _ANSWERS else condition + until)
+                    frame = rows.filter(pl.col("_topic") == topic).drop("_topic").with_row_index(INDEX)
+                    if frame.height:
+                        yield LakeBatch(topic, {name: frame.with_columns(pl.col(INDEX).cast(pl.Int64))}, {})
+
+
+_DETAILS = frozenset(schema.name for schema in schemas_of_sessions()) - NOT_COOLED - _NO_DETAILS
+_IDS = {"Exchange": ("log.exchanges", "exchange_id"), "Score": ("log.scores", "score_id")}
+"""The table and the id of each record type by whose id sessions are found."""
