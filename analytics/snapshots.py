@@ -7,8 +7,9 @@
    suspended meanwhile. If the header changed during a copy, the copy is repeated.
 3. Another process, at low priority, builds the analysts' tables from the copy, with one row per identity.
 4. Readers of some projects have snapshots of their own, which contain no other rows.
-5. A snapshot of a lake has the same tables and views, but no `failure_groups` and no numbers of runs, which only a server computes. Its rows
-   are in the order of their projects and days, so a statement about some of them reads only theirs.
+5. A snapshot of a lake has the same tables and views. `failure_groups` and the numbers of runs come from the database of a server beside it,
+   as do records that the lake does not have yet; without a server they are missing. The rows of a lake are in the order of their projects and
+   days, so a statement about some of them reads only theirs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from analytics.deletion.deleting import ERASURES, schemas_of_sessions
 from analytics.lake import ORIGIN, Lake
 from analytics.lake_sql import select_rows
 from analytics.store.copying import copy_in_subprocess
@@ -53,6 +55,12 @@ RUN_NUMBER_STATEMENTS = (
     f"COMMENT ON TABLE {LOG}.run_numbers IS 'Numbers of the runs of each project; the view runs has them beside the verdicts.'",
 )
 """Statements that create the table of run numbers, which the views join."""
+
+_UNLESS_ERASED = (
+    f"WHERE NOT coalesce((connection, session_id) IN (SELECT (connection, session_id) FROM main.{ERASURES}), false) "
+    f"AND NOT coalesce(connection IN (SELECT connection FROM main.{ERASURES} WHERE session_id IS NULL), false)"
+)
+"""Leaves out the rows of erased sessions and connections: a sink may have written them before the erasure reached it."""
 
 FileState = tuple[int, int, int]
 """Modification time and length of the file, and length of its write-ahead log. Every commit changes one of them."""
@@ -128,41 +136,71 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
         _copy_run_numbers(connection, "true")
 
 
-def build_lake_snapshot(root: str, target: Path, spill: Path) -> None:
-    """Build the analysts' file from the present version of a lake in a folder.
+def build_lake_snapshot(root: str, target: Path, spill: Path, copy: Path | None = None) -> None:
+    """Build the analysts' file from the present version of a lake in a folder, and from a copy of the database of a server beside it.
 
-    Raises LakeError if there is none, StoreError if its files cannot be read or the snapshot cannot be written.
+    Of the database it has the records that the lake lacks, the sums and the numbers of runs.
+
+    Raises LakeError if there is no lake, StoreError if files cannot be read or the snapshot cannot be written.
     """
     lake = Lake(root)
     lake.require()
-    schemas = [schema for schema in snapshot_schemas() if schema.topics]
-    rows = Counter({schema.table: lake.count(schema.name) for schema in schemas})
-    with _create_snapshot(target, spill) as connection:
+    # Erasures come first: they apply to the other tables.
+    schemas = sorted(snapshot_schemas(), key=lambda schema: schema.table != ERASURES)
+    rows = Counter({schema.table: lake.count(schema.name) for schema in schemas if schema.topics})
+    with _create_snapshot(target, spill, source=copy) as connection:
         done = 0
         for schema in schemas:
             _write_progress(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
             done += rows[schema.table]
-            for statement in _lake_table_statements(lake, schema):
+            if schema.topics:
+                sources = _lake_rows(lake, schema) + ([] if copy is None else _later_rows(connection, lake, schema))
+                statements = _table_statements(schema, sources)
+            elif copy is not None:
+                statements = _create_table_statements(schema, f"FROM source.{LOG}.{quote(schema.table)}")
+            else:
+                continue
+            for statement in statements:
                 connection.execute(statement)
-        for statement in RUN_NUMBER_STATEMENTS:
-            connection.execute(statement)
-        connection.execute(
-            f"INSERT INTO {LOG}.run_numbers SELECT DISTINCT project, connection, session_id, NULL FROM main.diagnoses"
-        )
+        if copy is None:
+            for statement in RUN_NUMBER_STATEMENTS:
+                connection.execute(statement)
+            numbers = "SELECT DISTINCT project, connection, session_id, NULL FROM main.diagnoses"
+            connection.execute(f"INSERT INTO {LOG}.run_numbers {numbers}")
+        else:
+            _copy_run_numbers(connection, "true")
 
 
-def _lake_table_statements(lake: Lake, schema: RecordSchema) -> Iterator[str]:
-    """Return the statements that create and fill the table of a record type from a lake."""
+def _lake_rows(lake: Lake, schema: RecordSchema) -> list[str]:
+    """Return the statement that selects the rows of a table of a lake; none if there are none."""
     # The paths begin with the project and the day.
     files = sorted(lake.table(schema.name).file_uris())
-    if not files:
+    return [select_rows(schema, files, lake.columns(schema.name))] if files else []
+
+
+def _later_rows(connection: duckdb.DuckDBPyConnection, lake: Lake, schema: RecordSchema) -> list[str]:
+    """Return the statement that selects the rows of a database that are after the positions of a lake."""
+    rows = f"source.{LOG}.{quote(schema.table)}"
+    partitions = connection.execute(f"SELECT DISTINCT _topic, _partition FROM {rows} ORDER BY ALL").fetchall()
+    later = " OR ".join(
+        f"(_topic = {literal(topic)} AND _partition = {number} AND _offset >= {lake.position(schema.name, (topic, number)) or 0})"
+        for topic, number in partitions
+    )
+    columns = ", ".join(map(quote, [*ORIGIN, *column_types(schema)]))
+    return [f"SELECT {columns} FROM {rows} WHERE {later}"] if later else []
+
+
+def _table_statements(schema: RecordSchema, sources: Sequence[str]) -> Iterator[str]:
+    """Return the statements that create a table and fill it with the current rows of statements that select rows of the log."""
+    if not sources:
         types = column_types(schema)
         columns = ", ".join(f"{quote(name)} {types[name]}" for name in snapshot_columns(schema))
         yield f"CREATE TABLE main.{quote(schema.table)} ({columns})"
         yield from comment_statements(schema)
         return
     rows = f"rows_of_{schema.table}"
-    yield f"CREATE TEMP VIEW {rows} AS {select_rows(schema, files, lake.columns(schema.name))}"
+    kept = _UNLESS_ERASED if schema in schemas_of_sessions() else ""
+    yield f"CREATE TEMP VIEW {rows} AS FROM ({' UNION ALL '.join(sources)}) {kept}"
     # A topic may have a record twice, and the first one counts.
     order = current_order(schema).replace("_offset DESC", "_partition, _offset")
     yield from _current_rows_statements(schema, rows, ORIGIN, order)

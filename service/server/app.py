@@ -19,7 +19,7 @@ from schemas.errors import BrokerError, BusyError
 from service.http.routes import operations, query
 from service.http.routes.documentation import TAGS, describe
 from service.pages.rendering import add_problem_pages
-from service.read.queries.pool import DatabaseSource, QueryPool
+from service.read.queries.pool import DatabaseSource, QueryPool, SnapshotSource
 from service.setup.access import AccessStore
 from service.setup.version import version
 from service.web.authentication import Authentication, Failures
@@ -50,12 +50,15 @@ ROUTERS = _find_routers()
 log = logging.getLogger(__name__)
 
 
-def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings) -> FastAPI:
-    """Build the application over a started engine and its token store."""
+def create_app(
+    engine: RecordIntake, access: AccessStore, settings: ApiSettings, statements_over: SnapshotSource | None = None
+) -> FastAPI:
+    """Build the application over a started engine and its token store. Statements run over the engine's database, or another source."""
     app = _build_app(access, redoc_url=None)
     metrics = Metrics()
     app.state.context = ApiContext(engine, access, settings, metrics)
-    app.state.query_pool = QueryPool(DatabaseSource(engine.store, engine.flush), engine.now, settings.queries)
+    source = statements_over or DatabaseSource(engine.store, engine.flush)
+    app.state.query_pool = QueryPool(source, engine.now, settings.queries)
     app.state.refused_sign_ins = Failures(settings.max_failures)
     for router in ROUTERS:
         app.include_router(router)

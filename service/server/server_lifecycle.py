@@ -24,6 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from analytics.deletion.compaction import compact_at_start
 from audit.policy import Policy
 from schemas.errors import SettingsError
+from service.read.queries.pool import DatabaseSource, LakeSource, SnapshotSource, SpanningSource
 from service.server.app import create_app, prepare_routes
 from service.server.commands import serve_commands
 from service.server.periodic_tasks import periodic_tasks_of
@@ -119,7 +120,8 @@ async def _serve(
             engine, recall = _open_engine(workspace, opened), None
         else:
             engine, recall = _open_engine_over_kafka(workspace)
-        app = create_app(engine, access, api)
+        source = source_of_statements(settings, DatabaseSource(engine.store, engine.flush))
+        app = create_app(engine, access, api, source)
         app.state.context.recall = recall
         stack.push_async_callback(app.state.query_pool.close)
         spans = listen_for_spans(settings, app.state.context)
@@ -142,6 +144,17 @@ def _enter_workspace(stack: contextlib.AsyncExitStack, settings: Settings, as_of
     )
     workspace.store.release_memory()
     return workspace
+
+
+def source_of_statements(settings: Settings, database: DatabaseSource) -> SnapshotSource:
+    """Return what analysts' statements run over: the database, and a lake in a folder if there is one."""
+    lake = lake_of(settings)
+    if lake is None:
+        return database
+    if lake.folder is None:
+        log.warning("SQL sees only the database: the lake %s is not in a folder", lake.root)
+        return database
+    return SpanningSource(LakeSource(lake.folder.absolute(), database.folder), database)
 
 
 def listener_url(listener: socket.socket) -> str:

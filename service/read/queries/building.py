@@ -1,7 +1,7 @@
-"""The process that builds a snapshot: `python -m service.read.queries.building KIND SOURCE TARGET SPILL NICE [PROJECT …]`.
+"""The process that builds a snapshot: `python -m service.read.queries.building KIND SOURCE DATABASE TARGET SPILL NICE [PROJECT …]`.
 
-KIND is `whole` for a snapshot of a copy of the database, `lake` for one of a lake, and `part` for one of the projects' rows in a whole
-snapshot.
+KIND is `whole` for a snapshot of a copy of the database, `lake` for one of a lake and, unless it is empty, the copy DATABASE, and `part` for
+one of the projects' rows in a whole snapshot.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from schemas.errors import LakeError, StoreError
 def main() -> None:
     """Build the snapshot, or report the error on standard error and exit with 1."""
     end_with_parent()
-    kind, source, target, spill, nice = sys.argv[1:6]
+    kind, source, database, target, spill, nice = sys.argv[1:7]
     os.nice(int(nice))
     paths = Path(target), Path(spill)
     try:
         if kind == "part":
-            build_part(Path(source), *paths, sys.argv[6:])
+            build_part(Path(source), *paths, sys.argv[7:])
         elif kind == "lake":
-            build_lake_snapshot(source, *paths)
+            build_lake_snapshot(source, *paths, Path(database) if database else None)
         else:
             build_snapshot(Path(source), *paths)
     except (LakeError, StoreError) as error:

@@ -62,6 +62,8 @@ class BuildSource(NamedTuple):
     kind: Literal["whole", "lake", "part"]
     """A copy of the database, a lake, or another snapshot."""
     path: str
+    database: str = ""
+    """With a lake, a copy of the database beside it; empty if there is none."""
 
 
 async def build(
@@ -332,7 +334,7 @@ class LakeSource:
 
     def state(self) -> Hashable:
         """Return the time of the last commit: each adds a file to the log of a table."""
-        return max(log.stat().st_mtime_ns for log in self.root.glob("*/_delta_log"))
+        return max((log.stat().st_mtime_ns for log in self.root.glob("*/_delta_log")), default=0)
 
     def space(self) -> int:
         """Return nothing: the size of a snapshot is known when it is made."""
@@ -342,6 +344,33 @@ class LakeSource:
         """Copy nothing: a version of a lake stays as it is while it is read, except for files that an erasure removes."""
         report("reading the lake", str)
         return BuildSource("lake", str(self.root)), self.state()
+
+
+@dataclass(frozen=True, slots=True)
+class SpanningSource:
+    """A lake, and the database of a server beside it: records that the lake does not have yet, sums, and numbers of runs."""
+
+    lake: LakeSource
+    database: DatabaseSource
+
+    @property
+    def folder(self) -> Path:
+        """The folder beside the database."""
+        return self.database.folder
+
+    def state(self) -> Hashable:
+        """Return the states of both."""
+        return self.lake.state(), self.database.state()
+
+    def space(self) -> int:
+        """Return what the copy of the database needs."""
+        return self.database.space()
+
+    async def prepare(self, report: Report) -> tuple[BuildSource, Hashable]:
+        """Copy the database first, so the lake has every record that leaves the database meanwhile."""
+        database, state = await self.database.prepare(report)
+        lake, commit = await self.lake.prepare(report)
+        return lake._replace(database=database.path), (commit, state)
 
 
 class Snapshots:

@@ -9,6 +9,7 @@ import duckdb
 import msgspec
 import pytest
 from support.builders import exchange, score
+from support.clocks import NOW
 from support.kafka_sinks import samples
 from support.lakes import put
 
@@ -18,7 +19,8 @@ from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import LakeError, QueryError
 from schemas.records import Record
-from schemas.registry import topics
+from schemas.registry import schema_of, topics
+from streams.upkeep.deletion import erasure
 
 COMPUTED_BY_A_SERVER = {"failure_groups", "daily_failures"}
 MEMORY = 512 * 1024 * 1024
@@ -96,6 +98,37 @@ def test_an_identity_has_its_newest_revision_once(tmp_path: Path) -> None:
     )
     assert answer_of(lake, statement) == answer_of(database, statement)
     assert answer_of(lake, statement).count("'s:") == 1
+
+
+def test_a_snapshot_spans_the_lake_and_the_database_of_a_server(tmp_path: Path) -> None:
+    """Old records have left the database, and the newest ones are not in the lake yet."""
+    records = [(topic, record) for topic, names in topics().items() for name in names for record in samples(name, 15)]
+    everything = snapshot_of_database(tmp_path / "database", records)
+    copy = tmp_path / "database" / "copy.duckdb"
+    by_topic = {topic: [record for name, record in records if name == topic] for topic in topics()}
+    put(tmp_path / "lake", [(topic, record) for topic, values in by_topic.items() for record in values[: len(values) * 2 // 3]])
+    with duckdb.connect(str(copy)) as connection:
+        for topic, values in by_topic.items():
+            for name in topics()[topic]:
+                table = schema_of(name).table
+                statement = f'DELETE FROM log."{table}" WHERE _topic = ? AND _offset < ?'
+                connection.execute(statement, [topic, len(values) // 3])
+    build_lake_snapshot(str(tmp_path / "lake"), tmp_path / "spanning.duckdb", tmp_path / "spill", copy)
+    with duckdb.connect(str(everything), read_only=True) as connection:
+        names = [name for (name,) in connection.execute("SHOW TABLES").fetchall()]
+    answers = {name: answer_of(tmp_path / "spanning.duckdb", f"SELECT * FROM {name}") for name in names}
+    assert answers == {name: answer_of(everything, f"SELECT * FROM {name}") for name in names}
+    numbers = "SELECT connection, session_id, number FROM log.run_numbers"
+    assert answer_of(tmp_path / "spanning.duckdb", numbers) == answer_of(everything, numbers)
+
+
+def test_an_erased_session_is_in_no_snapshot(tmp_path: Path) -> None:
+    """A sink may write records of a session after it has carried out the erasure."""
+    records: list[tuple[str, Record]] = [("exchanges", exchange(session, 0)) for session in ("kept", "erased")]
+    other = ("exchanges", exchange("gone", 0, connection="gone"))
+    erasures = [("erasures", erasure(*erased, "me", None, NOW)) for erased in (("local", "erased"), ("gone", None))]
+    snapshot = snapshot_of_lake(tmp_path / "lake", [*records, other, *erasures])
+    assert answer_of(snapshot, "SELECT session_id FROM exchanges").endswith("""["('kept',)"]""")
 
 
 def test_a_part_has_no_byte_of_another_project(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ import pytest
 from support.api_server import PATIENT
 from support.builders import exchange
 from support.forking import forked
+from support.lakes import put
 from support.servers import LONG
 
 from analytics.snapshots import (
@@ -43,9 +44,11 @@ from service.read.queries.pool import (
     TEMPLATE,
     Answer,
     DatabaseSource,
+    LakeSource,
     QueryPool,
     Snapshot,
     SnapshotState,
+    SpanningSource,
     StatementProcesses,
 )
 from service.read.queries.protocol import MAX_ROWS, MIB, Outcome, QueryLimits, Question
@@ -680,6 +683,22 @@ def test_a_failed_snapshot_gives_its_reason_and_gets_more_time_and_priority(
     assert state.at is not None
     assert state.failed_at is None
     assert state.failure == ""
+
+
+@pytest.mark.usefixtures("quick")
+def test_statements_span_a_lake_and_the_database(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """Old records have left the database, and the newest are not in the lake yet."""
+    put(tmp_path / "lake", [("exchanges", exchange(session, 0)) for session in ("old", "both")])
+    with Store(tmp_path / "fleet.duckdb") as store:
+        for session in ("old", "both", "new"):
+            append_exchange(store, 1, session)
+        store.cursor().execute("DELETE FROM log.exchanges WHERE session_id = 'old'")
+        source = SpanningSource(LakeSource(tmp_path / "lake", tmp_path), DatabaseSource(store))
+        query_pool = QueryPool(source, now, LIMITS)
+        answer = loop.run(query_pool.answer(Question("SELECT session_id FROM exchanges ORDER BY ALL", format="csv")))
+        loop.run(query_pool.close())
+    assert answer.body.split() == [b"session_id", b"both", b"new", b"old"]
+    assert contents(tmp_path / "fleet.duckdb.analysts") == {}
 
 
 def test_a_database_in_memory_has_no_snapshots(loop: asyncio.Runner) -> None:

@@ -17,8 +17,11 @@ from support.lakes import put
 from support.servers import LONG, PATIENCE, ROOT
 
 from analytics.lake import Lake
+from analytics.store.store import Store
 from schemas.errors import LakeError
+from service.read.queries.pool import DatabaseSource, LakeSource, SnapshotSource, SpanningSource
 from service.server.lake_reader import ReaderOptions, serve_lake
+from service.server.server_lifecycle import source_of_statements
 from service.setup.access import AccessStore, Holder, access_file
 from service.setup.settings import Settings
 from service.setup.workspace import utc_now
@@ -97,3 +100,19 @@ def test_a_reader_needs_a_lake_in_a_folder(root: str, tmp_path: Path) -> None:
             expose=False,
             announce=lambda *_: None,
         )
+
+
+def test_a_server_with_a_lake_answers_over_both(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With hot days, the database lacks what the lake has. A bucket cannot be read, which must not be silent."""
+    with Store(tmp_path / "d.duckdb") as store:
+        database = DatabaseSource(store)
+
+        def source(**options: str) -> SnapshotSource:
+            return source_of_statements(Settings(database=tmp_path / "d.duckdb", **options), database)  # type: ignore[arg-type]
+
+        assert source() is database
+        spanning = source(kafka="broker:9092", lake=str(tmp_path / "lake"))
+        assert spanning == SpanningSource(LakeSource(tmp_path / "lake", database.folder), database)
+        assert not caplog.records
+        assert source(kafka="broker:9092", lake="s3://bucket/lake") is database
+        assert "s3://bucket/lake" in caplog.text
