@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import httpx2
 import pytest
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
-from support.builders import event, exchange
+from support.builders import event, exchange, score
 from support.clocks import NOW
 from support.kafka_sinks import MakeTopics, fill, land_all, produce, producing, sink_over, tables
 from support.kafka_workers import contents
@@ -288,3 +289,35 @@ def test_a_lake_without_kafka_is_refused(tmp_path: Path, children: Nursery) -> N
         code, _ = children.run(home, *command, "--lake", str(tmp_path / "lake"))
         assert code == 2
     assert home.log.read_text().count("DRIFTLINE_LAKE") == 2
+
+
+@pytest.mark.slow
+def test_a_server_keeps_hot_days_and_fetches_the_others(
+    kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path, children: Nursery
+) -> None:
+    """From an empty folder: fill, cool, and answer for a session of three weeks ago as if it had never left."""
+    make_topics(*topics(), partitions=2)
+    home = Home(tmp_path, DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
+    now = datetime.now(UTC)
+    times = {"old": now - timedelta(days=21), "new": now - timedelta(minutes=5)}
+
+    async def prepare() -> None:
+        async with producing(kafka) as producer:
+            for name, at in times.items():
+                await produce(producer, "exchanges", [exchange(name, 1, f"Done by {name}.", occurred_at=at, ingested_at=at)])
+                await produce(producer, "scores", [score(name, 1, exchange_at=at, scored_at=at)])
+        await fill_lake(tmp_path / "lake", kafka)
+        await asyncio.to_thread(remove_all, kafka)
+
+    asyncio.run(prepare())
+    server = children.serve(home, "--kafka", kafka.bootstrap, "--lake", str(tmp_path / "lake"), "--hot-days", "3")
+    url = server.serving()
+    counted = ("sql", "SELECT string_agg(session_id, ' ' ORDER BY session_id) AS names FROM exchanges", "--csv")
+    until(lambda: children.run(home, *counted) == (0, "names\nnew\n"), "the old session to leave")
+    headers = {"Authorization": f"Bearer {home.operator()}"}
+    answer = httpx2.get(f"{url}/api/audit/ops/sessions/old", headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert "Done by old." in answer.text
+    until(lambda: children.run(home, *counted) == (0, "names\nnew old\n"), "the old session to be back")
+    server.send(signal.SIGTERM)
+    assert server.wait() == 0, server.logged[-4000:]
