@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.store.tables import EVENT_TIMES
+from analytics.store.tables import EVENT_TIMES, literal
 from schemas.codec.arrow import empty_frame
 from schemas.errors import LakeError, SettingsError
 from schemas.lazy import deltalake, pl
@@ -198,16 +198,18 @@ class Lake:
 
     def first_offset(self, topic: str) -> int | None:
         """Return the lowest offset of a topic's rows; None without rows. Raises LakeError as `read` does."""
-        offsets = [self._first_offset(name, topic) for name in record_types()[topic]]
-        return min((offset for offset in offsets if offset is not None), default=None)
+        bounds = [self.offsets(name, f"_topic = {literal(topic)}") for name in record_types()[topic]]
+        return min((first for first, _ in filter(None, bounds)), default=None)
 
-    def _first_offset(self, name: str, topic: str) -> int | None:
-        query = f"SELECT min(_offset) AS first FROM rows WHERE _topic = '{topic}'"  # noqa: S608 - a name of our own
+    def offsets(self, name: str, condition: str) -> tuple[int, int] | None:
+        """Return the lowest and the highest offset of the rows that meet a condition; None without rows. Raises LakeError as `read` does."""
+        query = f"SELECT min(_offset), max(_offset) FROM rows WHERE {condition}"  # noqa: S608 - the caller quotes its values
         try:
-            first: int | None = pl.DataFrame(deltalake.QueryBuilder().register("rows", self.table(name)).execute(query)).item()
+            rows = pl.DataFrame(deltalake.QueryBuilder().register("rows", self.table(name)).execute(query))
         except lake_errors() as error:
             raise _explain(self.uri(name), error) from error
-        return first
+        first, last = rows.row(0)
+        return None if first is None else (first, last)
 
     def count(self, name: str) -> int:
         """Return the number of rows of the table of a record type, repetitions and all revisions included."""

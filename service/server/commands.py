@@ -17,9 +17,9 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import anyio
 import msgspec
@@ -64,6 +64,9 @@ from streams.watch.history import History, ProjectHistory
 from streams.watch.rounds import read_recent_projects
 from streams.watch.watching import Change, ChangeResult, Person, Watch, apply_change
 
+if TYPE_CHECKING:
+    from streams.lake.recall import Recall
+
 MAX_CALLERS = 64
 """Maximum number of concurrent operations; further calls are answered 503."""
 MAX_READERS = 4
@@ -95,11 +98,13 @@ class CommandOperations:
         "purge",
         "rejudge",
         "judge_anchors",
+        "recall_days",
     )
 
-    def __init__(self, intake: RecordIntake, watch: Watch) -> None:
+    def __init__(self, intake: RecordIntake, watch: Watch, recall: Recall | None = None) -> None:
         self._intake = intake
         self._watch = watch
+        self._recall = recall
         self._history = History(watch, intake.store, intake.now)
         self._readers = anyio.CapacityLimiter(MAX_READERS)
 
@@ -197,6 +202,12 @@ class CommandOperations:
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> RejudgeResult:
         """Have unscored exchanges judged, and return when the judge has no work left."""
         return await self._judge(lambda: self._intake.rejudge(project, reason, limit))
+
+    async def recall_days(self, project: str, first: date, last: date) -> int:
+        """Fetch the details of a project's days from the lake; return the number of rows. Raises SettingsError without a lake."""
+        if self._recall is None:
+            raise SettingsError("the server has no lake", hint="Start it with --lake, or set DRIFTLINE_LAKE.")
+        return await self._recall.days(project, first, last)
 
     async def judge_anchors(self, project: str) -> int:
         """Have the anchors of a project judged again, and return their number when all are judged."""
@@ -317,7 +328,9 @@ def commands_app(operations: CommandOperations) -> Starlette:
 
 
 @contextlib.asynccontextmanager
-async def serve_commands(database: Path, intake: RecordIntake, watch: Watch) -> AsyncIterator[None]:
+async def serve_commands(
+    database: Path, intake: RecordIntake, watch: Watch, recall: Recall | None = None
+) -> AsyncIterator[None]:
     """Serve commands for a database while the context is open.
 
     If the socket cannot be opened, log the error and continue without it.
@@ -330,7 +343,7 @@ async def serve_commands(database: Path, intake: RecordIntake, watch: Watch) -> 
             yield
             return
         config = uvicorn.Config(
-            commands_app(CommandOperations(intake, watch)),
+            commands_app(CommandOperations(intake, watch, recall)),
             http="h11",
             lifespan="off",
             ws="none",

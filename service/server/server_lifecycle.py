@@ -189,8 +189,9 @@ async def _run_until_stopped(
     engine.has_more = partial(periodic_tasks.poke, TraceAssembler.name)
     periodic_tasks.start()
     watch = asyncio.create_task(server.stop_when_set(engine.broken))
+    context: ApiContext = app.state.context
     try:
-        async with serve_commands(settings.database, engine, app.state.context.watch), _receive_spans(spans):
+        async with serve_commands(settings.database, engine, context.watch, context.recall), _receive_spans(spans):
             # uvicorn closes its sockets, and the listener is needed if the server starts again.
             await server.serve(sockets=[server.listener.dup()])
         if engine.broken.is_set():

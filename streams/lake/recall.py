@@ -2,7 +2,7 @@
 """Recall: details of cold days come back from the lake into the database when somebody asks for them.
 
 1. The unit is a session: its exchanges, scores, judgements, events and what belongs to them, at the positions that they had. It is found by
-   its id, its run, or an id of one of its exchanges or scores.
+   its id, its run, or an id of one of its exchanges or scores. Whole days of a project come back for commands that read a period.
 2. Rows that are there already, and rows of erased sessions, are not written. Sums do not change: these positions were counted.
 3. The rows are cold like before, so the next cooling deletes them: at the beginning of the next day (UTC), or at the next start.
 4. One recall runs at a time. Who waits for longer than `WAIT_SECONDS` is told so, while the recall goes on.
@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
 from analytics.deletion.deleting import schemas_of_sessions
@@ -25,15 +25,17 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.store.tables import literal
 from schemas.codec.arrow import INDEX
-from schemas.errors import BusyError
+from schemas.errors import BusyError, InputError
 from schemas.lazy import pl
-from streams.lake.history import LakeBatch
+from streams.lake.history import BATCH_ROWS, LakeBatch
 
 if TYPE_CHECKING:
     from streams.kafka.sink import SinkWriter
 
 WAIT_SECONDS = 10.0
 """How long a caller waits for a recall."""
+MAX_EXCHANGES = 1_000_000
+"""How many exchanges of whole days are fetched at once."""
 LATER_DAYS = timedelta(days=2)
 """How long after the last exchange or event of a session its other records may come, such as its end."""
 _ANSWERS = frozenset({"Judgement", "Reservation"})
@@ -84,6 +86,47 @@ class Recall:
     async def score(self, project: str, score_id: str) -> None:
         """Have the details of a score and its session in the database."""
         await self._run(project, ("score", score_id), lambda border: self._recall_by(project, "Score", score_id, border))
+
+    async def days(self, project: str, first: date, last: date) -> int:
+        """Have the details of these days (UTC, both included) in the database; return the number of restored rows.
+
+        Waits as long as it takes. Recalls of sessions come in between days. Raises InputError for more than `MAX_EXCHANGES`.
+        """
+        border = await asyncio.to_thread(self._read_border, project)
+        if border is None:
+            return 0
+        await asyncio.to_thread(self._require_few, project, first, last)
+        restored = 0
+        day = first
+        while day <= min(last, border.date() - timedelta(days=1)):
+            async with self._lock:
+                restored += await asyncio.to_thread(self._recall_day, project, day)
+            day += timedelta(days=1)
+        return restored
+
+    def _require_few(self, project: str, first: date, last: date) -> None:
+        since, until = (datetime.combine(day, time(), UTC) for day in (first, last + timedelta(days=1)))
+        with contextlib.closing(self._store.cursor()) as cursor:
+            rows = query_rows(cursor, "cold_days", {"project": project, "since": since, "until": until})
+        exchanges = sum(row["exchanges"] for row in rows)
+        if exchanges > MAX_EXCHANGES:
+            raise InputError(
+                f"{project} has {exchanges} exchanges from {first} to {last} in the lake, and at most {MAX_EXCHANGES} are fetched at once",
+                hint="Name fewer days, or read the lake with `driftline sql --lake`.",
+            )
+
+    def _recall_day(self, project: str, day: date) -> int:
+        self._lake.reload()
+        condition = f"{PROJECT} = {literal(project)} AND {DAY} = '{day}'"
+        restored = 0
+        for topic, names in record_types().items():
+            for name in _DETAILS.intersection(names):
+                of_topic = f"_topic = {literal(topic)} AND {condition}"
+                first, last = self._lake.offsets(name, of_topic) or (0, -1)
+                for start in range(first, last + 1, BATCH_ROWS):
+                    window = f"{of_topic} AND _offset >= {start} AND _offset < {start + BATCH_ROWS}"
+                    restored += self._writer.restore([_build_batch(topic, name, self._lake.read(name, window))])
+        return restored
 
     async def _run(self, project: str, item: tuple[str, str | int], recall: Callable[[datetime], int | None]) -> None:
         """Run a recall in a thread, or wait for the one of the same item that runs.
@@ -148,9 +191,13 @@ class Recall:
             for name in names:
                 if name in _DETAILS:
                     rows = self._lake.read(name, condition if name in _ANSWERS else condition + until)
-                    frame = rows.filter(pl.col("_topic") == topic).drop("_topic").with_row_index(INDEX)
-                    if frame.height:
-                        yield LakeBatch(topic, {name: frame.with_columns(pl.col(INDEX).cast(pl.Int64))}, {})
+                    yield _build_batch(topic, name, rows.filter(pl.col("_topic") == topic))
+
+
+def _build_batch(topic: str, name: str, rows: pl.DataFrame) -> LakeBatch:
+    """Return rows of a topic and record type as a batch to restore."""
+    frame = rows.drop("_topic").with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
+    return LakeBatch(topic, {name: frame} if frame.height else {}, {})
 
 
 _DETAILS = frozenset(schema.name for schema in schemas_of_sessions()) - NOT_COOLED - _NO_DETAILS

@@ -299,7 +299,7 @@ def test_a_server_keeps_hot_days_and_fetches_the_others(
     make_topics(*topics(), partitions=2)
     home = Home(tmp_path, DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
     now = datetime.now(UTC)
-    times = {"old": now - timedelta(days=21), "new": now - timedelta(minutes=5)}
+    times = {"old": now - timedelta(days=21), "other": now - timedelta(days=14), "new": now - timedelta(minutes=5)}
 
     async def prepare() -> None:
         async with producing(kafka) as producer:
@@ -319,5 +319,11 @@ def test_a_server_keeps_hot_days_and_fetches_the_others(
     assert answer.status_code == 200, answer.text
     assert "Done by old." in answer.text
     until(lambda: children.run(home, *counted) == (0, "names\nnew old\n"), "the old session to be back")
+    day = f"{times['other']:%Y-%m-%d}"
+    code, printed = children.run(home, "lake", "fetch", "--project", "ops", "--since", day, "--json")
+    assert (code, json.loads(printed)) == (0, {"rows": 2})
+    until(lambda: children.run(home, *counted) == (0, "names\nnew old other\n"), "the other session to be back")
     server.send(signal.SIGTERM)
     assert server.wait() == 0, server.logged[-4000:]
+    assert children.run(home, "lake", "fetch", "--project", "ops", "--since", day)[0] == 2
+    assert "driftline serve" in home.log.read_text()

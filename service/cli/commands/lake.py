@@ -6,6 +6,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from service.cli.commands.options import (
     Host,
     HostNames,
     Kafka,
+    OfProject,
     PolicyFile,
     Port,
     print_json,
@@ -32,7 +34,7 @@ from service.server.logs import configure_logs
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
-from service.setup.workspace import utc_now
+from service.setup.workspace import open_workspace, utc_now
 from service.text.formats import counted
 from service.text.links import API
 from streams.process import collect_rarely, handled_in_loop
@@ -107,6 +109,35 @@ def _announce_reader(url: str, notes: Sequence[str]) -> None:
     out.say(f"SQL over the lake at {url}{API}/query. Press Ctrl-C to stop.")
     for note in notes:
         out.say(f"note: {note}")
+
+
+@lake_app.command("fetch")
+def fetch(
+    project: OfProject,
+    since: Annotated[datetime, typer.Option("--since", metavar="DAY", formats=["%Y-%m-%d"], help="The first UTC day.")],
+    until: Annotated[
+        datetime | None,
+        typer.Option("--until", metavar="DAY", formats=["%Y-%m-%d"], help="The last UTC day; --since by default."),
+    ] = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have the running server fetch details of days that it keeps in the lake only, for an export or a replay of these days.
+
+    They are in its database until the next day begins (UTC). Sessions, runs and exchanges that are opened one by one need no command.
+    """
+    first, last = since.date(), (until or since).date()
+    with open_workspace(settings_of(database)) as workspace, working("fetching from the lake"):
+        if workspace.server is None:
+            raise SettingsError(
+                f"no server has {workspace.settings.database}",
+                hint="Start it: driftline serve --kafka … --lake LAKE --hot-days N",
+            )
+        restored = workspace.server.call("recall_days", int, project, first, last)
+    if as_json:
+        print_json({"rows": restored})
+    else:
+        out.say(f"{counted(restored, 'row')} fetched" if restored else "nothing to fetch: the database has what the lake has")
 
 
 @lake_app.command("maintain")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from analytics.sums.daily import refresh_daily
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
-from schemas.errors import LakeError
+from schemas.errors import InputError, LakeError
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
 from streams.kafka.sink import SinkWriter
@@ -213,3 +214,30 @@ def test_what_the_lake_does_not_have_is_looked_up_once(
     for _ in range(2):
         assert call("GET", f"{API}/exchanges/nothing", tokens.root).status_code == 404
     assert lookups == ["Exchange"]
+
+
+def test_whole_days_come_back_for_an_export(
+    store: Store, history: HotDays, recall: Recall, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All details of the days must be there once, in the database that exports and replays read, and sums must not change."""
+    before = {table: rows(store, table) for table in ("exchanges", "scores", "agent_events", "session_closings")}
+    cool(store, history)
+    counted = sums(store)
+    monkeypatch.setattr(recalls, "BATCH_ROWS", 3)
+    restored = loop.run(recall.days("ops", OLD.date() - timedelta(days=1), OLD.date()))
+    assert restored >= sum(map(len, before.values()))
+    assert {table: rows(store, table) for table in before} == before
+    assert loop.run(recall.days("ops", OLD.date(), NOW.date())) == len(rows(store, "judgements", "1"))
+    assert loop.run(recall.days("ops", OLD.date(), NOW.date())) == 0
+    assert sums(store) == counted
+
+
+def test_days_with_too_many_exchanges_are_refused(
+    store: Store, history: HotDays, recall: Recall, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would fill the disk that the hot days are meant for."""
+    cool(store, history)
+    monkeypatch.setattr(recalls, "MAX_EXCHANGES", 3)
+    with pytest.raises(InputError, match="4 exchanges"):
+        loop.run(recall.days("ops", OLD.date(), NOW.date()))
+    assert rows(store, "exchanges", "1") == []
