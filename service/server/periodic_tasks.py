@@ -175,7 +175,7 @@ def periodic_tasks_of(
         Delivery(alerts),
         SilenceWatchdog(engine, alerts),
         ErasureTask(engine),
-        RetentionTask(engine, hot_days_of(settings)),
+        RetentionTask(engine, hot_days_of(settings, engine.policy)),
         TraceAssembler(engine, lambda count: context.metrics.spans({"late": count})),
         WithdrawalTask(engine),
         TokenUse(context.access),

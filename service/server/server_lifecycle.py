@@ -103,7 +103,7 @@ async def _serve(
     """Serve until a stop is requested. Return whether to start again."""
     policy = policy_of(settings)
     check_waiting(policy, kafka=settings.kafka is not None)
-    hot_days_of(settings)
+    hot_days_of(settings, policy)
     api = api_settings(settings, names)
     # Open the judge first: if its API key is missing, no file is created or opened.
     if settings.kafka is not None:

@@ -14,6 +14,7 @@ from streams.kafka.topics import TOPICS
 from streams.upkeep.deletion import HotDays
 
 if TYPE_CHECKING:
+    from audit.policy import Policy
     from streams.kafka.schema_registry import RegistryFraming
     from streams.lake.history import LakeHistory
 
@@ -102,14 +103,28 @@ def history_of(settings: Settings) -> LakeHistory | None:
     return LakeHistory(lake)
 
 
-def hot_days_of(settings: Settings) -> HotDays | None:
-    """Return the days that stay in the database. Raises SettingsError as `lake_of` does, and for a limit without a lake."""
+DAYS_BEFORE_BASELINE = 7
+"""How many days beyond its baseline window a project keeps hot: an incident compares exchanges from before and after a change."""
+
+
+def hot_days_of(settings: Settings, policy: Policy) -> HotDays | None:
+    """Return the days that stay in the database.
+
+    Raises SettingsError as `lake_of` does, for a limit without a lake, and for one that is too low for the baselines of a project.
+    """
     lake = lake_of(settings)
     if settings.hot_days is None:
         return None
     if lake is None:
         hint = f"Set {PREFIX}LAKE, or leave the limit out: the policy's retentionDays deletes records for good."
         raise SettingsError(f"{PREFIX}HOT_DAYS: details leave the database only for a lake, and none is named", hint=hint)
+    windows = [policy.for_project(name).settings.baseline_window_days for name in ("", *policy.projects)]
+    least = max(windows) + DAYS_BEFORE_BASELINE
+    if settings.hot_days < least:
+        raise SettingsError(
+            f"{PREFIX}HOT_DAYS: must be at least {least}, because incidents compare with a baseline of {max(windows)} days",
+            hint="Raise it, or lower baselineWindowDays in the policy.",
+        )
     return HotDays(settings.hot_days, lake)
 
 

@@ -295,11 +295,11 @@ def test_a_lake_without_kafka_is_refused(tmp_path: Path, children: Nursery) -> N
 def test_a_server_keeps_hot_days_and_fetches_the_others(
     kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path, children: Nursery
 ) -> None:
-    """From an empty folder: fill, cool, and answer for a session of three weeks ago as if it had never left."""
+    """From an empty folder: fill, cool, and answer for a session of seven weeks ago as if it had never left."""
     make_topics(*topics(), partitions=2)
     home = Home(tmp_path, DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
     now = datetime.now(UTC)
-    times = {"old": now - timedelta(days=21), "other": now - timedelta(days=14), "new": now - timedelta(minutes=5)}
+    times = {"old": now - timedelta(days=50), "other": now - timedelta(days=40), "new": now - timedelta(minutes=5)}
 
     async def prepare() -> None:
         async with producing(kafka) as producer:
@@ -310,7 +310,7 @@ def test_a_server_keeps_hot_days_and_fetches_the_others(
         await asyncio.to_thread(remove_all, kafka)
 
     asyncio.run(prepare())
-    server = children.serve(home, "--kafka", kafka.bootstrap, "--lake", str(tmp_path / "lake"), "--hot-days", "3")
+    server = children.serve(home, "--kafka", kafka.bootstrap, "--lake", str(tmp_path / "lake"), "--hot-days", "30")
     url = server.serving()
     counted = ("sql", "SELECT string_agg(session_id, ' ' ORDER BY session_id) AS names FROM exchanges", "--csv")
     until(lambda: children.run(home, *counted) == (0, "names\nnew\n"), "the old session to leave")
@@ -327,3 +327,17 @@ def test_a_server_keeps_hot_days_and_fetches_the_others(
     assert server.wait() == 0, server.logged[-4000:]
     assert children.run(home, "lake", "fetch", "--project", "ops", "--since", day)[0] == 2
     assert "driftline serve" in home.log.read_text()
+
+
+def test_hot_days_that_mean_nothing_are_refused(tmp_path: Path, children: Nursery) -> None:
+    """Without a lake nothing may leave, and without the days of the baseline incidents would compare with nothing."""
+    home = Home(tmp_path)
+    for options, message in (
+        (("--hot-days", "30"), "DRIFTLINE_LAKE"),
+        (("--hot-days", "30", "--lake", str(tmp_path / "lake")), "no Kafka cluster is named"),
+        (("--hot-days", "20", "--lake", str(tmp_path / "lake"), "--kafka", "127.0.0.1:1"), "at least 21"),
+    ):
+        code, _ = children.run(home, "serve", "--port", "0", *options)
+        assert code == 2
+        assert message in home.log.read_text(), message
+        home.log.write_text("")
