@@ -8,7 +8,9 @@
    begins with an underscore is no column of a record.
 4. Delta keeps the least and the greatest value of a column beside each file, in a log that outlives the file. So it is told to do that
    only for columns without texts: otherwise erased texts would remain there.
-5. Rows are a history: a revision is a further row, and a topic may hold a record twice. The views that readers get have one row per
+5. Where topics are encrypted, so are the texts of the rows: the column `_encrypted` has the record as it is on its topic, and the columns
+   of `TEXTS` say only that they are encrypted.
+6. Rows are a history: a revision is a further row, and a topic may hold a record twice. The views that readers get have one row per
    identity, its newest revision.
 """
 
@@ -33,6 +35,53 @@ PROJECT, DAY = "_project", "_day"
 """The partition columns. A record of no project has null as its project."""
 ORIGIN = ("_topic", "_partition", "_offset")
 """The columns with the origin of a row."""
+ENCRYPTED = "_encrypted"
+"""The column with the record as it is encrypted on its topic; null if the row has its texts itself."""
+HIDDEN, HIDDEN_OBJECT = "[encrypted]", '{"encrypted":true}'
+"""What a text, and a text in JSON, is in a row whose record is encrypted."""
+TEXTS: Mapping[str, tuple[str, ...]] = {
+    "AgentEvent": ("payload",),
+    "Anchor": ("exchange",),
+    "DeadLetter": ("detail", "body"),
+    "Diagnosis": ("failure_causes.description", "failure_causes.remediation"),
+    "Evaluation": ("result", "case_title", "checks.detail", "warnings", "anomaly_reasons"),
+    "EvaluationRequest": (
+        "case",
+        "profile",
+        "system_prompt",
+        "user_prompt",
+        "checks",
+        "warnings",
+        "anomaly_reasons",
+        "earlier_judgements",
+    ),
+    "Exchange": (
+        "user_message",
+        "agent_response",
+        "agent_thinking",
+        "raw_user_message",
+        "tool_calls.arguments",
+        "tool_calls.result",
+    ),
+    "Incident": ("metadata",),
+    "Judgement": ("answer", "error", "attempt_errors", "masked_passages"),
+    "JudgingRequest": ("exchange", "earlier_judgements", "earlier_turns"),
+    "Review": ("comment", "settings"),
+    "Score": (
+        "tier2_dimensions.reasoning",
+        "tier3_dimensions.reasoning",
+        "tier2_flag_reason",
+        "tier2_5_reasoning",
+        "tier3_anomaly_reason",
+        "anomaly_reasons",
+    ),
+    "ScoringTask": ("exchange", "earlier_judgements", "earlier_turns"),
+    "Span": ("content",),
+    "TraceAssembly": ("state", "unused_spans.example"),
+}
+"""The columns with texts of sessions and people by record type; a dot names a member of the structs in a list."""
+_OBJECTS = frozenset({"payload", "case", "profile", "result", "settings", "metadata"})
+"""The columns with texts in JSON."""
 _COMMIT_RETRIES = 50
 """How often Delta tries a commit again when another writer was faster: each writer of a table can be faster once."""
 _LOG_KEPT = "interval 7 days"
@@ -86,10 +135,35 @@ def rows_of(name: str, topic: str, frame: pl.DataFrame) -> pl.DataFrame:
         pl.lit(topic).alias("_topic"),
         "_partition",
         "_offset",
+        *([ENCRYPTED] if ENCRYPTED in frame.columns else []),
         # Delta cannot tell an empty partition value from null.
         pl.when(project != "").then(project).alias(PROJECT),
         pl.col(time_column(name) or "received_at").dt.date().alias(DAY),
     )
+
+
+def hide_texts(name: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of a type, in which texts say only that they are encrypted if the column `_encrypted` has the record."""
+    is_encrypted = pl.col(ENCRYPTED).is_not_null()
+    hidden: dict[str, pl.Expr] = {}
+    for path in TEXTS.get(name, ()):
+        column, _, member = path.partition(".")
+        values = hidden.get(column, pl.col(column))
+        hidden[column] = _hide(values, column, rows.schema[column], member)
+    columns = [
+        pl.when(is_encrypted & pl.col(column).is_not_null()).then(values).otherwise(pl.col(column)).alias(column)
+        for column, values in hidden.items()
+    ]
+    return rows.with_columns(columns)
+
+
+def _hide(values: pl.Expr, column: str, kind: pl.DataType, member: str) -> pl.Expr:
+    """Return the values of a column without its texts, or without those of a member of the structs in its lists."""
+    if member:
+        return values.list.eval(pl.element().struct.with_fields(pl.lit(HIDDEN).alias(member)))
+    if isinstance(kind, pl.List):
+        return pl.lit([], kind)
+    return pl.lit(HIDDEN_OBJECT if column in _OBJECTS else HIDDEN).cast(kind)
 
 
 def no_records(name: str) -> pl.DataFrame:
@@ -185,6 +259,8 @@ class Lake:
     def read(self, name: str, condition: str) -> pl.DataFrame:
         """Return the rows of a record type that meet a condition in SQL: decoded records with their origin, ordered by it.
 
+        They have the column `_encrypted` if the table has it (`streams.lake.encrypted_rows`).
+
         Raises LakeError if a file cannot be read: a sink may have replaced files since the table was opened, so reload and try again.
         """
         query = f"SELECT * FROM rows WHERE {condition} ORDER BY {', '.join(ORIGIN)}"  # noqa: S608 - the caller quotes its values
@@ -194,7 +270,10 @@ class Lake:
             raise _explain(self.uri(name), error) from error
         defaults = {field["name"]: field.get("default") for field in schema_of(name).fields}
         columns = [_read_column(rows, column, kind, defaults[column]) for column, kind in empty_frame(name).schema.items()]
-        return rows.select(*columns, "_topic", pl.col("_partition").cast(pl.Int32), pl.col("_offset").cast(pl.Int64))
+        encrypted = [pl.col(ENCRYPTED)] if ENCRYPTED in rows.columns else []
+        return rows.select(
+            *columns, "_topic", pl.col("_partition").cast(pl.Int32), pl.col("_offset").cast(pl.Int64), *encrypted
+        )
 
     def first_offset(self, topic: str) -> int | None:
         """Return the lowest offset of a topic's rows; None without rows. Raises LakeError as `read` does."""

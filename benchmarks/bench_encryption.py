@@ -1,4 +1,4 @@
-"""What encrypted topics cost: events out of Kafka to diagnoses, exchanges through the server to the tables, and bytes on the broker.
+"""What encryption costs: events out of Kafka to diagnoses, exchanges through the server to the tables and into a lake, and bytes on disk.
 
 Apache Kafka is started for it, or found where DRIFTLINE_TEST_KAFKA says. Each round measures both ways in turns, and the ratio is the
 median of those of the rounds. DRIFTLINE_BENCH_EVENTS sets how many events there are, DRIFTLINE_BENCH_RECORDS how many exchanges.
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from kafka import KafkaAdminClient
 
+from analytics.lake import Lake
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
@@ -31,6 +32,7 @@ from streams.engine.engine import Engine
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.encryption import open_encryption
 from streams.kafka.kafka_log import KafkaLog
+from streams.lake.sink import LakeSink
 
 EVENTS = int(os.environ.get("DRIFTLINE_BENCH_EVENTS", "400000"))
 RECORDS = int(os.environ.get("DRIFTLINE_BENCH_RECORDS", "20000"))
@@ -43,7 +45,7 @@ WORDS = Path("docs/handbook.md").read_text("utf-8").split()
 
 
 class Measures(NamedTuple):
-    """One run: microseconds per record, of processor time where this process has it all, and the topics' bytes per record."""
+    """One run: microseconds per record, also of processor time, and bytes per record on the broker or in the lake."""
 
     seconds: float
     cpu: float
@@ -75,6 +77,7 @@ def main() -> None:
                 runs.setdefault(("exchanges to the tables", is_encrypted), []).append(
                     asyncio.run(measure_ingest(ingest, exchanges))
                 )
+                runs.setdefault(("exchanges into a lake", is_encrypted), []).append(asyncio.run(measure_lake(ingest)))
     print_measures(runs)
 
 
@@ -117,6 +120,28 @@ async def measure_ingest(connection: KafkaConnection, exchanges: Sequence[Exchan
             await engine.stop()
     count = len(exchanges)
     return Measures(1e6 * seconds / count, 1e6 * cpu / count, bytes_on(connection, "exchanges") / count)
+
+
+async def measure_lake(connection: KafkaConnection) -> Measures:
+    """Measure the exchanges on their topic into a lake, in this process; the bytes are those of the lake."""
+    with tempfile.TemporaryDirectory() as folder:
+        sink = LakeSink(Lake(folder), connection, Redactor(Policy().redaction), utc_now)
+        committed = asyncio.Event()
+        sink.on_commit = committed.set
+        await sink.start()
+        begin, cpu = time.perf_counter(), time.process_time()
+        while sink.committed < RECORDS:
+            committed.clear()
+            await committed.wait()
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        await sink.stop()
+        size = size_of(Path(folder, "exchanges"))
+    return Measures(1e6 * seconds / RECORDS, 1e6 * cpu / RECORDS, size / RECORDS)
+
+
+def size_of(table: Path) -> int:
+    """Return the bytes of the files of a table."""
+    return sum(path.stat().st_size for path in table.rglob("*.parquet"))
 
 
 def bytes_on(connection: KafkaConnection, topic: str) -> int:

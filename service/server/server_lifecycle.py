@@ -264,7 +264,7 @@ def _open_engine_over_kafka(workspace: Workspace) -> tuple[Engine, Recall | None
         return engine, None
     from streams.lake.recall import Recall  # noqa: PLC0415 - most installations have no lake
 
-    return engine, Recall(store, lake, topics.writer)
+    return engine, Recall(store, lake, topics.writer, topics.encryption)
 
 
 def _startup_notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:

@@ -85,6 +85,8 @@ class DecryptedRecord:
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes]]
+    encrypted: bytes
+    """The value on the topic."""
 
 
 class TextEncryption:
@@ -215,17 +217,16 @@ class TextEncryption:
             ) from error
 
     def decrypt_value(self, topic: str, key: bytes, value: bytes) -> bytes | None:
-        """Decrypt a value under its key on a topic; None if its session was erased.
+        """Decrypt a value under its key on a topic, or the evidence of an incident; None if its session was erased.
 
         Raises UnknownTreeError if its tree was not read, and UnreadableTextError if it was changed.
         """
         if not is_encrypted(value):
-            return value
+            return self._decrypt_incident(value) if topic == _INCIDENTS else value
         return self.keys.decrypt(value, _context(topic, key), key)
 
     def _decrypt_records(self, topic: str, records: Sequence[RawRecord]) -> Sequence[RawRecord]:
         has_sessions = TOPICS[topic].role == "session"
-        context = _context(topic, b"")
         decrypted: list[RawRecord] = []
         for record in records:
             key, value = record.key or b"", record.value
@@ -233,7 +234,7 @@ class TextEncryption:
                 plain: bytes | None = b""
             elif is_encrypted(value):
                 try:
-                    plain = self.keys.decrypt(value, context + key, key)
+                    plain = self.keys.decrypt(value, _context(topic, key), key)
                 except UnreadableTextError as error:
                     log.warning("topic %s, offset %d: %s", topic, record.offset, error)
                     plain = value
@@ -245,7 +246,7 @@ class TextEncryption:
                 decrypted.append(
                     record
                     if plain is value or value is None
-                    else DecryptedRecord(record.offset, record.timestamp, record.key, plain, record.headers)
+                    else DecryptedRecord(record.offset, record.timestamp, record.key, plain, record.headers, value)
                 )
         skipped = len(records) - len(decrypted)
         if skipped:
@@ -255,10 +256,11 @@ class TextEncryption:
 
     def _encrypt_incident(self, value: bytes) -> bytes:
         """Return an incident in which each object of the evidence that names a session is encrypted."""
-        incident = decode(value)
-        if not isinstance(incident, Incident):
+        try:
+            incident = decode(value)
+            evidence = msgspec.json.decode(incident.metadata) if isinstance(incident, Incident) else None
+        except (RecordError, msgspec.DecodeError):  # it names no session that could be erased
             return value
-        evidence = msgspec.json.decode(incident.metadata)
         encrypted = _replace_objects(evidence, self._encrypt_object)
         if encrypted == evidence:
             return value
@@ -421,7 +423,8 @@ _UNCHANGED = object()
 
 
 def _context(topic: str, key: bytes) -> bytes:
-    return topic.encode() + b"\0" + key
+    # On the other topics a key is not checked, and a row of a lake does not have it.
+    return topic.encode() + b"\0" + (key if TOPICS[topic].is_keyed else b"")
 
 
 def _owner_of(value: bytes) -> bytes | None:

@@ -90,6 +90,8 @@ class History(Protocol):
     """Records that the topics had, by their positions there; they may have been removed from the topics since."""
 
     name: str
+    encryption: TextEncryption | None
+    """Decrypts what is encrypted in the history; set by the sink."""
 
     def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Return the position after the last record of each partition that is in the history. Raises DriftlineError."""
@@ -150,6 +152,8 @@ class Sink:
         self._reader = PartitionReader(connection, decrypter_of(encryption))
         self._reframe = reframe
         self._history = history
+        if history is not None:
+            history.encryption = encryption
         self._limits = limits or SinkLimits()
         self._broker_problem = ""
         self._write_problem = ""

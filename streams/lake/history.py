@@ -23,6 +23,8 @@ from schemas.codec.single_object import encode
 from schemas.lazy import pl
 from schemas.registry import topics
 from streams.kafka.decoding import build_dead_letter
+from streams.kafka.encryption import TextEncryption
+from streams.lake.encrypted_rows import decrypt_rows
 from streams.log.admission import Refusal
 
 BATCH_ROWS = 50_000
@@ -67,6 +69,8 @@ class LakeHistory:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
+        self.encryption: TextEncryption | None = None
+        """Decrypts encrypted rows; set by the sink."""
         self.name = lake.root
         """The lake, for messages."""
 
@@ -120,7 +124,7 @@ class LakeHistory:
         frames: dict[str, pl.DataFrame] = {}
         rows = 0
         for name in record_types()[topic]:
-            frame = self._lake.read(name, condition).drop("_topic")
+            frame = decrypt_rows(name, topic, self._lake.read(name, condition), self.encryption).rows.drop("_topic")
             if frame.height:
                 frames[name] = frame.with_columns(pl.int_range(rows, rows + pl.len(), dtype=pl.Int64).alias(INDEX))
                 rows += frame.height

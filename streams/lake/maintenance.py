@@ -31,14 +31,17 @@ from analytics.deletion.retention import (
     DELETED_WITH_EXCHANGES,
     MAX_IDS,
 )
-from analytics.deletion.text_keys import ForgetTexts
-from analytics.lake import DAY, ORIGIN, PROJECT, Lake, all_types, lake_errors, writer_properties
+from analytics.lake import DAY, ENCRYPTED, ORIGIN, PROJECT, Lake, all_types, lake_errors, writer_properties
 from analytics.store.tables import literal
 from audit.anchors import ANCHORS
 from audit.policy import Policy
+from schemas.codec.arrow import empty_frame
 from schemas.errors import LakeError
 from schemas.lazy import deltalake, pl
 from schemas.registry import schema_of
+from streams.kafka.encryption import TextEncryption
+from streams.lake.encrypted_rows import DecryptedRows, decrypt_rows
+from streams.log.admission import DEAD_LETTERS
 from streams.upkeep.deletion import KEPT_SPANS, cutoff
 
 KEPT_HOURS = 1
@@ -75,12 +78,12 @@ class LakeMaintenance:
         self._policy = policy
         self._now = now
 
-    def run(self, forget_texts: ForgetTexts | None = None) -> MaintenanceReport:
-        """Do everything; see `erase` for `forget_texts`. Raises LakeError if there is no lake, or a table cannot be read or written."""
+    def run(self, encryption: TextEncryption | None = None) -> MaintenanceReport:
+        """Do everything; `encryption` is for rows that are encrypted. Raises LakeError if there is no lake, or a table cannot be read or written."""
         report = MaintenanceReport()
         lake = Lake(self._root)
         lake.require()
-        _erase(lake, report, forget_texts)
+        _erase(lake, report, encryption)
         for name in all_types():
             self._expire(lake, name, report)
             report.compacted += _repeat(lake, name, _compact)
@@ -90,10 +93,10 @@ class LakeMaintenance:
         report.expired = +report.expired
         return report
 
-    def erase(self, forget_texts: ForgetTexts | None = None) -> MaintenanceReport:
-        """Delete only what was erased. `forget_texts` is called before records are deleted that are not of an erased session, but about it."""
+    def erase(self, encryption: TextEncryption | None = None) -> MaintenanceReport:
+        """Delete only what was erased."""
         report = MaintenanceReport()
-        _erase(Lake(self._root), report, forget_texts)
+        _erase(Lake(self._root), report, encryption)
         return report
 
     def _expire(self, lake: Lake, name: str, report: MaintenanceReport) -> None:
@@ -130,7 +133,7 @@ class LakeMaintenance:
         return None if days is None else cutoff(self._now(), days).date()
 
 
-def _erase(lake: Lake, report: MaintenanceReport, forget_texts: ForgetTexts | None) -> None:
+def _erase(lake: Lake, report: MaintenanceReport, encryption: TextEncryption | None) -> None:
     """Delete the rows of erased sessions, and what mentions them; remove the files that had them."""
     pairs = _select(lake, "Erasure", "SELECT DISTINCT connection, session_id FROM t").rows()
     if not pairs:
@@ -147,18 +150,26 @@ def _erase(lake: Lake, report: MaintenanceReport, forget_texts: ForgetTexts | No
             report.erased[schema_of(name).table] += _delete(lake, name, rows)
 
     def forget(names: Iterable[str]) -> None:
-        if forget_texts is not None and (unique := sorted({*names})):
-            forget_texts(unique)
+        if encryption is not None and (unique := sorted({*names})):
+            encryption.forget_in_loop(unique)
 
     report.erased["incidents"] += _redact_incidents(lake, mentions)
-    anchors = _select(lake, "Anchor", "SELECT anchor_id, exchange FROM t")
-    anchor_ids = [anchor for anchor, body in anchors.iter_rows() if mentions.is_in_record(body)]
+    anchors = _read_rows(lake, "Anchor", "anchors", encryption)
+    anchor_ids = anchors.forgotten["anchor_id"].to_list()
+    anchor_ids += [
+        anchor for anchor, body in anchors.rows.select("anchor_id", "exchange").iter_rows() if mentions.is_in_record(body)
+    ]
     forget(anchor_ids)
     for name, column in ANCHOR_COPIES.items():
         delete(name, _among(f"split_part({column}, '@', 1)", anchor_ids, f"connection = {literal(ANCHORS)} AND "))
     delete("Anchor", _among("anchor_id", anchor_ids))
-    letters = _select(lake, "DeadLetter", "SELECT dead_letter_id, source, body, detail FROM t")
-    letter_ids = [letter for letter, source, body, detail in letters.iter_rows() if mentions.is_in_letter(source, body, detail)]
+    letters = _read_rows(lake, "DeadLetter", DEAD_LETTERS, encryption)
+    letter_ids = letters.forgotten["dead_letter_id"].to_list()
+    letter_ids += [
+        letter
+        for letter, source, body, detail in letters.rows.select("dead_letter_id", "source", "body", "detail").iter_rows()
+        if mentions.is_in_letter(source, body, detail)
+    ]
     subjects = letter_ids + _select_column(lake, "Score", f"SELECT DISTINCT score_id FROM t WHERE {condition}")
     subjects += _select_column(lake, "Evaluation", f"SELECT DISTINCT evaluation_id FROM t WHERE {condition}")
     reviewed = {*_select_column(lake, "Review", "SELECT DISTINCT subject_id FROM t")}
@@ -241,6 +252,16 @@ def _remove_files(table: deltalake.DeltaTable) -> int:
 def _remove_replaced_files(table: deltalake.DeltaTable) -> int:
     """Remove every replaced file at once; return their number. Files that a sink has not committed yet are left alone."""
     return len(table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=False))
+
+
+def _read_rows(lake: Lake, name: str, topic: str, encryption: TextEncryption | None) -> DecryptedRows:
+    """Return all rows of a table with their texts."""
+
+    def read(table: deltalake.DeltaTable) -> pl.DataFrame:
+        rows = pl.DataFrame(deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t"))
+        return rows.select(*empty_frame(name).columns, *([ENCRYPTED] if ENCRYPTED in rows.columns else []))
+
+    return decrypt_rows(name, topic, _repeat(lake, name, read), encryption)
 
 
 def _select(lake: Lake, name: str, statement: str) -> pl.DataFrame:

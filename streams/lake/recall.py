@@ -27,9 +27,11 @@ from analytics.store.tables import literal
 from schemas.codec.arrow import INDEX
 from schemas.errors import BusyError, InputError
 from schemas.lazy import pl
+from streams.lake.encrypted_rows import decrypt_rows
 from streams.lake.history import BATCH_ROWS, LakeBatch
 
 if TYPE_CHECKING:
+    from streams.kafka.encryption import TextEncryption
     from streams.kafka.sink import SinkWriter
 
 WAIT_SECONDS = 10.0
@@ -55,9 +57,10 @@ class ColdSession:
 
 
 class Recall:
-    """See the module. Belongs to one event loop."""
+    """See the module. Belongs to one event loop. `encryption` decrypts encrypted rows."""
 
-    def __init__(self, store: Store, lake: Lake, writer: SinkWriter) -> None:
+    def __init__(self, store: Store, lake: Lake, writer: SinkWriter, encryption: TextEncryption | None = None) -> None:
+        self._encryption = encryption
         self._store = store
         self._lake = lake
         self._writer = writer
@@ -125,7 +128,7 @@ class Recall:
                 first, last = self._lake.offsets(name, of_topic) or (0, -1)
                 for start in range(first, last + 1, BATCH_ROWS):
                     window = f"{of_topic} AND _offset >= {start} AND _offset < {start + BATCH_ROWS}"
-                    restored += self._writer.restore([_build_batch(topic, name, self._lake.read(name, window))])
+                    restored += self._writer.restore([self._build_batch(topic, name, self._lake.read(name, window))])
         return restored
 
     async def _run(self, project: str, item: tuple[str, str | int], recall: Callable[[datetime], int | None]) -> None:
@@ -191,13 +194,13 @@ class Recall:
             for name in names:
                 if name in _DETAILS:
                     rows = self._lake.read(name, condition if name in _ANSWERS else condition + until)
-                    yield _build_batch(topic, name, rows.filter(pl.col("_topic") == topic))
+                    yield self._build_batch(topic, name, rows.filter(pl.col("_topic") == topic))
 
-
-def _build_batch(topic: str, name: str, rows: pl.DataFrame) -> LakeBatch:
-    """Return rows of a topic and record type as a batch to restore."""
-    frame = rows.drop("_topic").with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
-    return LakeBatch(topic, {name: frame} if frame.height else {}, {})
+    def _build_batch(self, topic: str, name: str, rows: pl.DataFrame) -> LakeBatch:
+        """Return rows of a topic and record type as a batch to restore."""
+        decrypted = decrypt_rows(name, topic, rows, self._encryption).rows
+        frame = decrypted.drop("_topic").with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
+        return LakeBatch(topic, {name: frame} if frame.height else {}, {})
 
 
 _DETAILS = frozenset(schema.name for schema in schemas_of_sessions()) - NOT_COOLED - _NO_DETAILS

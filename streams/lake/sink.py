@@ -38,6 +38,7 @@ from streams.kafka.encryption import TextEncryption, decrypter_of
 from streams.kafka.producing import RecordProducer, keyed
 from streams.kafka.reading import Chunk, GroupReader, OutOfRangeError, Range
 from streams.kafka.sink import DEAD_LETTER_SECONDS, build_gap_letters
+from streams.lake.encrypted_rows import encrypt_rows
 from streams.lake.maintenance import LakeMaintenance
 from streams.log.admission import DEAD_LETTERS
 
@@ -234,6 +235,8 @@ class LakeSink:
         frame = batch.frames.get(name)
         if frame is None:
             return rows_of(name, batch.topic, no_records(name))
+        if self.encryption is not None:
+            frame = encrypt_rows(name, batch.topic, frame, batch.records, self.encryption)
         return rows_of(name, batch.topic, frame.with_columns(received_at=received_at(batch.records).gather(frame[INDEX])))
 
     def _require_unchanged(self, name: str, partition: Partition) -> None:
@@ -276,7 +279,6 @@ class LakeSink:
 
     async def _maintain(self, maintenance: LakeMaintenance) -> None:
         """Keep the tables in order until the sink is stopped."""
-        forget_texts = None if self.encryption is None else self.encryption.forget_in_loop
         due = time.monotonic() + MAINTENANCE_SECONDS
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
@@ -285,11 +287,11 @@ class LakeSink:
             try:
                 if self._erasure_committed.is_set() and not self._stopping.is_set():
                     self._erasure_committed.clear()
-                    await asyncio.to_thread(maintenance.erase, forget_texts)
+                    await asyncio.to_thread(maintenance.erase, self.encryption)
                 elif time.monotonic() >= due:
                     due = time.monotonic() + MAINTENANCE_SECONDS
                     if (ERASURES, 0) in self._assigned:
-                        await asyncio.to_thread(maintenance.run, forget_texts)
+                        await asyncio.to_thread(maintenance.run, self.encryption)
             except LakeError as error:
                 log.warning("the lake could not be kept in order; trying again: %s", first_line(error))
                 due = time.monotonic() + MAINTENANCE_RETRY_SECONDS

@@ -6,23 +6,26 @@ import asyncio
 import dataclasses
 import json
 import os
+import shutil
 import signal
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import msgspec
+import polars as pl
 import pytest
 from kafka import KafkaAdminClient
-from support.builders import event, exchange, incident
+from support.builders import event, exchange, incident, judgement, score
 from support.clients import bearer, exchange_body
 from support.clocks import NOW, TickingClock
-from support.erased_sessions import records_of_session
+from support.erased_sessions import records_of_session, records_referring_to
 from support.kafka_brokers import Broker, UnavailableError, quick
 from support.kafka_sinks import MakeTopics, gateway_over, land_all, tables, until
 from support.kafka_workers import processing
-from support.lakes import rows
+from support.lakes import completed, rows, sinking
 from support.processes import skip_or_fail
 from support.sample_records import SampleMaker, lawful
 from support.servers import Home, nursery
@@ -31,7 +34,8 @@ from support.servers import until as wait_until
 from analytics.deletion.compaction import compact
 from analytics.deletion.deleting import ERASURES
 from analytics.deletion.text_keys import SECRET_BYTES, KeyTree, TextKeys, erased_leaf, is_encrypted, session_leaf
-from analytics.lake import Lake
+from analytics.lake import HIDDEN, Lake
+from analytics.lake_sql import LakeQueryLimits, fetch_from_lake
 from analytics.store.store import Partition, Store
 from audit.fingerprints import canonical_json
 from audit.policy import Policy
@@ -48,6 +52,8 @@ from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.reading import PartitionReader, RawRecord, keep_encrypted
 from streams.kafka.sink import rebuild
 from streams.kafka.topics import TEXT_KEYS, TOPICS
+from streams.lake.history import LakeHistory
+from streams.lake.maintenance import LakeMaintenance
 from streams.stage_batches import decode_exchange
 from streams.upkeep.deletion import ENCRYPTED_TOPICS, ErasureTask, erasure, erasures, request_erasure
 
@@ -55,6 +61,7 @@ SECRET = bytes(range(SECRET_BYTES))
 REDACTOR = Redactor(Policy().redaction)
 GONE, KEPT = "session-to-be-erased", "session-to-be-kept"
 GONE_TEXT, KEPT_TEXT, PLAIN_TEXT = "Xq7Zgone", "Xq7Zkept", "Xq7Zplain"
+COMPUTED_BY_A_SERVER = {"failure_groups", "daily_failures"}
 SOON = {"segment.ms": "100", "max.compaction.lag.ms": "100", "file.delete.delay.ms": "0"}
 
 
@@ -267,6 +274,85 @@ def test_an_erased_session_is_skipped_by_every_reader_and_is_no_dead_letter(secr
 
     with Store(None) as store:
         asyncio.run(run(store))
+
+
+@pytest.mark.parametrize("session_id", [GONE, None])
+def test_a_copy_of_a_lake_loses_the_texts_of_an_erased_session(
+    secret_kafka: KafkaConnection, tmp_path: Path, session_id: str | None
+) -> None:
+    """No file of a lake has a text that can be read; a copy from before an erasure gives back all sessions but the erased one."""
+    lake, copy = tmp_path / "lake", tmp_path / "copy"
+
+    async def filled_from(history: LakeHistory | None) -> dict[str, list[tuple[Any, ...]]]:
+        encryption = await started(secret_kafka)
+        with Store(None) as store:
+            await land_all(store, secret_kafka, encryption=encryption, history=history)
+            await encryption.stop()
+            return {name: rows for name, rows in tables(store).items() if name not in {"watermarks", "dead_letters"}}
+
+    async def run() -> None:
+        encryption = await started(secret_kafka)
+        for name, text in ((GONE, GONE_TEXT), (KEPT, KEPT_TEXT)):
+            await send(encryption, secret_kafka, records_with_texts(name, text))
+        await send(None, secret_kafka, [("exchanges", exchange("plain", 1, PLAIN_TEXT))])
+        upkeep = LakeMaintenance(str(lake), Policy(), lambda: NOW)
+        async with sinking(lake, secret_kafka, maintenance=upkeep) as sink:
+            await completed(lake, secret_kafka, sink)
+            shutil.copytree(lake, copy)
+            assert [text for text in (GONE_TEXT, KEPT_TEXT, PLAIN_TEXT) if text in texts_in(lake)] == []
+            assert KEPT in texts_in(lake)
+            answers = query(lake, "SELECT DISTINCT user_message, agent_response FROM exchanges")
+            assert answers == [(HIDDEN, HIDDEN)]
+            views = [name for (name,) in query(lake, "SELECT name FROM (SHOW TABLES)") if name not in COMPUTED_BY_A_SERVER]
+            assert len(views) > 20
+            assert [name for name in views if KEPT_TEXT in repr(query(lake, f"SELECT * FROM {name}"))] == []
+            from_topics = await filled_from(None)
+            assert GONE_TEXT in repr(from_topics)
+            assert await filled_from(LakeHistory(Lake(str(copy)))) == from_topics
+            without_key = LakeHistory(Lake(str(copy)))
+            with pytest.raises(SettingsError, match="are encrypted"):
+                list(without_key.batches({}, without_key.ends(await asyncio.to_thread(partitions_on, secret_kafka, topics()))))
+
+            await send(encryption, secret_kafka, [(ERASURES, erasure("local", session_id, "root", None, NOW))])
+            await until(lambda: encryption.keys.is_erased(f"local/{GONE}".encode()), "the erasure")
+            # Dead letters that do not name their session are the last to be found.
+            await until(lambda: encryption.keys.is_erased(f"letter {GONE} unread".encode()), "their keys to be forgotten")
+            await until(lambda: GONE not in sessions_in(lake), "the lake to erase")
+        from_copy = await filled_from(LakeHistory(Lake(str(copy))))
+        assert [name for name, table in from_copy.items() if GONE_TEXT in repr(table)] == []
+        assert (KEPT_TEXT in repr(from_copy)) == (session_id is not None)
+        await encryption.stop()
+
+    asyncio.run(run())
+
+
+def records_with_texts(session: str, text: str) -> list[tuple[str, Record]]:
+    """Return records that have a text in each column of the lake with texts of sessions."""
+    spoken = exchange(session, 1, f"{text} answer", user_message=f"{text} asks", agent_thinking=f"{text} thinks")
+    judged = score(session, 1, tier2_flag_reason=f"{text} flagged", anomaly_reasons=(f"{text} odd",))
+    referring = records_referring_to(SampleMaker(7), spoken, judged, text)
+    return [
+        ("exchanges", spoken),
+        ("scores", judged),
+        ("judgements", judgement(session, 1, answer=f"{text} said", error=text)),
+        ("agent-events", event(session, 1, type="tool_call", note=text)),
+        # The evaluation to which one of the reviews refers is not there.
+        *(pair for pair in referring if not getattr(pair[1], "subject_id", "").startswith("evaluation")),
+    ]
+
+
+def query(lake: Path, statement: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a statement over a lake."""
+    return list(fetch_from_lake(Lake(str(lake)), statement, 100, LakeQueryLimits()).frame.rows())
+
+
+def texts_in(lake: Path) -> str:
+    """Return everything that is in the files of a lake."""
+    files = [path for path in lake.rglob("*") if path.is_file()]
+    return "".join(
+        repr(pl.read_parquet(path).rows()) if path.suffix == ".parquet" else path.read_bytes().decode("latin-1")
+        for path in files
+    )
 
 
 def column(store: Store, table: str, name: str = "session_id") -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 
 from support.builders import event, exchange, judgement, score
 from support.clocks import NOW, TickingClock
 from support.kafka_sinks import MakeTopics, gateway_over, land_all, produce, producing, until
 
+from analytics.snapshots import copy_database
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
@@ -87,3 +89,27 @@ def test_what_was_erased_does_not_land_again(kafka: KafkaConnection, make_topics
 
     with Store(None) as store:
         asyncio.run(run(store))
+
+
+def test_a_restored_backup_erases_what_was_erased_since(
+    kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path
+) -> None:
+    """The erasures are on their topic, and the backup has not read them."""
+    make_topics(*topics(), partitions=2)
+
+    async def run(store: Store, *, is_restored: bool) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            if not is_restored:
+                await gateway.publish("exchanges", [said(name, 1) for name in ("gone", "new")])
+                await until(lambda: len(ids(store, "exchanges")) == 2, "the exchanges to land")
+                await asyncio.to_thread(copy_database, store, tmp_path / "backup.duckdb")
+                await request_erasure(gateway, erasure("local", "gone", "root", None, gateway.now()))
+            await until(lambda: erasures(store) and gateway.state().ready, "the request to land")
+            await ErasureTask(gateway).run()
+            assert ids(store, "exchanges") == ["new"]
+
+    with Store(tmp_path / "live.duckdb") as store:
+        asyncio.run(run(store, is_restored=False))
+    with Store(tmp_path / "backup.duckdb") as store:
+        assert ids(store, "exchanges") == ["gone", "new"]
+        asyncio.run(run(store, is_restored=True))

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,6 +38,9 @@ from service.setup.workspace import open_workspace, utc_now
 from service.text.formats import counted
 from service.text.links import API
 from streams.process import collect_rarely, handled_in_loop
+
+if TYPE_CHECKING:
+    from streams.lake.maintenance import LakeMaintenance, MaintenanceReport
 
 lake_app = typer.Typer(no_args_is_help=True, help="Write the topics into a lake of Delta tables.")
 
@@ -144,14 +147,14 @@ def fetch(
 def maintain(root: LakeRoot, policy: PolicyFile = None, as_json: AsJson = False) -> None:
     """Delete what was erased or is past its retention, compact small files, and remove old ones.
 
-    A sink does this by itself, every hour and after each erasure. Sinks may run meanwhile; Kafka is not needed.
+    A sink does this by itself, every hour and after each erasure. Sinks may run meanwhile. Kafka is needed only if texts are encrypted.
     """
     require_lake()
     from streams.lake.maintenance import LakeMaintenance  # noqa: PLC0415 - it loads the code of deletion
 
     settings = settings_of(None, policy)
     with working("keeping the lake in order"):
-        report = LakeMaintenance(Lake(root).root, policy_of(settings), utc_now).run()
+        report = asyncio.run(_run_maintenance(settings, LakeMaintenance(Lake(root).root, policy_of(settings), utc_now)))
     if as_json:
         print_json(
             {
@@ -166,6 +169,15 @@ def maintain(root: LakeRoot, policy: PolicyFile = None, as_json: AsJson = False)
         for table, count in sorted(counts.items()):
             out.say(f"{counted(count, 'row')} of {table} deleted: {what}")
     out.say(f"{counted(report.compacted, 'file')} compacted, {counted(report.removed, 'file')} removed")
+
+
+async def _run_maintenance(settings: Settings, maintenance: LakeMaintenance) -> MaintenanceReport:
+    if settings.text_key_file is None:
+        return maintenance.run()
+    from streams.kafka.encryption import open_encryption  # noqa: PLC0415 - the client of Kafka takes half a second to load
+
+    async with open_encryption(connection_of(settings), keeps_keys=True) as encryption:
+        return await asyncio.to_thread(maintenance.run, encryption)
 
 
 async def _run_sink(settings: Settings, lake: Lake, seconds: float) -> int:
