@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 
 from analytics.queries import query_rows
 from schemas.bounds import EARLIEST, LATEST
@@ -19,11 +19,22 @@ class ColdDays:
     exchanges: int
 
 
+def _latest_border(cursor: duckdb.DuckDBPyConnection, project: str | None) -> datetime | None:
+    """Return the time from which the database has all details of a project, or of all projects; None if no details are in the lake only."""
+    statement = "SELECT max(border) FROM log.cold_borders() WHERE log.matches_project(project, ?)"
+    ((border,),) = cursor.execute(statement, [project]).fetchall()
+    return None if border is None else border.replace(tzinfo=UTC)
+
+
 def cold_days(
     cursor: duckdb.DuckDBPyConnection, project: str | None, since: datetime | None, until: datetime | None
 ) -> ColdDays | None:
     """Return the cold part of a period (None: unbounded) of a project, or of all; None if every detail is in the database."""
-    rows = query_rows(cursor, "cold_days", {"project": project, "since": since or EARLIEST, "until": until or LATEST})
+    border = _latest_border(cursor, project)
+    if border is None or (since is not None and since >= border):
+        return None
+    values = {"project": project, "since": since or EARLIEST, "until": min(until or LATEST, border)}
+    rows = query_rows(cursor, "cold_days", values)
     if not rows:
         return None
     return ColdDays(max(row["border"] for row in rows).date(), sum(row["exchanges"] for row in rows))
