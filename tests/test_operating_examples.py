@@ -125,7 +125,9 @@ def _metrics() -> set[str]:
     metrics.ingested(["scored"])
     metrics.events({"accepted": 1})
     metrics.spans({"accepted": 1})
-    state = EngineState(ready=True, not_ready_reason="", queues={"sink": 1}, judge_calls={"answered": 1}, spent_usd=0.5)
+    state = EngineState(
+        ready=True, not_ready_reason="", queues={"sink": 1}, judge_calls={"answered": 1}, spent_usd=0.5, erased={}
+    )
     return set(re.findall(r"^(driftline_\w+)", metrics.text(state).decode(), re.MULTILINE))
 
 

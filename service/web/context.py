@@ -344,4 +344,12 @@ def _measure_engine(state: EngineState) -> Iterator[Metric]:
     for outcome, count in state.judge_calls.items():
         calls.add_metric([outcome], count)
     yield from (queues, calls)
+    erased = CounterMetricFamily(
+        "driftline_erased_records",
+        "Records of erased sessions that were read from encrypted topics, and skipped.",
+        labels=["topic"],
+    )
+    for topic, count in state.erased.items():
+        erased.add_metric([topic], count)
+    yield erased
     yield CounterMetricFamily("driftline_judge_cost_usd", "Cost of the calls with known prices.", value=state.spent_usd)

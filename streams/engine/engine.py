@@ -457,6 +457,9 @@ class Engine(RecordIntake):
         is_full = len(self._pending) + len(self._current_group) >= self._limits.max_waiting
         return "too many records wait to be committed" if is_full else self._log.backpressure_reason()
 
+    def _erased(self) -> Mapping[str, int]:
+        return self._log.erased()
+
     def _queues(self) -> Mapping[str, int]:
         queues = dict(self._log.queues(len(self._pending) + len(self._current_group)))
         if not self._log.runs_stages:

@@ -86,6 +86,8 @@ class EngineState:
     """Questions asked since the start, by outcome."""
     spent_usd: float
     """The cost of these questions, without those whose price is unknown."""
+    erased: Mapping[str, int]
+    """Records of erased sessions that were read from topics since the start, and skipped, by topic."""
 
 
 _IDLE_CHECK_PAUSE_FACTOR = 20
@@ -249,7 +251,14 @@ class RecordIntake(ABC):
     def state(self) -> EngineState:
         """Return the present health and queues."""
         not_ready_reason = self._not_ready_reason()
-        return EngineState(not not_ready_reason, not_ready_reason, self._queues(), self._calls.outcomes, self._calls.spent_usd)
+        return EngineState(
+            not not_ready_reason,
+            not_ready_reason,
+            self._queues(),
+            self._calls.outcomes,
+            self._calls.spent_usd,
+            self._erased(),
+        )
 
     @abstractmethod
     async def _commit_records(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> CommitResult:
@@ -266,6 +275,10 @@ class RecordIntake(ABC):
     @abstractmethod
     def _not_ready_reason(self) -> str:
         """Return the reason why no records are accepted; empty if they are."""
+
+    @abstractmethod
+    def _erased(self) -> Mapping[str, int]:
+        """Return the numbers of skipped records; see `EngineState.erased`."""
 
     @abstractmethod
     def _queues(self) -> Mapping[str, int]:

@@ -170,6 +170,10 @@ class KafkaLog:
         """See `Log`."""
         return self._in_flight.events_of(session.encode())
 
+    def erased(self) -> Mapping[str, int]:
+        """See `Log`."""
+        return {} if self.encryption is None else self.encryption.erased
+
     def backpressure_reason(self) -> str:
         """See `Log`."""
         if not self._sink.progress.reached.is_set():

@@ -677,11 +677,13 @@ async def rebuild(
     reframe: Reframe | None = None,
     history: History | None = None,
     report: Callable[[int], None] = lambda _: None,
-) -> None:
+) -> int:
     """Drop the rows of all records that are still on the topics or in the history, and write them again. Rows of older records are kept.
 
     Erased records that are still on a topic are erased again. `report` is called with the number of records left. After an
     interruption, another call or a server writes the rest. Raises BrokerError as in `Sink.start`, before anything is dropped.
+
+    Return the number of records on encrypted topics that were skipped, because their session was erased.
     """
     await asyncio.to_thread(require_kafka, store)
     ranges = await _read_ranges(connection)
@@ -709,6 +711,7 @@ async def rebuild(
         # Records can reach the tables before the request to erase them.
         await asyncio.to_thread(lambda: erase(store, now(), all_again=True, forget_texts=forget_texts))
     await asyncio.to_thread(end_rebuild, store)
+    return 0 if encryption is None else encryption.erased.total()
 
 
 async def require_records(connection: KafkaConnection) -> None:

@@ -201,6 +201,10 @@ class LocalLog:
         """See `Log`."""
         return {}
 
+    def erased(self) -> Mapping[str, int]:
+        """See `Log`."""
+        return {}
+
     def backpressure_reason(self) -> str:
         """See `Log`: always empty, because an append waits for a flush instead."""
         return ""

@@ -161,6 +161,10 @@ class Log(Protocol):
         """Return the queue lengths by name, given the number of submissions that wait for their commit; see `EngineState.queues`."""
         ...
 
+    def erased(self) -> Mapping[str, int]:
+        """Return the numbers of records of erased sessions that were read from topics and skipped, since the start, by topic."""
+        ...
+
     def failure(self) -> DriftlineError | None:
         """Return the error that broke the log, if the log has an error of its own."""
         ...

@@ -257,7 +257,7 @@ def test_an_erased_session_is_skipped_by_every_reader_and_is_no_dead_letter(secr
         # Neither the producer that knows of the erasure nor one that does not encrypt brings the session back.
         await send(encryption, secret_kafka, [("exchanges", exchange(GONE, 3))])
         await send(None, secret_kafka, [("exchanges", exchange(GONE, 4))])
-        await rebuild(store, secret_kafka, REDACTOR, TickingClock(NOW))
+        assert await rebuild(store, secret_kafka, REDACTOR, TickingClock(NOW)) == 3
         assert column(store, "exchanges") == ["plain", KEPT, KEPT]
         assert column(store, "dead_letters", "reason") == []
         redacted = {"rule": "r", "exchanges": [{"erased": True}, evidence["exchanges"][1]]}
@@ -491,6 +491,7 @@ def test_every_process_of_an_installation_encrypts(kafka: KafkaConnection, tmp_p
             assert child.wait() == 0, child.logged[-4000:]
         code, printed = children.run(home, "rebuild", *broker)
         assert code == 0, home.log.read_text()[-4000:]
+        assert "of erased sessions" in home.log.read_text()
         with Store(home.database) as store:
             assert column(store, "exchanges") == [KEPT]
             assert column(store, "dead_letters", "reason") == []

@@ -13,7 +13,7 @@ _FAMILY = re.compile(r"^# HELP (\S+) (.+)\n# TYPE \S+ (\w+)", re.MULTILINE)
 
 def metrics() -> str:
     """Return the page."""
-    text = Metrics().text(EngineState(True, "", {}, {}, 0.0), {}).decode()
+    text = Metrics().text(EngineState(True, "", {}, {}, 0.0, {}), {}).decode()
     rows = [(code(name), kind, words(about)) for name, about, kind in _FAMILY.findall(text) if not name.endswith("_created")]
     return page(
         "Metrics",

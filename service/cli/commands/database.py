@@ -102,7 +102,7 @@ def _rebuild_from_topics(settings: Settings, history: LakeHistory | None) -> dic
         working("rebuilding the tables from the topics") as tell,
     ):
         store, redactor = workspace.store, workspace.redactor
-        asyncio.run(
+        erased = asyncio.run(
             sink.rebuild(
                 store,
                 connection,
@@ -114,6 +114,8 @@ def _rebuild_from_topics(settings: Settings, history: LakeHistory | None) -> dic
             )
         )
         store.checkpoint()
+        if erased:
+            err.say(f"{counted(erased, 'record')} of erased sessions on the topics skipped")
         tables = [schema.table for schema in current_schemas().values() if schema.topics]
         return {name: count for name in tables if (count := store.count(name))}
 

@@ -208,5 +208,7 @@ async def _run_sink(settings: Settings, lake: Lake, seconds: float) -> int:
             await lake_sink.stop()
     if lake_sink.failure is not None:
         raise lake_sink.failure
-    out.say(f"{counted(lake_sink.committed, 'record')} written")
+    erased = 0 if lake_sink.encryption is None else lake_sink.encryption.erased.total()
+    skipped = f", {counted(erased, 'record')} of erased sessions skipped" if erased else ""
+    out.say(f"{counted(lake_sink.committed, 'record')} written{skipped}")
     return 0
