@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kafka import KafkaAdminClient
-from support.kafka_brokers import Broker, Cluster, Found, UnavailableError, broker, quick, running_cluster
+from support.kafka_brokers import Broker, Cluster, Found, broker, quick, running_cluster
+from support.maven import UnavailableError
 from support.processes import skip_or_fail
 from support.servers import until
 

@@ -16,7 +16,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from kafka import KafkaAdminClient
 from support import kafka_brokers as brokers
-from support.kafka_brokers import ADDRESS, Broker, Found, UnavailableError
+from support.kafka_brokers import ADDRESS, Broker, Found
+from support.maven import UnavailableError
 from support.servers import until
 
 from streams.kafka.connection import KafkaConnection

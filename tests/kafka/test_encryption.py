@@ -22,10 +22,11 @@ from support.builders import event, exchange, incident, judgement, score
 from support.clients import bearer, exchange_body
 from support.clocks import NOW, TickingClock
 from support.erased_sessions import records_of_session, records_referring_to
-from support.kafka_brokers import Broker, UnavailableError, quick
+from support.kafka_brokers import Broker, quick
 from support.kafka_sinks import MakeTopics, gateway_over, land_all, tables, until
 from support.kafka_workers import processing
 from support.lakes import completed, rows, sinking
+from support.maven import UnavailableError
 from support.processes import skip_or_fail
 from support.sample_records import SampleMaker, lawful
 from support.servers import Home, nursery

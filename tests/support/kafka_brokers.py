@@ -41,13 +41,13 @@ from typing import Any, NamedTuple, Protocol
 
 from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
+from support import maven
+from support.maven import UnavailableError
 from support.processes import free_port, locked, tied, untie
 
 POM = Path(__file__).parents[1] / "kafka" / "server" / "pom.xml"
-COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 START_SECONDS = 300.0
 STOP_SECONDS = 120.0
-DOWNLOAD_SECONDS = 600.0
 STARTED = "Kafka Server started"
 _NODE = """
 process.roles=broker,controller
@@ -80,10 +80,6 @@ log.cleaner.backoff.ms=200
 log.cleaner.dedupe.buffer.size=16777216
 log.retention.check.interval.ms=1000
 """
-
-
-class UnavailableError(Exception):
-    """Kafka is not available in this form; the message gives the reason and what to install."""
 
 
 class StartError(Exception):
@@ -121,19 +117,8 @@ def version() -> str:
 
 
 def jars() -> Path:
-    """Return the folder with the server's jars, downloaded once per machine; raise UnavailableError if the download fails."""
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise UnavailableError(f"there is no {program}: install Java 17 and Maven")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "driftline"
-    # By what the file asks for: a change of it makes a folder of its own, and checkouts do not disturb each other.
-    folder = cache / f"kafka-{version()}-{uuid.uuid5(uuid.NAMESPACE_OID, POM.read_text('utf-8')).hex[:8]}"
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with locked(cache / f"{folder.name}.lock"):
-            if not folder.exists():
-                _download(folder)
-    return folder
+    """Return the folder with the server's jars; raise UnavailableError if they cannot be downloaded."""
+    return maven.jars(f"kafka-{version()}", POM)
 
 
 def quick() -> tuple[str, ...]:
@@ -153,22 +138,6 @@ def quick() -> tuple[str, ...]:
             shutil.copyfile(archive_path, f"{archive}.new")
             Path(f"{archive}.new").rename(archive)
     return compiled_once, f"-XX:SharedArchiveFile={archive}"
-
-
-def _download(folder: Path) -> None:
-    """Download the jars with Maven into a temporary folder, and rename it once complete."""
-    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
-    command = ["mvn", "--batch-mode", "--quiet", "--file", str(POM), COPY]
-    command += ["-DincludeScope=runtime", f"-DoutputDirectory={unfinished}"]
-    try:
-        download = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
-        if download.returncode:
-            raise UnavailableError(f"Maven could not fetch Kafka {version()}:\n{(download.stdout + download.stderr)[-2000:]}")
-        unfinished.rename(folder)
-    except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"Maven took more than {DOWNLOAD_SECONDS:g} s to fetch Kafka {version()}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def cluster_id() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,9 +13,11 @@ import msgspec
 import polars as pl
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from support import maven
 from support.builders import event, exchange, score
 from support.kafka_sinks import samples
 from support.lakes import TYPES, put
+from support.processes import skip_or_fail
 from support.servers import ROOT
 
 from analytics.adhoc import fetch_statement
@@ -27,6 +30,12 @@ from schemas.records import Record
 from schemas.registry import schema_of, topics
 
 LIMITS = LakeQueryLimits()
+SPARK = Path(__file__).parent / "spark"
+JAVA_OPTIONS = [
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in ("java.lang", "java.lang.invoke", "java.nio", "java.util", "sun.nio.ch", "sun.util.calendar")
+]
+"""What Spark opens on Java 17 (its `JavaModuleOptions`, as far as counting rows needs it)."""
 COMPUTED_BY_A_SERVER = {"failure_groups", "daily_failures"}
 
 
@@ -114,6 +123,26 @@ def test_duckdb_and_polars_count_the_same_rows(lake: Path) -> None:
         ((duckdb_count,),) = duckdb.sql("SELECT count(*) FROM read_parquet($files)", params={"files": files}).fetchall()
         assert polars_count == duckdb_count > 0, name
         assert [(polars_count,)] == query(lake, f"SELECT count(*) FROM lake.{schema_of(name).table}"), name
+
+
+def test_spark_counts_the_same_rows(lake: Path) -> None:
+    """Warehouses read a lake with Spark; it reads Delta's log itself, with code that is not ours."""
+    try:
+        jars = maven.jars("spark", SPARK / "pom.xml")
+    except maven.UnavailableError as error:
+        skip_or_fail(error)
+    tables = [schema_of(name).table for name in TYPES]
+    classpath = ["-cp", f"{jars}/*", str(SPARK / "CountRows.java")]
+    spark = subprocess.run(
+        [shutil.which("java") or "java", *JAVA_OPTIONS, *classpath, str(lake), *tables],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert spark.returncode == 0, spark.stderr[-2000:]
+    expected = {table: query(lake, f"SELECT count(*) FROM lake.{table}")[0][0] for table in tables}
+    assert {table: int(count) for table, count in map(str.split, spark.stdout.splitlines())} == expected
 
 
 def test_rows_from_before_a_field_have_its_default(tmp_path: Path) -> None:
