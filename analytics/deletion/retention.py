@@ -656,9 +656,11 @@ class ErasureRun:
         """Delete the stage states of erased sessions, their sums of cold days, and the import progress of their files."""
         with self._store.transaction() as transaction, registered(transaction.connection, self._erased.frame()):
             transaction.connection.execute(f"CREATE OR REPLACE TEMP TABLE erased_keys AS SELECT * FROM {BATCH}")
-            for table in _SUMS_OF_SESSIONS:
-                transaction.connection.execute(f"DELETE FROM log.{table} WHERE {_IS_ERASED_KEY}")
-            transaction.connection.execute(_DELETE_FAILURES)
+            of_cold_days = [f"DELETE FROM log.{table} WHERE {_IS_ERASED_KEY}" for table in _SUMS_OF_SESSIONS]
+            for statement in (*of_cold_days, _DELETE_FAILURES):
+                ((deleted,),) = transaction.connection.execute(statement).fetchall()
+                if deleted:
+                    transaction.set_watermark(COMPACTION, "", 1)
             for table, statement, values in (
                 ("stage_state", _DELETE_STATES, {}),
                 ("import_progress", _DELETE_PROGRESS, {"ids": list(self._mentions.ids)}),

@@ -17,6 +17,7 @@ from support.engines import rows
 from support.lakes import fill_store, put_all
 
 from analytics.lake import Lake, no_records, rows_of
+from analytics.store.positions import COMPACTION
 from analytics.store.store import Store
 from analytics.sums.daily import query_days, refresh_daily
 from audit.policy import Policy
@@ -196,7 +197,11 @@ def test_an_erasure_reaches_the_sums_of_cold_days(store: Store, lake: Path) -> N
     cool(store, lake)
     with store.transaction() as transaction:
         transaction.append("erasures", [encode(erasure("local", "old", "root", None, NOW))])
+        transaction.connection.execute("DELETE FROM log.diagnoses WHERE session_id = 'old'")
+        transaction.set_watermark(COMPACTION, "", 0)
     erase(store, NOW)
+    with store.transaction() as transaction:
+        assert transaction.watermark(COMPACTION, "") == 1
     for table in ("session_scores", "session_costs", "diagnoses", "run_numbers"):
         assert "old" not in sessions_in(store, table), table
     assert "new" in sessions_in(store, "session_scores")
