@@ -52,6 +52,7 @@ from streams.kafka.encryption import TextEncryption
 from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.reading import PartitionReader, RawRecord, keep_encrypted
 from streams.kafka.sink import rebuild
+from streams.kafka.states import StateTopic, StoredState
 from streams.kafka.topics import TEXT_KEYS, TOPICS
 from streams.lake.history import LakeHistory
 from streams.lake.maintenance import LakeMaintenance
@@ -530,3 +531,34 @@ async def forgotten(connection: KafkaConnection) -> int:
     ]
     await fresh.stop()
     return sum(value is None for value in values)
+
+
+def test_states_are_encrypted_on_the_topic_and_on_the_worker_s_disk(secret_kafka: KafkaConnection) -> None:
+    """The state of a session holds its exchanges; that of an erased session is gone, and none is saved."""
+    state = StoredState(0, b"", GONE_TEXT.encode())
+
+    async def run() -> None:
+        encryption = await started(secret_kafka, keeps_keys=True)
+        producer = RecordProducer(secret_kafka, encryption=encryption)
+        topics_of_states = [StateTopic(secret_kafka, "intake", producer, encryption=encryption) for _ in range(2)]
+        saved, loaded = topics_of_states
+        key = f"local/{GONE}"
+        await saved.save(0, {key: state, f"local/{KEPT}": state})
+        await loaded.load(0)
+        for topic in topics_of_states:
+            assert topic.get(0, [key]) == {key: state}
+            (on_disk,) = topic._local.get(0, [key.encode()]).values()
+            assert is_encrypted(on_disk)
+            assert GONE_TEXT.encode() not in on_disk
+        await encryption.forget([key])
+        await saved.save(0, {key: state})
+        await loaded.load(0)
+        for topic in topics_of_states:
+            assert topic.get(0, [key, f"local/{KEPT}"]) == {f"local/{KEPT}": state}
+            topic.close()
+        stored = (await raw_records(secret_kafka))["intake-state", 0]
+        assert [record.key for record in stored] == [key.encode(), f"local/{KEPT}".encode()]
+        await producer.stop()
+        await encryption.stop()
+
+    asyncio.run(run())
