@@ -195,16 +195,29 @@ def test_the_policy_still_deletes_for_good(store: Store, lake: Path) -> None:
 def test_an_erasure_reaches_the_sums_of_cold_days(store: Store, lake: Path) -> None:
     """No row that names the session may stay, although its records are not here to find it by."""
     cool(store, lake)
-    with store.transaction() as transaction:
-        transaction.append("erasures", [encode(erasure("local", "old", "root", None, NOW))])
-        transaction.connection.execute("DELETE FROM log.diagnoses WHERE session_id = 'old'")
-        transaction.set_watermark(COMPACTION, "", 0)
+    request_erasure(store, "old")
     erase(store, NOW)
-    with store.transaction() as transaction:
-        assert transaction.watermark(COMPACTION, "") == 1
     for table in ("session_scores", "session_costs", "diagnoses", "run_numbers"):
         assert "old" not in sessions_in(store, table), table
     assert "new" in sessions_in(store, "session_scores")
     failures = store.cursor().execute("SELECT unnest(examples).session_id FROM log.daily_failures").fetchall()
     assert failures
     assert ("old",) not in failures
+
+
+def test_an_erasure_of_sums_alone_makes_compaction_due(store: Store, lake: Path) -> None:
+    """The wording of an error is in the free space of the file then."""
+    cool(store, lake)
+    request_erasure(store, "old")
+    with store.transaction() as transaction:
+        transaction.connection.execute("DELETE FROM log.diagnoses WHERE session_id = 'old'")
+        transaction.set_watermark(COMPACTION, "", 0)
+    erase(store, NOW)
+    with store.transaction() as transaction:
+        assert transaction.watermark(COMPACTION, "") == 1
+
+
+def request_erasure(store: Store, session: str) -> None:
+    """Store the request to erase a session."""
+    with store.transaction() as transaction:
+        transaction.append("erasures", [encode(erasure("local", session, "root", None, NOW))])
