@@ -63,6 +63,8 @@ SECRET = bytes(range(SECRET_BYTES))
 REDACTOR = Redactor(Policy().redaction)
 GONE, KEPT = "session-to-be-erased", "session-to-be-kept"
 GONE_TEXT, KEPT_TEXT, PLAIN_TEXT = "Xq7Zgone", "Xq7Zkept", "Xq7Zplain"
+USAGE = 2
+"""The exit code for a setting that is missing."""
 COMPUTED_BY_A_SERVER = {"failure_groups", "daily_failures"}
 SOON = {"segment.ms": "100", "max.compaction.lag.ms": "100", "file.delete.delay.ms": "0"}
 
@@ -491,6 +493,11 @@ def test_every_process_of_an_installation_encrypts(kafka: KafkaConnection, tmp_p
         for child in (lake, worker, server):
             child.send(signal.SIGTERM)
             assert child.wait() == 0, child.logged[-4000:]
+        assert children.run(home, "lake", "maintain", str(tmp_path / "lake"))[0] == USAGE, "it needs the cluster for the keys"
+        assert "DRIFTLINE_KAFKA" in home.log.read_text()
+        home.environment["DRIFTLINE_KAFKA"] = kafka.bootstrap
+        code, printed = children.run(home, "lake", "maintain", str(tmp_path / "lake"), "--json")
+        assert (code, json.loads(printed)["erased"]) == (0, {})
         code, printed = children.run(home, "rebuild", *broker)
         assert code == 0, home.log.read_text()[-4000:]
         assert "of erased sessions" in home.log.read_text()
