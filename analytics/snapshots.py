@@ -126,7 +126,7 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
             _write_progress(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
             done += rows[schema.table]
             if schema.has_revisions or len(schema.topics) > 1:
-                statements = _current_rows_statements(schema, f"source.{LOG}.{quote(schema.table)}", current_order(schema))
+                statements = _current_rows_statements(schema, f"source.{LOG}.{quote(schema.table)}")
             else:
                 statements = _create_table_statements(schema, f"FROM source.{LOG}.{quote(schema.table)}")
             for statement in statements:
@@ -196,15 +196,18 @@ def _table_statements(schema: RecordSchema, sources: Sequence[str]) -> Iterator[
         yield f"CREATE TABLE main.{quote(schema.table)} ({columns})"
         yield from comment_statements(schema)
         return
-    rows = f"rows_of_{schema.table}"
+    table = f"main.{quote(schema.table)}"
     kept = _UNLESS_ERASED if schema in schemas_of_sessions() else ""
     columns = ", ".join(map(quote, [*ORIGIN, *snapshot_columns(schema)]))
-    # Files are read once: to open one takes longer than to read the few rows that one project has on one day.
-    yield f"CREATE TEMP TABLE {rows} AS SELECT {columns} FROM ({' UNION ALL '.join(sources)}) {kept}"
+    # Rows are read and written once, and superseded ones deleted: there are many files with few rows, or many rows.
+    yield f"CREATE TABLE {table} AS SELECT {columns} FROM ({' UNION ALL '.join(sources)}) {kept}"
     # A topic may have a record twice, and the first one counts.
-    order = current_order(schema).replace("_offset DESC", "_partition, _offset")
-    yield from _current_rows_statements(schema, rows, order)
-    yield f"DROP TABLE {rows}"
+    yield from _superseded_statements(schema, table, current_order(schema).replace("_offset DESC", "_partition, _offset"))
+    or_withdrawn = f" OR {WITHDRAWN}" if can_be_withdrawn(schema) else ""
+    yield f"DELETE FROM {table} WHERE rowid IN (SELECT row FROM superseded){or_withdrawn}"
+    for column in ORIGIN:
+        yield f"ALTER TABLE {table} DROP COLUMN {column}"
+    yield from comment_statements(schema)
 
 
 def build_part(snapshot: Path, target: Path, spill: Path, projects: Sequence[str]) -> None:
@@ -303,21 +306,26 @@ def progress_file(target: Path) -> Path:
     return target.with_suffix(".progress")
 
 
-def _current_rows_statements(schema: RecordSchema, rows: str, order: str) -> Iterator[str]:
-    """Return the statements that create and fill a table with the first row of each identity in this order.
+def _current_rows_statements(schema: RecordSchema, rows: str) -> Iterator[str]:
+    """Return the statements that create and fill a table with the current row of each identity."""
+    unless_withdrawn = f" WHERE NOT {WITHDRAWN}" if can_be_withdrawn(schema) else ""
+    yield from _superseded_statements(schema, rows, current_order(schema))
+    yield from _create_table_statements(
+        schema, f"FROM {rows} AS r ANTI JOIN superseded ON superseded.row = r.rowid{unless_withdrawn}"
+    )
+
+
+def _superseded_statements(schema: RecordSchema, rows: str, order: str) -> Iterator[str]:
+    """Return the statements that create the table `superseded`, with the ids of all rows but the first one of each identity.
 
     Few identities have a second row, so only those are sorted: sorting all rows would take most of the time. Only row ids are
     sorted, because the evidence of twenty thousand incidents exceeds the memory limit.
     """
     identity = ", ".join(map(quote, schema.identity))
-    unless_withdrawn = f" WHERE NOT {WITHDRAWN}" if can_be_withdrawn(schema) else ""
     yield f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {identity} FROM {rows} GROUP BY ALL HAVING count(*) > 1"
     yield (
         f"CREATE OR REPLACE TEMP TABLE superseded AS SELECT rowid AS row FROM {rows} SEMI JOIN repeated USING ({identity}) "
         f"QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) > 1"
-    )
-    yield from _create_table_statements(
-        schema, f"FROM {rows} AS r ANTI JOIN superseded ON superseded.row = r.rowid{unless_withdrawn}"
     )
 
 
