@@ -63,9 +63,9 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router)
     describe(app, [route for router in ROUTERS for route in router.routes])
+    _add_layers(app, access, settings, metrics)
     add_problem_pages(app)
     app.add_exception_handler(BrokerError, _answer_without_broker)
-    _add_layers(app, access, settings, metrics)
     return app
 
 
