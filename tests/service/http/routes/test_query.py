@@ -19,6 +19,7 @@ from support.forking import forked
 from support.servers import LONG, until
 
 from service.read.queries import pool as query_pool
+from service.read.queries.protocol import QueryLimits
 from service.setup.access import AccessStore, Holder
 from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
@@ -46,7 +47,13 @@ def settings() -> ApiSettings:
 @pytest.fixture
 def short_time_limit(app: FastAPI) -> None:
     """Lower the time limit of statements to two seconds."""
-    app.state.query_pool.limits = ONE_STATEMENT_TWO_SECONDS
+    set_limits(app, ONE_STATEMENT_TWO_SECONDS)
+
+
+def set_limits(app: FastAPI, limits: QueryLimits) -> None:
+    """Give an application that has answered no statement other limits of statements."""
+    engine = app.state.context.engine
+    app.state.query_pool = query_pool.QueryPool(query_pool.DatabaseSource(engine.store, engine.flush), engine.now, limits)
 
 
 @pytest.fixture
@@ -201,14 +208,14 @@ def test_a_statement_beyond_the_concurrency_limit_is_refused(
     """The client gets 503 with Retry-After at once, and the running statement continues."""
     first_started = threading.Event()
     may_finish = threading.Event()
-    run_statement = query_pool.ask
+    run_statement = query_pool.StatementProcesses.ask
 
     async def run_when_allowed(*arguments: Any) -> Any:
         first_started.set()
         await asyncio.to_thread(may_finish.wait, LONG)
         return await run_statement(*arguments)
 
-    monkeypatch.setattr(query_pool, "ask", run_when_allowed)
+    monkeypatch.setattr(query_pool.StatementProcesses, "ask", run_when_allowed)
     headers = {"Authorization": f"Bearer {tokens.root}"}
     with httpx2.Client(base_url=server.url, headers=headers, timeout=LONG) as client:
         answers: list[httpx2.Response] = []
@@ -244,7 +251,7 @@ def test_ingest_continues_during_queries(server: LiveServer, tokens: Tokens, exc
     """Statements run in their own process, so they delay and lose no record."""
 
     async def query_and_ingest() -> tuple[list[int], list[int]]:
-        server.app.state.query_pool.limits = ONE_STATEMENT_TWO_SECONDS
+        set_limits(server.app, ONE_STATEMENT_TWO_SECONDS)
         async with httpx2.AsyncClient(base_url=server.url, timeout=LONG) as client:
 
             async def post(path: str, token: str, body: Any) -> int:
