@@ -8,7 +8,7 @@
 3. Another process, at low priority, builds the analysts' tables from the copy, with one row per identity.
 4. Readers of some projects have snapshots of their own, which contain no other rows.
 5. A snapshot of a lake has the same tables and views. `failure_groups` and the numbers of runs come from the database of a server beside it,
-   as do records that the lake does not have yet; without a server they are missing. The rows of a lake are in the order of their projects and
+   and are missing without one; records that it has come from it, too. The rows of a lake are in the order of their projects and
    days, so a statement about some of them reads only theirs.
 """
 
@@ -137,7 +137,7 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
 def build_lake_snapshot(root: str, target: Path, spill: Path, copy: Path | None = None) -> None:
     """Build the analysts' file from the present version of a lake in a folder, and from a copy of the database of a server beside it.
 
-    Of the database it has the records that the lake lacks, the sums and the numbers of runs.
+    The database comes first: the lake adds the records that have left it. Sums and the numbers of runs are of the database.
 
     Raises LakeError if there is no lake, StoreError if files cannot be read or the snapshot cannot be written.
     """
@@ -152,7 +152,7 @@ def build_lake_snapshot(root: str, target: Path, spill: Path, copy: Path | None 
             _write_progress(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
             done += rows[schema.table]
             if schema.topics:
-                sources = _lake_rows(lake, schema) + ([] if copy is None else _later_rows(connection, lake, schema))
+                sources = _lake_rows(lake, schema) if copy is None else _spanning_rows(lake, schema)
                 statements = _table_statements(schema, sources)
             elif copy is not None:
                 statements = _create_table_statements(schema, f"FROM source.{LOG}.{quote(schema.table)}")
@@ -176,16 +176,17 @@ def _lake_rows(lake: Lake, schema: RecordSchema) -> list[str]:
     return [select_rows(schema, files, lake.columns(schema.name))] if files else []
 
 
-def _later_rows(connection: duckdb.DuckDBPyConnection, lake: Lake, schema: RecordSchema) -> list[str]:
-    """Return the statement that selects the rows of a database that are after the positions of a lake."""
+def _spanning_rows(lake: Lake, schema: RecordSchema) -> list[str]:
+    """Return the statements that select the rows of a database, and those of a lake that it lacks.
+
+    The database comes first: texts in a lake may be encrypted.
+    """
     rows = f"source.{LOG}.{quote(schema.table)}"
-    partitions = connection.execute(f"SELECT DISTINCT _topic, _partition FROM {rows} ORDER BY ALL").fetchall()
-    later = " OR ".join(
-        f"(_topic = {literal(topic)} AND _partition = {number} AND _offset >= {lake.position(schema.name, (topic, number)) or 0})"
-        for topic, number in partitions
-    )
     columns = ", ".join(map(quote, [*ORIGIN, *column_types(schema)]))
-    return [f"SELECT {columns} FROM {rows} WHERE {later}"] if later else []
+    missing = [
+        f"SELECT {columns} FROM ({rest}) ANTI JOIN {rows} USING ({', '.join(ORIGIN)})" for rest in _lake_rows(lake, schema)
+    ]
+    return [*missing, f"SELECT {columns} FROM {rows}"]
 
 
 def _table_statements(schema: RecordSchema, sources: Sequence[str]) -> Iterator[str]:

@@ -348,7 +348,7 @@ class LakeSource:
 
 @dataclass(frozen=True, slots=True)
 class SpanningSource:
-    """A lake, and the database of a server beside it: records that the lake does not have yet, sums, and numbers of runs."""
+    """A lake, and the database of a server beside it: its records come first, and it has sums and numbers of runs."""
 
     lake: LakeSource
     database: DatabaseSource
