@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from schemas.errors import StoreError
 from service.cli.commands.options import ListOptions, ViewOptions, json_line, offer_older, settings_of, show_rows
 from service.cli.terminal import Layout, ListTable, err, out, print_text
+from service.read.cold_days import cold_days
 from service.read.known_projects import require_known
 from service.setup.settings import Settings
 from service.setup.workspace import CATCH_UP, Workspace, describe_lag, open_workspace
@@ -52,6 +53,8 @@ class ListView(Generic[Item]):
     """Returns the time that `--since` applies to."""
     note: Callable[[Sequence[Item]], str] = lambda _: ""
     """Returns a note on the rows, for standard error."""
+    is_detailed: bool = False
+    """Whether rows or filters come from single exchanges, which a server over a lake keeps for its hot days only."""
     policy: Path | None = None
 
     def document(self, row: Item) -> dict[str, Any]:
@@ -79,6 +82,8 @@ def printed(build: Callable[..., ListView[Any]]) -> Callable[..., None]:
         is_json, limit, start = view.options.is_json, view.options.limit, view.options.start
         with open_for_display(view.options.database, view.project, view.policy) as workspace:
             rows = view.read(workspace, start)
+            if view.is_detailed:
+                note_cold_days(workspace, view.project, start, view.options.end)
             none = ". ".join(filter(None, [view.none, "" if rows else view.describe_none(workspace)]))
             if not rows and start is not None and view.time_of is not None:
                 offer_older(start, next((view.time_of(row).date() for row in view.read(workspace, None)), None))
@@ -87,6 +92,12 @@ def printed(build: Callable[..., ListView[Any]]) -> Callable[..., None]:
             err.say(note, style="yellow")
 
     return command
+
+
+def note_cold_days(workspace: Workspace, project: str | None, start: datetime | None, end: datetime | None) -> None:
+    """Print a note on standard error if details of a part of the period are in the lake only."""
+    if cold := cold_days(workspace.store.cursor(), project, start, end):
+        err.say(f"note: {cold.words}", style="yellow")
 
 
 def print_of_project(

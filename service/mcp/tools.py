@@ -22,6 +22,7 @@ from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.mcp.answers import MAX_BYTES, QUOTED, AnswerText, cut_to_fit, name, next_call, quote
+from service.read.cold_days import cold_days
 from service.read.incident_actions import IncidentFacts, format_explained_share, format_slice_means
 from service.read.incidents import LIVE_STATES, InboxFilter, find_incident, inbox, incident_answer
 from service.read.known_projects import known_projects, unknown_project
@@ -172,6 +173,7 @@ class Tools:
                 limit=PAGE + 1,
             )
             scores = project_scores(cursor, selected, filters)
+            cold = cold_days(cursor, selected, start, end)
         answer = AnswerText(f"{min(len(scores), PAGE)} exchanges, newest first. {QUOTED}")
         for score in scores[:PAGE]:
             tiers = (
@@ -188,6 +190,8 @@ class Tools:
             answer.add(*lines, call)
         if len(scores) > PAGE:
             answer.add(f"There are older ones: call again with until={scores[PAGE - 1].exchange_at:%Y-%m-%dT%H:%M:%SZ}.")
+        if cold:
+            answer.add(f"{cold.words}.")
         return answer.text("Call again with a shorter period.")
 
     def read_exchange(
@@ -262,6 +266,7 @@ class Tools:
                 limit=PAGE + 1,
             )
             sessions = recent_sessions(cursor, selected, filters)
+            cold = cold_days(cursor, selected, start, end)
         answer = AnswerText(f"{min(len(sessions), PAGE)} sessions, most recently active first. {QUOTED}")
         for session in sessions[:PAGE]:
             run = f", run {session.readiness_level}, {session.primary_failure_type or 'no failure'}" if session.run_id else ""
@@ -273,6 +278,8 @@ class Tools:
             )
         if len(sessions) > PAGE:
             answer.add(f"There are older ones: call again with until={sessions[PAGE - 1].last_at:%Y-%m-%dT%H:%M:%SZ}.")
+        if cold:
+            answer.add(f"{cold.words}.")
         return answer.text("Call again with a shorter period.")
 
     def read_session(

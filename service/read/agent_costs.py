@@ -15,6 +15,7 @@ from msgspec import Meta
 from analytics.sums.daily import query_days
 from audit.cost import ModelPrice, Usage, price_of, usd_of
 from schemas.lazy import duckdb
+from service.read.cold_days import OmittedDays
 from service.text.answers import Answer, Moment, NextCursor
 
 Row = Mapping[str, Any]
@@ -50,6 +51,7 @@ class AgentCostList(Answer, frozen=True):
     costs: list[AgentCost]
     count: int
     next_cursor: NextCursor
+    cold_days: OmittedDays
     start: Annotated[Moment, Meta(description="Start of the period, inclusive.")]
     end: Annotated[Moment, Meta(description="End of the period, exclusive.")]
     cost_usd: Annotated[float | None, Meta(description="Cost of all groups, as far as prices are known; null if none is.")]

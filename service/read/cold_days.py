@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from typing import Annotated
+
+from msgspec import Meta
 
 from analytics.queries import query_rows
 from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
+from service.text.answers import Answer
+from service.text.formats import grouped_count
 
 
-@dataclass(frozen=True)
-class ColdDays:
+class ColdDays(Answer, frozen=True):
     """The part of a period whose details are in the lake only."""
 
-    until: date
-    """The first day (UTC) with details in the database; of several projects the latest."""
-    exchanges: int
+    until: Annotated[
+        date, Meta(description="The first day (UTC) with details in the database; of several projects the latest.")
+    ]
+    exchanges: Annotated[int, Meta(description="Exchanges of earlier days that the database does not have.")]
+
+    @property
+    def words(self) -> str:
+        """How many exchanges are missing, from before which day."""
+        verb = "is" if self.exchanges == 1 else "are"
+        return f"{grouped_count(self.exchanges, 'exchange')} from before {self.until.isoformat()} (UTC) {verb} in the lake only"
+
+
+OmittedDays = Annotated[
+    ColdDays | None,
+    Meta(
+        description="What the answer leaves out of its period, whatever its filters: days in the lake only; null for nothing."
+    ),
+]
+"""The field `cold_days` of an answer from single exchanges, scores or events."""
 
 
 def _latest_border(cursor: duckdb.DuckDBPyConnection, project: str | None) -> datetime | None:

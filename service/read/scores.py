@@ -18,6 +18,7 @@ from audit.exchanges.wrap_quality import STEPS, wrap_quality
 from schemas.bounds import EARLIEST, LATEST
 from schemas.lazy import duckdb
 from schemas.records import Baseline, TierStatistics
+from service.read.cold_days import ColdDays, OmittedDays, cold_days
 from service.text.answers import Answer, Moment, NextCursor, Place, Share
 from service.text.window import LENGTHS, Length, Window
 
@@ -169,6 +170,7 @@ class Scores(Answer, frozen=True):
     scores: list[Score]
     count: int
     next_cursor: NextCursor
+    cold_days: OmittedDays
 
 
 class Anomalies(Answer, frozen=True):
@@ -177,6 +179,7 @@ class Anomalies(Answer, frozen=True):
     anomalies: list[Score]
     count: int
     next_cursor: NextCursor
+    cold_days: OmittedDays
 
 
 class OneScore(Answer, frozen=True):
@@ -225,6 +228,12 @@ class ProjectSummary(Answer, frozen=True):
     baseline: ProjectBaseline | None
     open_incidents: int
     suspected_incidents: int
+    cold_days: Annotated[
+        ColdDays | None,
+        Meta(
+            description="Days in the lake only, which `unscoredReasons` leaves out; null for none. Everything else has all days."
+        ),
+    ]
 
 
 _EMPTY_SUMMARY_ROW: Row = {
@@ -351,6 +360,7 @@ def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: P
         exchanges=ExchangeCounts.of(row, unscored_reasons=reasons),
         scores=ScoreFigures.of(row),
         baseline=baseline,
+        cold_days=cold_days(cursor, project, None, None),
     )
 
 
@@ -574,6 +584,7 @@ class WrapUpList(Answer, frozen=True):
     project: str
     sessions: list[WrapUp]
     next_cursor: NextCursor
+    cold_days: OmittedDays
 
 
 def wrap_ups(

@@ -36,6 +36,7 @@ from audit.evaluation.cases import WHOLE_SESSION
 from audit.evaluation.whole_sessions import MAX_AGE, evaluation_of_session, is_drawn
 from schemas.lazy import duckdb, pl
 from schemas.records import Diagnosis, FailureCause
+from service.read.cold_days import ColdDays
 from service.read.evaluations import EvaluatedRun, SessionJudgement, evaluation_page, evaluation_state
 from service.read.runs import RecordedRun, Run, read_run, with_payloads
 from service.text.answers import Answer, Moment, NextCursor, Place
@@ -360,6 +361,12 @@ class SessionList(Answer, frozen=True):
     sessions: list[ListedSession]
     count: int
     next_cursor: NextCursor
+    cold_days: Annotated[
+        ColdDays | None,
+        Meta(
+            description="Days in the lake only, whose events and questions are missing, and which the filters version, tool and toolError leave out; null for none."
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

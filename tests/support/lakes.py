@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from streams.kafka.reading import PartitionReader
 from streams.kafka.sink import SinkWriter
 from streams.lake.history import LakeHistory
 from streams.lake.sink import LakeLimits, LakeSink
+from streams.log.log import SINK
+from streams.upkeep.deletion import HotDays, purge
 
 QUICK = LakeLimits(seconds=0.05)
 TYPES = sorted({name for names in topics().values() for name in names})
@@ -134,6 +136,14 @@ def put_all(root: Path | str, store: Store) -> None:
             frame = frames[name].with_columns(_partition=pl.lit(0, pl.Int32)) if name in frames else no_records(name)
             received = frame.with_columns(received_at=pl.lit(NOW).cast(pl.Datetime("us", "UTC")))
             lake.commit(name, rows_of(name, topic, received), end)
+
+
+def leave_to_lake(root: Path | str, store: Store, now: datetime, days: int) -> None:
+    """Write the records of a store into the lake, and keep the details of the last days only in the store."""
+    put_all(root, store)
+    with store.transaction() as transaction:
+        transaction.set_watermarks(SINK, {(topic, 0): store.end_of(topic) for topic in topics()})
+    purge(store, Policy(), now, hot=HotDays(days, Lake(str(root))))
 
 
 def fill_store(root: Path | str, store: Store) -> None:

@@ -121,6 +121,7 @@ def list_wrap_ups(project: Project = None, policy: PolicyFile = None, *, options
         describe_none=describe_none,
         project=project,
         time_of=lambda session: session.last_timestamp,
+        is_detailed=True,
         policy=policy,
     )
 

@@ -28,7 +28,7 @@ from service.cli.commands.options import (
     show_rows,
     with_option_group,
 )
-from service.cli.list_views import ListView, open_for_display, printed
+from service.cli.list_views import ListView, note_cold_days, open_for_display, printed
 from service.cli.terminal import out
 from service.cli.views import (
     RUN_KEYS,
@@ -77,6 +77,7 @@ def list_runs(
         "a session becomes a run when it ends (driftline finalize SESSION)",
         project=project,
         time_of=_last_at,
+        is_detailed=bool(tool or version or tool_errors),
     )
 
 
@@ -126,6 +127,7 @@ def session_list(
         none=f"no sessions{of_project(project)}{describe_filters(options, *selected)}",
         project=project,
         time_of=lambda session: session.last_at,
+        is_detailed=True,
     )
 
 
@@ -174,6 +176,7 @@ def list_scores(
         none="no score matches",
         project=project,
         time_of=lambda score: score.exchange_at,
+        is_detailed=True,
     )
 
 
@@ -300,6 +303,7 @@ def _show_agent_costs(workspace: Workspace, by: By, project: str | None, options
     last = options.end or workspace.now()
     first = options.start or last - DEFAULT_PERIOD
     rows = read_agent_costs(workspace.store.cursor(), project, first, last, workspace.policy.prices)
+    note_cold_days(workspace, project, first, last)
     groups = sum_agent_costs(rows, [by.value])
     if by is By.DAY:
         groups.reverse()

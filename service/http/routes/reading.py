@@ -22,6 +22,7 @@ from service.read.agent_costs import (
 )
 from service.read.behaviour import BehaviourList, read_behaviour, read_descriptions
 from service.read.caps import CostList, shared_caps
+from service.read.cold_days import ColdDays, cold_days
 from service.read.failures import FailureGroupList, read_failures
 from service.read.project import Health, Projects, describe_check, format_banner, read_project, with_remarks
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
@@ -168,10 +169,11 @@ async def _sum_agent_costs(
     start = between[0] or end - DEFAULT_PERIOD
     require_window(start, end)
     prices = services.engine.policy.prices
-    rows, judging = await services.ask(
+    rows, judging, cold = await services.ask(
         lambda connection: (
             read_agent_costs(connection, project, start, end, prices),
             judge_costs(connection, "all", project, start, end),
+            cold_days(connection, project, start, end),
         )
     )
     skip = 0 if cursor is None else max(cursor.number, 0)
@@ -181,6 +183,7 @@ async def _sum_agent_costs(
         costs=page,
         count=len(page),
         next_cursor=next_cursor,
+        cold_days=cold,
         start=start,
         end=end,
         cost_usd=sum_known_usd(rows),
@@ -333,8 +336,8 @@ async def scores(
     anomalies: Annotated[bool, Query(description="Only exchanges with an anomaly.")] = False,
 ) -> Scores:
     """List the scores of a project, newest exchange first."""
-    page, next_cursor = await _read_scores(services, project, dataclasses.replace(filters, anomalies=anomalies))
-    return Scores(scores=page, count=len(page), next_cursor=next_cursor)
+    page, next_cursor, cold = await _read_scores(services, project, dataclasses.replace(filters, anomalies=anomalies))
+    return Scores(scores=page, count=len(page), next_cursor=next_cursor, cold_days=cold)
 
 
 @router.get(f"{PROJECT}/anomalies", responses=documented(404))
@@ -343,8 +346,8 @@ async def anomalies(_: Reader, project: VisibleProject, services: Services, filt
 
     An exchange appears here once it has a score, moments after ingest has answered with the result of Tier 1.
     """
-    page, next_cursor = await _read_scores(services, project, dataclasses.replace(filters, anomalies=True))
-    return Anomalies(anomalies=page, count=len(page), next_cursor=next_cursor)
+    page, next_cursor, cold = await _read_scores(services, project, dataclasses.replace(filters, anomalies=True))
+    return Anomalies(anomalies=page, count=len(page), next_cursor=next_cursor, cold_days=cold)
 
 
 @router.get(f"{PROJECT}/scores/{{score_id}}", responses=documented(404))
@@ -374,11 +377,18 @@ async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
     return format_banner(settings, summary.open_incidents, engine.judge_name, describe_check(summary))
 
 
-async def _read_scores(services: ApiContext, project: str, filters: ScoreFilter) -> tuple[list[Score], str | None]:
-    """Return a page of scores, and the cursor of the next one."""
+async def _read_scores(
+    services: ApiContext, project: str, filters: ScoreFilter
+) -> tuple[list[Score], str | None, ColdDays | None]:
+    """Return a page of scores, the cursor of the next one, and the cold part of the period."""
     page_and_next = dataclasses.replace(filters, limit=filters.limit + 1)
-    entries = await services.ask(lambda cursor: project_scores(cursor, project, page_and_next))
-    return page_of(entries, filters.limit, score_place)
+    entries, cold = await services.ask(
+        lambda cursor: (
+            project_scores(cursor, project, page_and_next),
+            cold_days(cursor, project, filters.start, filters.end),
+        )
+    )
+    return *page_of(entries, filters.limit, score_place), cold
 
 
 def score_place(score: Score) -> Place:
@@ -438,9 +448,14 @@ async def wrap_quality(
 ) -> WrapUpList:
     """List the wrap-up steps at the end of each session. The list is empty if the policy switches the check off."""
     policy = services.engine.policy
-    sessions = await services.ask(lambda connection: wrap_ups(connection, policy, project, limit + 1, after(cursor)))
+    sessions, cold = await services.ask(
+        lambda connection: (
+            wrap_ups(connection, policy, project, limit + 1, after(cursor)),
+            cold_days(connection, project, None, None),
+        )
+    )
     page, next_cursor = page_of(sessions, limit, lambda session: session.place)
-    return WrapUpList(project=project, sessions=page, next_cursor=next_cursor)
+    return WrapUpList(project=project, sessions=page, next_cursor=next_cursor, cold_days=cold)
 
 
 @router.get(f"{PROJECT}/sampling", responses=documented(404))

@@ -11,6 +11,7 @@ from schemas.bounds import EARLIEST
 from schemas.lazy import duckdb
 from schemas.records import Heartbeat
 from service.http.routes.ingest import require_audit
+from service.read.cold_days import cold_days
 from service.read.sessions import (
     SessionFilter,
     SessionList,
@@ -123,10 +124,12 @@ async def sessions(
         limit=limit + 1,
         after=cursor,
     )
-    entries = await services.ask(lambda connection: list_sessions(connection, project, filters))
+    entries, cold = await services.ask(
+        lambda connection: (list_sessions(connection, project, filters), cold_days(connection, project, since, until))
+    )
     page, next_cursor = page_of(entries, limit, lambda entry: entry.place)
     response.headers["Cache-Control"] = "no-store"
-    return SessionList(sessions=page, count=len(page), next_cursor=next_cursor)
+    return SessionList(sessions=page, count=len(page), next_cursor=next_cursor, cold_days=cold)
 
 
 @router.get(f"{API}/{{project}}/sessions/{{session_id:path}}", responses=documented(404, 409))

@@ -23,6 +23,7 @@ from service.pages.project_charts import draw_agent_quality
 from service.pages.projects.agent_health import compare_behaviour, limit_behaviour, read_trust_chart
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
+from service.read.cold_days import cold_days
 from service.read.incidents import ANY, filter_of, inbox
 from service.read.versions import AgentVersions, agent_versions
 from service.text.links import AGENT_PAGE, FLEET_SESSIONS
@@ -82,10 +83,11 @@ async def agent(
     def read_sessions(cursor: duckdb.DuckDBPyConnection) -> Listing:
         return read_page(cursor, viewer.project, sessions_request, (since, until), page_size=_MAX_SESSIONS)
 
-    (projects, versions, behaviour, charts), sessions, incidents = await asyncio.gather(
+    (projects, versions, behaviour, charts), sessions, incidents, cold = await asyncio.gather(
         services.ask(read_projects),
         services.ask(read_sessions),
         services.ask(lambda cursor: inbox(cursor, filters, None, _MAX_INCIDENTS, outlined=True)),
+        services.ask(lambda cursor: cold_days(cursor, viewer.project, quarter.start, quarter.end)),
     )
     if not (projects or sessions.rows or incidents.listed):
         raise ApiError(404, "not_found", "no project has records of this agent in the period")
@@ -98,6 +100,7 @@ async def agent(
         "has_more_details": len(projects) > _MAX_DETAILED,
         "max_detailed": _MAX_DETAILED,
         "versions": versions,
+        "cold": cold,
         **behaviour,
         "charts": [entry for entry in charts if entry[1]],
         "listing": sessions,

@@ -24,6 +24,7 @@ from service.pages.rendering import NOTHING, page
 from service.pages.run_view import run_point
 from service.pages.viewing import ShownProject, Viewer
 from service.read.behaviour import Behaviour, format_behaviour, list_days, read_behaviour
+from service.read.cold_days import cold_days
 from service.read.versions import agent_versions, sort_by_verdict
 from service.text.formats import signed
 from service.text.window import Window, bounds, last_period, listed_window, quarter_to
@@ -91,10 +92,15 @@ async def agents(
         return rows, marks_between(cursor, project, [row["ended_at"] for row in rows]), last
 
     shown_window = (window or quarter).in_steps()
-    (rows, marks, last), behaviour, comparison = await asyncio.gather(
+    (rows, marks, last), behaviour, (comparison, cold) = await asyncio.gather(
         services.ask(read_runs),
         services.ask(lambda cursor: {} if agent is None else compare_behaviour(cursor, project, shown_window, agent)),
-        services.ask(lambda cursor: agent_versions(cursor, project, quarter.start, quarter.end, agent)),
+        services.ask(
+            lambda cursor: (
+                agent_versions(cursor, project, quarter.start, quarter.end, agent),
+                cold_days(cursor, project, quarter.start, quarter.end),
+            )
+        ),
     )
     versions = sort_by_verdict(comparison.agents)
     agents = build_agents(project, rows, marks)
@@ -113,6 +119,7 @@ async def agents(
         "window": shown_window,
         **limit_behaviour(behaviour, _MAX_MEASURES),
         "comparison": comparison,
+        "cold": cold,
         "simulated": sum(version.row["simulated"] for entry in versions for version in entry.versions),
         "without_chart": len(chosen) - len(chosen[:_MAX_CHARTS]),
         "rows": table_runs[:_MAX_TABLE_RUNS],

@@ -264,6 +264,7 @@ def test_a_summary_describes_a_project(store: Store) -> None:
         "baseline": {"id": "b"},
         "openIncidents": 1,
         "suspectedIncidents": 0,
+        "coldDays": None,
     }
 
 

@@ -1,4 +1,4 @@
-"""Lists say what of their period is in the lake only."""
+"""Pages say what of their period is in the lake only."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from pathlib import Path
 import pytest
 from support.api_server import NOW
 from support.builders import exchange, score
-from support.lakes import put_all
+from support.lakes import leave_to_lake
 from support.watch_histories import put
 
-from analytics.lake import Lake
 from analytics.store.store import Store
-from audit.policy import Policy
-from schemas.registry import topics
 from service.text.links import Links
-from streams.log.log import SINK
-from streams.upkeep.deletion import HotDays, purge
 
 LINKS = Links()
 Look = Callable[..., str]
@@ -28,13 +23,11 @@ Look = Callable[..., str]
 def cooled(store: Store, tmp_path: Path) -> None:
     """Store two exchanges of last week and one of today, and leave the older ones to the lake."""
     times = {"a": NOW - timedelta(days=8), "b": NOW - timedelta(days=7), "c": NOW - timedelta(hours=1)}
-    put(store, "exchanges", [exchange(name, 1, occurred_at=at, ingested_at=at) for name, at in times.items()])
-    put(store, "scores", [score(name, 1, exchange_at=at) for name, at in times.items()])
-    put_all(tmp_path / "lake", store)
+    put(store, "exchanges", [exchange(name, 1, occurred_at=at, ingested_at=at, agent="scout") for name, at in times.items()])
+    put(store, "scores", [score(name, 1, exchange_at=at, agent="scout") for name, at in times.items()])
     with store.transaction() as transaction:
         transaction.set_watermark("intake", "exchanges", 3)
-        transaction.set_watermarks(SINK, {(topic, 0): store.end_of(topic) for topic in topics()})
-    purge(store, Policy(), NOW, hot=HotDays(3, Lake(str(tmp_path / "lake"))))
+    leave_to_lake(tmp_path / "lake", store, NOW, days=3)
 
 
 @pytest.mark.usefixtures("cooled")
@@ -54,3 +47,17 @@ def test_sessions_of_cold_days_are_listed(look: Look) -> None:
     page = look("/projects/ops/sessions?window=14d")
     assert "3 sessions" in page
     assert all(LINKS.session("ops", name) in page for name in ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("path", ["/projects/ops/details", "/projects/ops/agents", "/agents/scout"])
+@pytest.mark.usefixtures("cooled")
+def test_pages_that_compare_versions_say_so_once(look: Look, path: str) -> None:
+    """Versions are compared by single exchanges, and an older version would seem to have none."""
+    assert look(path).count("2 exchanges from before") == 1
+
+
+@pytest.mark.parametrize("path", ["/exchanges", "/sessions"])
+@pytest.mark.usefixtures("cooled")
+def test_lists_of_all_projects_say_so(look: Look, path: str) -> None:
+    """They read the same rows."""
+    assert look(f"{path}?window=14d").count("2 exchanges from before") == 1
