@@ -120,8 +120,9 @@ def test_eight_digits_are_a_date(call: Call, tokens: Tokens) -> None:
 
 def test_an_unknown_project_has_no_scores(call: Call, tokens: Tokens) -> None:
     """Projects come into being with their first record."""
-    assert call("GET", "/api/audit/web/scores", tokens.root).json() == {"scores": [], "count": 0, "nextCursor": None}
-    assert call("GET", "/api/audit/web/anomalies", tokens.root).json() == {"anomalies": [], "count": 0, "nextCursor": None}
+    nothing = {"count": 0, "nextCursor": None, "coldDays": None}
+    assert call("GET", "/api/audit/web/scores", tokens.root).json() == {"scores": [], **nothing}
+    assert call("GET", "/api/audit/web/anomalies", tokens.root).json() == {"anomalies": [], **nothing}
 
 
 @pytest.mark.usefixtures("filled")
