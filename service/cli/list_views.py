@@ -97,7 +97,7 @@ def printed(build: Callable[..., ListView[Any]]) -> Callable[..., None]:
 def note_cold_days(workspace: Workspace, project: str | None, start: datetime | None, end: datetime | None) -> None:
     """Print a note on standard error if details of a part of the period are in the lake only."""
     if cold := cold_days(workspace.store.cursor(), project, start, end):
-        err.say(f"note: {cold.words}", style="yellow")
+        err.say(f"note: {cold.summary}", style="yellow")
 
 
 def print_of_project(

@@ -191,7 +191,7 @@ class Tools:
         if len(scores) > PAGE:
             answer.add(f"There are older ones: call again with until={scores[PAGE - 1].exchange_at:%Y-%m-%dT%H:%M:%SZ}.")
         if cold:
-            answer.add(f"{cold.words}.")
+            answer.add(f"{cold.summary}.")
         return answer.text("Call again with a shorter period.")
 
     def read_exchange(
@@ -279,7 +279,7 @@ class Tools:
         if len(sessions) > PAGE:
             answer.add(f"There are older ones: call again with until={sessions[PAGE - 1].last_at:%Y-%m-%dT%H:%M:%SZ}.")
         if cold:
-            answer.add(f"{cold.words}.")
+            answer.add(f"{cold.summary}.")
         return answer.text("Call again with a shorter period.")
 
     def read_session(

@@ -23,7 +23,7 @@ class ColdDays(Answer, frozen=True):
     exchanges: Annotated[int, Meta(description="Exchanges of earlier days that the database does not have.")]
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """How many exchanges are missing, from before which day."""
         verb = "is" if self.exchanges == 1 else "are"
         return f"{grouped_count(self.exchanges, 'exchange')} from before {self.until.isoformat()} (UTC) {verb} in the lake only"
