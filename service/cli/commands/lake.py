@@ -6,7 +6,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,12 +24,17 @@ from service.cli.commands.options import (
     OfProject,
     PolicyFile,
     Port,
+    Since,
+    Until,
     print_json,
     settings_of,
+    since_of,
+    until_of,
 )
 from service.cli.exit_codes import end_with
 from service.cli.progress import working
 from service.cli.terminal import out
+from service.read.known_projects import require_known
 from service.server.logs import configure_logs
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
@@ -117,20 +122,21 @@ def _announce_reader(url: str, notes: Sequence[str]) -> None:
 @lake_app.command("fetch")
 def fetch(
     project: OfProject,
-    since: Annotated[datetime, typer.Option("--since", metavar="DAY", formats=["%Y-%m-%d"], help="The first UTC day.")],
-    until: Annotated[
-        datetime | None,
-        typer.Option("--until", metavar="DAY", formats=["%Y-%m-%d"], help="The last UTC day; --since by default."),
-    ] = None,
+    since: Since,
+    until: Until = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have the running server fetch details of days that it keeps in the lake only, for an export or a replay of these days.
+    """Have the running server fetch details of days (UTC) that it keeps in the lake only, for an export or a replay of these days.
 
     They are in its database until the next day begins (UTC). Sessions, runs and exchanges that are opened one by one need no command.
     """
-    first, last = since.date(), (until or since).date()
+    start, end = since_of(since), until_of(until) or utc_now()
+    if start is None or start >= end:
+        raise SettingsError("--since must be before --until", hint="--until is exclusive.")
+    first, last = start.date(), (end - timedelta(microseconds=1)).date()
     with open_workspace(settings_of(database)) as workspace, working("fetching from the lake"):
+        require_known(workspace, project)
         if workspace.server is None:
             raise SettingsError(
                 f"no server has {workspace.settings.database}",

@@ -21,6 +21,7 @@ NAMES = ("connections add", "operators add", "import ")
 """How commands begin that name a project: it need not be known."""
 ARGUMENTS = {
     "export": ["out", "--by", "project,day"],
+    "lake fetch": ["--since", "7d"],
     "rejudge": ["--dry-run"],
     "review queue": ["polite", "{}"],
     "sql": ["runs"],
