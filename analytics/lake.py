@@ -264,10 +264,7 @@ class Lake:
         Raises LakeError if a file cannot be read: a sink may have replaced files since the table was opened, so reload and try again.
         """
         query = f"SELECT * FROM rows WHERE {condition} ORDER BY {', '.join(ORIGIN)}"  # noqa: S608 - the caller quotes its values
-        try:
-            rows = pl.DataFrame(deltalake.QueryBuilder().register("rows", self.table(name)).execute(query))
-        except lake_errors() as error:
-            raise _explain(self.uri(name), error) from error
+        rows = self._query(name, query)
         defaults = {field["name"]: field.get("default") for field in schema_of(name).fields}
         columns = [_read_column(rows, column, kind, defaults[column]) for column, kind in empty_frame(name).schema.items()]
         encrypted = [pl.col(ENCRYPTED)] if ENCRYPTED in rows.columns else []
@@ -283,12 +280,25 @@ class Lake:
     def offsets(self, name: str, condition: str) -> tuple[int, int] | None:
         """Return the lowest and the highest offset of the rows that meet a condition; None without rows. Raises LakeError as `read` does."""
         query = f"SELECT min(_offset), max(_offset) FROM rows WHERE {condition}"  # noqa: S608 - the caller quotes its values
+        first, last = self._query(name, query).row(0)
+        return None if first is None else (first, last)
+
+    def starts(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Return the lowest offset of each partition's rows; a partition without rows is missing. Raises LakeError as `read` does."""
+        starts: dict[Partition, int] = {}
+        for topic in {topic for topic, _ in partitions}:
+            query = f"SELECT _partition, min(_offset) FROM rows WHERE _topic = {literal(topic)} GROUP BY _partition"  # noqa: S608
+            for name in record_types()[topic]:
+                for number, first in self._query(name, query).iter_rows():
+                    starts[topic, number] = min(first, starts.get((topic, number), first))
+        return {partition: starts[partition] for partition in partitions if partition in starts}
+
+    def _query(self, name: str, query: str) -> pl.DataFrame:
+        """Return the result of a query over the table of a record type, which it calls `rows`."""
         try:
-            rows = pl.DataFrame(deltalake.QueryBuilder().register("rows", self.table(name)).execute(query))
+            return pl.DataFrame(deltalake.QueryBuilder().register("rows", self.table(name)).execute(query))
         except lake_errors() as error:
             raise _explain(self.uri(name), error) from error
-        first, last = rows.row(0)
-        return None if first is None else (first, last)
 
     def count(self, name: str) -> int:
         """Return the number of rows of the table of a record type, repetitions and all revisions included."""

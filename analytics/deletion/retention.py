@@ -77,11 +77,14 @@ SELECT_BATCH = f"{SELECT_EXPIRED}ORDER BY occurred_at\nLIMIT {MAX_ROWS}"
 NOT_COOLED = frozenset({"Review", "Evaluation", "EvaluationRequest", "Span", "Diagnosis", "DeadLetter"})
 """Record types that cooling leaves: few rows, which lists, agreement and judged sessions of any time need."""
 _FOR_REVIEW = "SELECT subject_id AS score_id FROM log.reviews WHERE kind IN ('human_score', 'queue_item')"
+_IS_IN_LAKE = (
+    "EXISTS (SELECT 1 FROM lake_ranges WHERE topic = _topic AND partition = _partition AND _offset >= first_offset AND _offset < position)"
+)
 SELECT_COOLED = f"""{SELECT_EXPIRED}
     AND connection <> '{ANCHORS}'
     AND (connection, exchange_id) IN (SELECT (connection, exchange_id) FROM log.scores)
     AND (connection, exchange_id) NOT IN (SELECT (connection, exchange_id) FROM log.scores SEMI JOIN ({_FOR_REVIEW}) USING (score_id))
-    AND _offset < coalesce((SELECT position FROM lake_positions WHERE topic = _topic AND partition = _partition), 0)
+    AND {_IS_IN_LAKE}
 ORDER BY occurred_at
 LIMIT {MAX_ROWS}"""
 """Selects a batch of the exchanges that cooling deletes: scored ones that the lake has, without those for which people give scores."""
@@ -193,18 +196,18 @@ class Cutoffs:
 class Retention:
     """One retention run over a store. `unread` is None if the database runs no stages and so has no states.
 
-    With `in_lake`, the positions up to which a lake has each partition, the run cools: it deletes only rows that the lake has, except those
+    With `in_lake`, the offsets of each partition that a lake has, the run cools: it deletes only rows that the lake has, except those
     of `NOT_COOLED` and those that SELECT_COOLED leaves, and days before the cutoffs keep all of their sums.
     """
 
     def __init__(
-        self, store: Store, cutoffs: Cutoffs, unread: Unread | None, in_lake: Mapping[Partition, int] | None = None
+        self, store: Store, cutoffs: Cutoffs, unread: Unread | None, in_lake: Mapping[Partition, range] | None = None
     ) -> None:
         self._store = store
         self._cutoffs = cutoffs
         self._has_states = unread is not None
         self._unread = unread or Unread()
-        self._in_lake = None if in_lake is None else _frame_of_positions(in_lake)
+        self._in_lake = None if in_lake is None else _frame_of_ranges(in_lake)
         self._counts = PurgeCounts()
 
     def run(self) -> PurgeCounts:
@@ -214,7 +217,7 @@ class Retention:
             self._record_cutoffs(by_project)
             if self._in_lake is not None:
                 with registered(cursor, self._in_lake):
-                    cursor.execute(f"CREATE OR REPLACE TEMP TABLE lake_positions AS SELECT * FROM {BATCH}")
+                    cursor.execute(f"CREATE OR REPLACE TEMP TABLE lake_ranges AS SELECT * FROM {BATCH}")
             while self._delete_exchanges(cursor):
                 pass
             values = {
@@ -224,8 +227,11 @@ class Retention:
                 "spans": self._cutoffs.spans,
             }
             for name, statement in [*DELETED_BY_AGE.items(), ("Review", ORPHANED_LETTER_REVIEWS)]:
-                if self._in_lake is not None and name in NOT_COOLED:
-                    continue
+                if self._in_lake is not None:
+                    if name in NOT_COOLED:
+                        continue
+                    # Before the limit, or rows that the lake does not have would take up every batch.
+                    statement = f"FROM ({statement}) WHERE {_IS_IN_LAKE}"  # noqa: PLW2901
                 while self._delete_selected(cursor, name, f"{statement} LIMIT {MAX_ROWS}", values) == MAX_ROWS:
                     pass
             for name, table, unread in (
@@ -282,11 +288,11 @@ class Retention:
     def _remove(self, name: str, rows: pl.DataFrame) -> int:
         """Delete rows of a record type, after marking the sessions that lose records as truncated; return their number.
 
-        Cooling leaves rows that the lake does not have yet for a later run.
+        Cooling leaves rows that the lake does not have, or not yet.
         """
         if self._in_lake is not None:
             rows = rows.join(self._in_lake, left_on=["_topic", "_partition"], right_on=["topic", "partition"])
-            rows = rows.filter(pl.col("_offset") < pl.col("position"))
+            rows = rows.filter(pl.col("_offset").is_between("first_offset", "position", closed="left"))
         if self._has_states and "session_id" in rows.columns and rows.height:
             keys = rows.select(pl.concat_str("connection", pl.lit("/"), "session_id")).to_series().unique().to_list()
             with self._store.transaction() as transaction:
@@ -328,9 +334,10 @@ def _select_expired(rows: pl.DataFrame, by_project: Mapping[str, datetime]) -> p
     return rows[expired]
 
 
-def _frame_of_positions(positions: Mapping[Partition, int]) -> pl.DataFrame:
-    rows = [(topic, number, position) for (topic, number), position in positions.items()]
-    return pl.DataFrame(rows, {"topic": pl.String, "partition": pl.Int32, "position": pl.Int64}, orient="row")
+def _frame_of_ranges(ranges: Mapping[Partition, range]) -> pl.DataFrame:
+    rows = [(topic, number, offsets.start, offsets.stop) for (topic, number), offsets in ranges.items()]
+    columns = {"topic": pl.String, "partition": pl.Int32, "first_offset": pl.Int64, "position": pl.Int64}
+    return pl.DataFrame(rows, columns, orient="row")
 
 
 def _microseconds(moment: datetime) -> int:

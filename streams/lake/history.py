@@ -81,9 +81,8 @@ class LakeHistory:
         return self._lake.positions(partitions)
 
     def starts(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Return an offset at or before the first row of each partition. A partition of a topic without rows is missing."""
-        lowest = {topic: self._lake.first_offset(topic) for topic in {topic for topic, _ in partitions}}
-        return {partition: first for partition in partitions if (first := lowest[partition[0]]) is not None}
+        """Return the offset of the first row of each partition. A partition without rows is missing. Raises LakeError."""
+        return self._lake.starts(partitions)
 
     def batches(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> Iterator[LakeBatch]:
         """Yield the rows from these positions up to these ends. Raises LakeError if a file cannot be read."""

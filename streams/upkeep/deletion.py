@@ -1,8 +1,8 @@
 """Deletion: retention and cooling once a day and on demand, erasure on request, and the scores of withdrawn exchanges.
 
 The rules are in `analytics/deletion/README.md`. Retention keeps a record for at least the policy's number of days, and for less than one day
-more. Cooling deletes what the lake has of earlier days than those that stay hot. An erasure is a record that names a session or connection, with a state that counts the deleted rows; no record of an erased
-session or connection is judged or kept. Scores of withdrawn exchanges, which turned out to be part of another one, are deleted,
+more. Cooling deletes details of days that are no longer hot, once the lake has them. An erasure is a record that names a session or
+connection, with a state that counts the deleted rows; no record of an erased session or connection is judged or kept. Scores of withdrawn exchanges, which turned out to be part of another one, are deleted,
 including scores that are computed later.
 """
 
@@ -128,7 +128,10 @@ def _cool(store: Store, hot: HotDays, now: datetime, kept_from: Callable[[str], 
         partitions = list(transaction.watermarks(SINK))
     hot.lake.require()
     hot.lake.reload()
-    cooled = Retention(store, Cutoffs(hot_from, KEEP_FOREVER, KEEP_FOREVER), None, hot.lake.positions(partitions)).run()
+    # The topics may have lost records before the lake's first sink started, so its position alone does not say what it has.
+    starts, ends = hot.lake.starts(partitions), hot.lake.positions(partitions)
+    in_lake = {partition: range(start, ends[partition]) for partition, start in starts.items() if partition in ends}
+    cooled = Retention(store, Cutoffs(hot_from, KEEP_FOREVER, KEEP_FOREVER), None, in_lake).run()
     if cooled.rows.total():
         store.checkpoint()
         log.info(
