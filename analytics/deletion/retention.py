@@ -77,9 +77,7 @@ SELECT_BATCH = f"{SELECT_EXPIRED}ORDER BY occurred_at\nLIMIT {MAX_ROWS}"
 NOT_COOLED = frozenset({"Review", "Evaluation", "EvaluationRequest", "Span", "Diagnosis", "DeadLetter"})
 """Record types that cooling leaves: few rows, which lists, agreement and judged sessions of any time need."""
 _FOR_REVIEW = "SELECT subject_id AS score_id FROM log.reviews WHERE kind IN ('human_score', 'queue_item')"
-_IS_IN_LAKE = (
-    "EXISTS (SELECT 1 FROM lake_ranges WHERE topic = _topic AND partition = _partition AND _offset >= first_offset AND _offset < position)"
-)
+_IS_IN_LAKE = "EXISTS (SELECT 1 FROM lake_ranges WHERE topic = _topic AND partition = _partition AND _offset >= first_offset AND _offset < position)"
 SELECT_COOLED = f"""{SELECT_EXPIRED}
     AND connection <> '{ANCHORS}'
     AND (connection, exchange_id) IN (SELECT (connection, exchange_id) FROM log.scores)
