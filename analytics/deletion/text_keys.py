@@ -2,12 +2,13 @@
 
 1. No key is stored. The key of a session is derived from a secret of the installation and from two *leaves*, the numbers that stand for its
    session and for its connection. The value of a leaf is derived from the remaining *seeds* of a tree: the seed of a node gives the seeds of
-   its two children, by SHA-256.
+   its two children, by SHA-256. The secret also decides which leaf a name has: otherwise a sender could choose a session id that shares its
+   leaf with another session, and have that one erased with its own.
 2. To forget a leaf, the tree is *punctured*: the node that covers the leaf is replaced by the siblings along the path to it. Every other leaf
    can still be derived, this one never again. So the tree grows by up to `LEAF_BITS - BUCKET_BITS` seeds with each erasure, and not with the
    number of sessions.
 3. The seeds are stored in `BUCKETS` parts, each of which is replaced as a whole. Two processes may replace the same part without knowing of
-   each other's erasure. So the erased leaves are stored too, and whoever reads a part punctures it at all of them: this converges, in any order.
+   each other's erasure. So the erased leaves are stored too, and every reader of a part punctures it at all of them: this converges, in any order.
 4. Two processes may each create a tree. Both stay valid, values name the tree of their key, and all processes use the tree with the lowest id
    for new values.
 5. Neither the secret without the seeds nor the seeds without the secret derive a key.
@@ -63,23 +64,6 @@ class UnreadableTextError(RecordError):
     code = "unreadable_text"
 
 
-def session_leaf(name: bytes) -> int:
-    """Return the leaf of a session, which is named by its key, `CONNECTION/SESSION`."""
-    return _leaf(b"session\0" + name)
-
-
-def connection_leaf(connection: bytes) -> int:
-    """Return the leaf of a connection."""
-    return _leaf(b"connection\0" + connection)
-
-
-def erased_leaf(connection: str, session_id: str | None) -> int:
-    """Return the leaf that an erasure forgets: that of a session, or of a whole connection if there is no session."""
-    if session_id is None:
-        return connection_leaf(connection.encode())
-    return session_leaf(f"{connection}/{session_id}".encode())
-
-
 def is_encrypted(value: bytes | None) -> bool:
     """Tell whether a value is encrypted."""
     return value is not None and value[: len(ENCRYPTED)] == ENCRYPTED
@@ -103,7 +87,7 @@ class KeyTree:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether all parts are there; otherwise the process that created the tree was killed meanwhile."""
+        """Tell whether all parts are there. Some are missing if the process that created the tree was killed meanwhile."""
         return len(self.buckets) == BUCKETS
 
     def value(self, leaf: int) -> bytes | None:
@@ -149,8 +133,8 @@ def bucket_of(leaf: int) -> int:
 
 
 def is_bucket(value: bytes) -> bool:
-    """Tell whether bytes have the form of a bucket."""
-    return not len(value) % _SEED.size and all(_SEED.unpack(seed)[1] <= LEAF_BITS for seed in _split(value))
+    """Tell whether bytes have the form of a bucket. Erasures leave seeds in every bucket, so an empty one is damaged."""
+    return bool(value) and not len(value) % _SEED.size and all(_SEED.unpack(seed)[1] <= LEAF_BITS for seed in _split(value))
 
 
 def _split(bucket: bytes) -> list[bytes]:
@@ -159,10 +143,6 @@ def _split(bucket: bytes) -> list[bytes]:
 
 def _child(seed: bytes, bit: int) -> bytes:
     return hashlib.sha256(seed + _SIDES[bit]).digest()[:SEED_BYTES]
-
-
-def _leaf(name: bytes) -> int:
-    return int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
 
 
 class TextKeys:
@@ -182,13 +162,23 @@ class TextKeys:
         self._lock = threading.Lock()
         self._ciphers: dict[tuple[bytes, bytes], AESGCM | None] = {}
         """By tree and session."""
-        self._connection_values: dict[tuple[bytes, bytes], bytes | None] = {}
-        """The values of the leaves of connections, by tree and connection."""
+        self._connection_values: dict[tuple[bytes, int], bytes | None] = {}
+        """The values of the leaves of connections, by tree and leaf."""
 
     @property
     def are_usable(self) -> bool:
         """Tell whether there is a complete tree."""
         return bool(self._usable)
+
+    def session_leaf(self, name: bytes) -> int:
+        """Return the leaf of a session."""
+        return self._leaf(b"session\0" + name)
+
+    def erased_leaf(self, connection: str, session_id: str | None) -> int:
+        """Return the leaf that an erasure forgets: that of a session, or of a whole connection if there is no session."""
+        if session_id is None:
+            return self._connection_leaf(connection.encode())
+        return self.session_leaf(f"{connection}/{session_id}".encode())
 
     def proof(self, tree_id: bytes) -> bytes:
         """Return the value that shows that a tree belongs to this secret."""
@@ -230,9 +220,7 @@ class TextKeys:
 
     def is_erased(self, name: bytes) -> bool:
         """Tell whether a session or its connection was erased."""
-        return bool(self._erased) and (
-            self.is_forgotten(session_leaf(name)) or self.is_forgotten(connection_leaf(_connection_of(name)))
-        )
+        return bool(self._erased) and (self.is_forgotten(self.session_leaf(name)) or self.is_forgotten(self._owner_leaf(name)))
 
     def encrypt(self, name: bytes, text: bytes, context: bytes, *, is_named: bool = False) -> bytes | None:
         """Encrypt a text with the key of a session; None if the session was erased.
@@ -257,7 +245,7 @@ class TextKeys:
         _, tree_id, length = _HEADER.unpack_from(value)
         start = _HEADER.size + length
         if tree_id not in self._usable:
-            raise UnknownTreeError(f"encrypted with the keys of tree {tree_id.hex()}, which are not there")
+            raise UnknownTreeError(f"encrypted with the keys of tree {tree_id.hex()}, which are not on the topic text-keys")
         if len(value) < start + _NONCE_BYTES + _TAG_BYTES:
             raise UnreadableTextError("the encrypted value is truncated")
         cipher = self._cipher(tree_id, value[_HEADER.size : start] or name)
@@ -270,6 +258,17 @@ class TextKeys:
         except InvalidTag:
             raise UnreadableTextError("the encrypted value was changed, or belongs to another record") from None
 
+    def _leaf(self, name: bytes) -> int:
+        return int.from_bytes(hmac.digest(self._secret, name, "sha256")[:8], "big")
+
+    def _connection_leaf(self, connection: bytes) -> int:
+        return self._leaf(b"connection\0" + connection)
+
+    def _owner_leaf(self, name: bytes) -> int:
+        """Return the leaf of a session's connection; names without a slash share one that no erasure forgets."""
+        connection, slash, _ = name.partition(b"/")
+        return self._connection_leaf(connection) if slash else self._leaf(b"no connection")
+
     def _clear_cache(self) -> None:
         self._ciphers.clear()
         self._connection_values.clear()
@@ -277,9 +276,13 @@ class TextKeys:
     def _cipher(self, tree_id: bytes, name: bytes) -> AESGCM | None:
         """Return the cipher of a session; None if the session was erased."""
         key = (tree_id, name)
-        if key in self._ciphers:
-            return self._ciphers[key]
+        # Another thread may clear the cache at any time.
+        cipher = self._ciphers.get(key)
+        if cipher is not None:
+            return cipher
         with self._lock:
+            if key in self._ciphers:
+                return self._ciphers[key]
             cipher = self._derive_cipher(self.trees[tree_id], name)
             if len(self._ciphers) >= _MAX_CIPHERS:
                 self._clear_cache()
@@ -289,18 +292,13 @@ class TextKeys:
     def _derive_cipher(self, tree: KeyTree, name: bytes) -> AESGCM | None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - loaded only where texts are encrypted
 
-        owner = (tree.id, _connection_of(name))
+        owner = (tree.id, self._owner_leaf(name))
         if owner not in self._connection_values:
-            self._connection_values[owner] = tree.value(connection_leaf(owner[1]))
-        connection_value, session_value = self._connection_values[owner], tree.value(session_leaf(name))
+            self._connection_values[owner] = tree.value(owner[1])
+        connection_value, session_value = self._connection_values[owner], tree.value(self.session_leaf(name))
         if connection_value is None or session_value is None or self.is_erased(name):
             return None
         return AESGCM(hmac.digest(self._secret, b"text" + connection_value + session_value + name, "sha256"))
-
-
-def _connection_of(name: bytes) -> bytes:
-    connection, slash, _ = name.partition(b"/")
-    return connection if slash else b""
 
 
 def parse_secret(text: str) -> bytes:

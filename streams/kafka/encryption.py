@@ -3,8 +3,9 @@
 1. A value is encrypted when it is produced and decrypted when it is read, so nothing else deals with it. The key of the record, and with it
    the ids of connection and session, stays readable: it decides the partition.
 2. Encrypted are the values of all topics keyed by session, the states of sessions, anchors, dead letters and reviews. Reviews, copies of
-   anchors, and dead letters that do not tell their session have keys of their own: whoever erases them names them (`forget`). The evidence of incidents mentions several sessions: each of its objects that names a session
-   is encrypted with the key of that session. The other topics have no texts of sessions and stay readable.
+   anchors, and dead letters that do not name their session have keys of their own: the erasure of the database or the lake names them
+   (`forget`). The evidence of incidents mentions several sessions: each of its objects that names a session is encrypted with the key of
+   that session. The other topics have no texts of sessions and stay readable.
 3. Values that are not encrypted are read, too: older ones, and those of other producers.
 4. A record of an erased session is skipped and counted, whether it is encrypted or not, and none is produced. It is not a dead letter.
 5. The seeds of the keys (`analytics.deletion.text_keys`) are on the compacted topic `text-keys`, which every process follows. A process that
@@ -12,7 +13,7 @@
 6. A process with `keeps_keys` also follows the erasures. First it stores that a leaf is erased, and then the punctured part. If it is
    killed in between, the next one finds a part that has an erased leaf, and stores it again without that leaf.
 7. A broker compacts a segment only after a later record has begun another one. So an hour after the last erasure, a process with
-   `keeps_keys` writes a record that does this.
+   `keeps_keys` writes a record that does this, and repeats it until the clock of the broker agrees that an hour has passed.
 """
 
 from __future__ import annotations
@@ -38,10 +39,8 @@ from analytics.deletion.text_keys import (
     TextKeys,
     UnknownTreeError,
     UnreadableTextError,
-    erased_leaf,
     is_bucket,
     is_encrypted,
-    session_leaf,
 )
 from analytics.store.store import Partition
 from audit.anchors import ANCHORS
@@ -71,6 +70,7 @@ _BUCKET, _PROOF, _ERASED, _ROLL = b"S", b"P", b"E", b"R"
 _BUCKET_KEY = struct.Struct(f">1s{TREE_ID_BYTES}sH")
 _LEAF_KEY = struct.Struct(">1sQ")
 _RETRY_SECONDS = 0.5
+_ROLL_RETRY_SECONDS = 60.0
 _START_SECONDS = 60.0
 _SENT_AT_ONCE = 500
 log = logging.getLogger(__name__)
@@ -107,8 +107,12 @@ class TextEncryption:
         self._unstored_buckets: set[tuple[bytes, int]] = set()
         self._proven: set[bytes] = set()
         """The ids of the trees that belong to the secret."""
+        self._changed_at = 0.0
+        """The Unix time of the last change on the topic of keys, by the clock of the broker."""
         self._rolls_at: float | None = None
         """The Unix time from which on a record begins another segment; None if none is needed."""
+        self._problem = ""
+        """Why the topics cannot be read at present."""
         self._is_started = False
         self._following: asyncio.Task[None] | None = None
 
@@ -169,11 +173,11 @@ class TextEncryption:
 
         The names of erased sessions need not be named: their erasure is on its topic.
         """
-        self._forget([session_leaf(name.encode()) for name in names])
+        self._forget([self.keys.session_leaf(name.encode()) for name in names])
         await self._store()
 
     def forget_in_loop(self, names: Sequence[str]) -> None:
-        """Do the same from another thread than that of the event loop."""
+        """Do what `forget` does, from another thread than that of the event loop."""
         asyncio.run_coroutine_threadsafe(self.forget(names), self._loop).result()
 
     def encrypt(self, topic: str, messages: Iterable[Message]) -> list[Message | None]:
@@ -201,7 +205,8 @@ class TextEncryption:
     async def decrypt(self, topic: str, records: Sequence[RawRecord]) -> Sequence[RawRecord]:
         """Return the records of a topic, named without prefix, with decrypted values, and without those of erased sessions.
 
-        A value that was changed is left as it is: it is not a record. Raises SettingsError if the topic of keys has not the key of a value.
+        A value that was changed is left as it is: it is not a record, so its reader makes a dead letter of it. Raises SettingsError if the
+        topic of keys lacks the tree of a value, and BrokerError if that topic cannot be read.
         """
         self._require_following()
         try:
@@ -303,7 +308,9 @@ class TextEncryption:
             except OutOfRangeError:
                 self._positions.clear()
             except BrokerError as error:
-                log.warning("%s; trying again", error)
+                if str(error) != self._problem:
+                    log.warning("the keys of texts cannot be read or stored: %s; trying again", error)
+                self._problem = str(error)
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _read(self) -> None:
@@ -316,6 +323,7 @@ class TextEncryption:
                 self._progressed = asyncio.Event()
                 await self._store()
                 read = await reader.read(None, POLL_SECONDS)
+                self._problem = ""
                 for chunk in read.chunks:
                     if chunk.topic == TEXT_KEYS:
                         self._add_keys(chunk.records)
@@ -327,7 +335,7 @@ class TextEncryption:
         forgotten = []
         for record in records:
             key, value = record.key or b"", record.value or b""
-            self._rolls_at = record.timestamp / 1000 + KEYS_SEGMENT_SECONDS if key != _ROLL else None
+            self._note_change(record.timestamp / 1000, is_roll=key == _ROLL)
             if key[:1] == _BUCKET and len(key) == _BUCKET_KEY.size and is_bucket(value):
                 _, tree_id, number = _BUCKET_KEY.unpack(key)
                 has_erased = self.keys.set_bucket(tree_id, number, value)
@@ -343,12 +351,22 @@ class TextEncryption:
         for tree_id in self._proven:
             self.keys.use_tree(tree_id)
 
+    def _note_change(self, at: float, *, is_roll: bool) -> None:
+        """Note when a record begins another segment, given the time of a record by the clock of the broker."""
+        if not is_roll:
+            self._changed_at = at
+            self._rolls_at = at + KEYS_SEGMENT_SECONDS
+        elif at > self._changed_at + KEYS_SEGMENT_SECONDS:
+            self._rolls_at = None
+        else:  # our clock is ahead of the broker's, so the record has begun no segment
+            self._rolls_at = time.time() + _ROLL_RETRY_SECONDS
+
     def _require_proof(self, tree_id: bytes, proof: bytes) -> None:
         """Raise SettingsError unless a tree belongs to our secret."""
         if proof != self.keys.proof(tree_id):
             raise SettingsError(
-                f"topic {self._connection.topic(TEXT_KEYS)}: its keys belong to another secret than DRIFTLINE_TEXT_KEY_FILE",
-                hint="Give every process of an installation the same file.",
+                f"topic {self._connection.topic(TEXT_KEYS)}: its keys belong to another secret than that in DRIFTLINE_TEXT_KEY_FILE",
+                hint="Give every process of an installation the same file; `driftline text-key FILE` prints its fingerprint.",
             )
         self._proven.add(tree_id)
 
@@ -357,7 +375,7 @@ class TextEncryption:
             with contextlib.suppress(RecordError):  # the sink makes a dead letter of it
                 erasure = decode(record.value or b"")
                 if isinstance(erasure, Erasure):
-                    self._forget([erased_leaf(erasure.connection, erasure.session_id)])
+                    self._forget([self.keys.erased_leaf(erasure.connection, erasure.session_id)])
 
     def _forget(self, leaves: Iterable[int]) -> None:
         new = set(leaves) - self._stored_leaves
@@ -372,17 +390,17 @@ class TextEncryption:
         await self._send([(_LEAF_KEY.pack(_ERASED, leaf), b"\1") for leaf in sorted(leaves)])
         self._stored_leaves |= leaves
         self._unstored_leaves -= leaves
-        buckets = set(self._unstored_buckets)
-        await self._send(
-            [
-                (_BUCKET_KEY.pack(_BUCKET, tree_id, number), self.keys.trees[tree_id].buckets[number])
-                for tree_id, number in sorted(buckets)
-            ]
-        )
-        self._unstored_buckets -= buckets
+        buckets = {part: self._bucket(part) for part in sorted(self._unstored_buckets)}
+        await self._send([(_BUCKET_KEY.pack(_BUCKET, *part), bucket) for part, bucket in buckets.items()])
+        # A bucket that another erasure has changed meanwhile is still to be stored.
+        self._unstored_buckets -= {part for part, bucket in buckets.items() if self._bucket(part) == bucket}
         if self._rolls_at is not None and time.time() >= self._rolls_at:
+            self._rolls_at = time.time() + _ROLL_RETRY_SECONDS  # until the record itself is read: see `_note_change`
             await self._send([(_ROLL, b"")])
-            self._rolls_at = None
+
+    def _bucket(self, part: tuple[bytes, int]) -> bytes:
+        tree_id, number = part
+        return self.keys.trees[tree_id].buckets[number]
 
     async def _create_tree(self) -> None:
         """Create a tree. The proof comes last, so that nobody uses a tree whose creation was interrupted."""
@@ -428,7 +446,10 @@ def _context(topic: str, key: bytes) -> bytes:
 
 
 def _owner_of(value: bytes) -> bytes | None:
-    """Return the key of the session whose bytes a dead letter or an anchor holds, or the subject of a review; None if there is none."""
+    """Return the name of the key of a dead letter, an anchor or a review; None for the key of its record.
+
+    It is the session whose bytes a dead letter or an anchor holds, an anchor's own id otherwise, and the subject of a review.
+    """
     try:
         record = decode(value)
     except RecordError:
@@ -437,11 +458,12 @@ def _owner_of(value: bytes) -> bytes | None:
         return _session_of(record.body)
     if isinstance(record, Review):
         return record.subject_id.encode() or None
-    return _session_of(record.exchange) if isinstance(record, Anchor) else None
+    # The record of an anchor has the project as its key.
+    return _session_of(record.exchange) or record.anchor_id.encode() if isinstance(record, Anchor) else None
 
 
 def _session_of(body: bytes) -> bytes | None:
-    """Return the key of the session that bytes belong to; None if they do not tell."""
+    """Return the key of the session that bytes belong to; None if they name none."""
     try:
         value: Any = msgspec.to_builtins(decode(body))
     except RecordError:

@@ -87,8 +87,8 @@ async def require_plain(topic: str, records: Sequence[RawRecord]) -> Sequence[Ra
     for record in records:
         if is_encrypted(record.value):
             raise SettingsError(
-                f"topic {topic}, offset {record.offset}: the record is encrypted",
-                hint="Set DRIFTLINE_TEXT_KEY_FILE to the key file of this installation.",
+                f"topic {topic}, offset {record.offset}: the record is encrypted, and DRIFTLINE_TEXT_KEY_FILE is not set",
+                hint="Set it to the key file of this installation.",
             )
     return records
 
@@ -241,7 +241,8 @@ class PartitionReader:
     async def read(self, max_records: int | None, seconds: float) -> Read:
         """Read the available records, up to a maximum; wait for a limited time if there are none.
 
-        Raises OutOfRangeError if a partition has nothing at its position. Raises BrokerError if the answer is unreadable.
+        Raises OutOfRangeError if a partition has nothing at its position. Raises BrokerError if the answer is unreadable, or if the keys of
+        the records cannot be read; the next call then reads the same records again.
         """
         consumer = self._started()
         try:
@@ -251,11 +252,18 @@ class PartitionReader:
         except OffsetOutOfRangeError as error:
             raise OutOfRangeError([self._partition_of(tp) for tp in error.args[0]]) from error
         chunks = []
-        for tp, fetched_records in fetched.items():
-            topic, number = self._partition_of(tp)
-            records = await self._decrypt(topic, fetched_records)
-            if records:
-                chunks.append(Chunk(topic, number, records))
+        try:
+            for tp, fetched_records in fetched.items():
+                topic, number = self._partition_of(tp)
+                records = await self._decrypt(topic, fetched_records)
+                if records:
+                    chunks.append(Chunk(topic, number, records))
+        except BrokerError:
+            # The client is past these records. A partition that was revoked meanwhile has no position here.
+            for tp, fetched_records in fetched.items():
+                if fetched_records and tp in consumer.assignment():
+                    consumer.seek(tp, fetched_records[0].offset)
+            raise
         return Read(chunks, positions)
 
     async def read_until(

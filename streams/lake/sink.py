@@ -28,7 +28,7 @@ from analytics.lake import Lake, no_records, record_types, rows_of
 from analytics.store.store import Partition
 from audit.redaction import Redactor
 from schemas.codec.arrow import INDEX
-from schemas.errors import DriftlineError, LakeError, SettingsError, first_line
+from schemas.errors import BrokerError, DriftlineError, LakeError, SettingsError, first_line
 from schemas.lazy import pl
 from schemas.registry import topics
 from streams.kafka.administration import partitions_on
@@ -292,7 +292,7 @@ class LakeSink:
                     due = time.monotonic() + MAINTENANCE_SECONDS
                     if (ERASURES, 0) in self._assigned:
                         await asyncio.to_thread(maintenance.run, self.encryption)
-            except LakeError as error:
+            except (LakeError, BrokerError) as error:
                 log.warning("the lake could not be kept in order; trying again: %s", first_line(error))
                 due = time.monotonic() + MAINTENANCE_RETRY_SECONDS
 

@@ -8,9 +8,11 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -34,7 +36,7 @@ from support.servers import until as wait_until
 
 from analytics.deletion.compaction import compact
 from analytics.deletion.deleting import ERASURES
-from analytics.deletion.text_keys import SECRET_BYTES, KeyTree, TextKeys, erased_leaf, is_encrypted, session_leaf
+from analytics.deletion.text_keys import SECRET_BYTES, KeyTree, TextKeys, is_encrypted
 from analytics.lake import HIDDEN, Lake
 from analytics.lake_sql import LakeQueryLimits, fetch_from_lake
 from analytics.store.store import Partition, Store
@@ -42,7 +44,7 @@ from audit.fingerprints import canonical_json
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
-from schemas.errors import SettingsError
+from schemas.errors import BrokerError, SettingsError
 from schemas.records import Anchor, JudgingRequest, Record, ScoringTask
 from schemas.registry import topics
 from streams.kafka import encryption as encryption_module
@@ -50,10 +52,10 @@ from streams.kafka.administration import TopicAdministration, partitions_on
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.encryption import TextEncryption
 from streams.kafka.producing import RecordProducer, key_of
-from streams.kafka.reading import PartitionReader, RawRecord, keep_encrypted
+from streams.kafka.reading import POLL_SECONDS, PartitionReader, RawRecord, keep_encrypted
 from streams.kafka.sink import rebuild
 from streams.kafka.states import StateTopic, StoredState
-from streams.kafka.topics import TEXT_KEYS, TOPICS
+from streams.kafka.topics import KEYS_SEGMENT_SECONDS, TEXT_KEYS, TOPICS
 from streams.lake.history import LakeHistory
 from streams.lake.maintenance import LakeMaintenance
 from streams.stage_batches import decode_exchange
@@ -171,7 +173,7 @@ def test_no_byte_of_a_session_is_readable_on_a_broker_and_no_key_is_left_after_a
         async with gateway_over(store, connection) as gateway, processing(connection, encryption=worker_encryption):
             log = gateway._log
             encryption = log.encryption  # type: ignore[attr-defined]
-            before = seeds_of(encryption.keys, [erased_leaf("local", GONE)])
+            before = seeds_of(encryption.keys, [encryption.keys.erased_leaf("local", GONE)])
             await send(encryption, connection, records_of_session(samples, GONE, GONE_TEXT))
             await send(encryption, connection, records_of_session(samples, KEPT, KEPT_TEXT))
             await send(None, connection, [("exchanges", exchange("plain", 1, PLAIN_TEXT))])
@@ -366,7 +368,7 @@ def column(store: Store, table: str, name: str = "session_id") -> list[str]:
 
 def test_an_interrupted_erasure_is_completed_by_the_next_process(secret_kafka: KafkaConnection) -> None:
     """A process that was killed after it had stored the leaf leaves a part that still derives its key."""
-    leaf = erased_leaf("local", GONE)
+    leaf = TextKeys(SECRET).erased_leaf("local", GONE)
 
     async def run() -> None:
         killed = await started(secret_kafka)
@@ -398,6 +400,57 @@ async def has_key(connection: KafkaConnection, leaf: int) -> bool:
     return tree.value(leaf) is not None
 
 
+def test_a_record_that_begins_no_segment_is_followed_by_another(
+    kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our clock may be ahead of the broker's, which begins a segment by its own; without one it keeps the replaced seeds."""
+    make_topics(TEXT_KEYS, partitions=1, configs={"cleanup.policy": "compact"})
+    make_topics(ERASURES, partitions=1)
+    monkeypatch.setattr(encryption_module, "time", SimpleNamespace(time=lambda: time.time() + 2 * KEYS_SEGMENT_SECONDS))
+
+    async def run() -> None:
+        encryption = await started(dataclasses.replace(kafka, text_secret=SECRET), keeps_keys=True)
+        await encryption.catch_up()
+        async with PartitionReader(encryption._connection, keep_encrypted) as reader:
+            ((partition, (beginning, end)),) = (await reader.ranges([(TEXT_KEYS, 0)])).items()
+            keys = [record.key async for records, _ in reader.read_until(partition, beginning, end) for record in records]
+        assert encryption_module._ROLL in keys
+        assert encryption._rolls_at is not None
+        # The broker's clock is now past the hour.
+        encryption._note_change(encryption._changed_at + KEYS_SEGMENT_SECONDS + 1, is_roll=True)
+        assert encryption._rolls_at is None
+        await encryption.stop()
+
+    asyncio.run(run())
+
+
+def test_records_are_read_again_if_their_keys_could_not_be_read(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """The client is past records that it has delivered: without another read they would be lost."""
+    make_topics("exchanges", partitions=1)
+    failures = [BrokerError("the broker is away")]
+
+    async def decrypt(_: str, records: Sequence[RawRecord]) -> Sequence[RawRecord]:
+        if failures:
+            raise failures.pop()
+        return records
+
+    async def read_two(reader: PartitionReader) -> list[int]:
+        offsets: list[int] = []
+        while len(offsets) < 2:
+            offsets += [record.offset for chunk in (await reader.read(1, POLL_SECONDS)).chunks for record in chunk.records]
+        return offsets
+
+    async def run() -> None:
+        await send(None, kafka, [("exchanges", exchange("s", number)) for number in (1, 2)])
+        async with PartitionReader(kafka, decrypt) as reader:
+            reader.read_from({("exchanges", 0): 0})
+            with pytest.raises(BrokerError):
+                await read_two(reader)
+            assert await read_two(reader) == [0, 1]
+
+    asyncio.run(run())
+
+
 def test_concurrent_first_starts_and_erasures_agree(secret_kafka: KafkaConnection) -> None:
     """Several processes may create trees at once, and each decrypts what the others encrypt; so do their erasures converge."""
 
@@ -418,7 +471,7 @@ def test_concurrent_first_starts_and_erasures_agree(secret_kafka: KafkaConnectio
                 "s2",
             ]  # type: ignore[attr-defined]
         await asyncio.gather(*(process.forget([f"name {number}"]) for number, process in enumerate(processes)))
-        leaves = [session_leaf(f"name {number}".encode()) for number in range(3)]
+        leaves = [TextKeys(SECRET).session_leaf(f"name {number}".encode()) for number in range(3)]
         await until(
             lambda: all(process.keys.is_forgotten(leaf) for process in processes for leaf in leaves), "all to know all erasures"
         )

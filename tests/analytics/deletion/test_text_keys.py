@@ -17,10 +17,9 @@ from analytics.deletion.text_keys import (
     UnknownTreeError,
     UnreadableTextError,
     bucket_of,
-    erased_leaf,
+    is_bucket,
     is_encrypted,
     parse_secret,
-    session_leaf,
 )
 
 SECRET = bytes(range(SECRET_BYTES))
@@ -85,7 +84,7 @@ def test_an_erasure_reaches_a_session_or_a_whole_connection(session_id: str | No
     keys = keys_of(KeyTree.create())
     names = [b"local/s", b"local/other", b"remote/s"]
     values = {name: keys.encrypt(name, b"a text", CONTEXT) for name in names}
-    keys.forget([erased_leaf("local", session_id)])
+    keys.forget([keys.erased_leaf("local", session_id)])
     erased = names[:1] if session_id else names[:2]
     for name, value in values.items():
         assert value is not None
@@ -122,7 +121,7 @@ def test_a_value_may_name_its_session() -> None:
     value = keys.encrypt(NAME, b"a text", CONTEXT, is_named=True)
     assert value is not None
     assert keys.decrypt(value, CONTEXT, b"another name") == b"a text"
-    keys.forget([session_leaf(NAME)])
+    keys.forget([keys.session_leaf(NAME)])
     assert keys.decrypt(value, CONTEXT) is None
 
 
@@ -133,8 +132,33 @@ def test_trees_of_two_creators_are_both_valid() -> None:
     both = keys_of(first, second)
     values = [keys.encrypt(NAME, b"a text", CONTEXT) for keys in (one, keys_of(second), both)]
     assert [both.decrypt(value, CONTEXT, NAME) for value in values if value] == [b"a text"] * 3
-    both.forget([session_leaf(NAME)])
+    both.forget([both.session_leaf(NAME)])
     assert [both.decrypt(value, CONTEXT, NAME) for value in values if value] == [None] * 3
+
+
+def test_no_erasure_of_a_connection_reaches_what_has_none() -> None:
+    """A dead letter whose bytes nobody can read is named by its own id; an erasure from a topic may name any connection."""
+    keys = keys_of(KeyTree.create())
+    value = keys.encrypt(b"letter", b"a text", CONTEXT)
+    assert value is not None
+    keys.forget([keys.erased_leaf("", None), keys.erased_leaf("letter", None)])
+    assert keys.decrypt(value, CONTEXT, b"letter") == b"a text"
+    assert not keys.is_erased(b"letter")
+
+
+def test_leaves_depend_on_the_secret() -> None:
+    """Without it, nobody can look for a session id that shares its leaf with another session."""
+    first, second = TextKeys(SECRET), TextKeys(SECRET[::-1])
+    assert first.session_leaf(NAME) == TextKeys(SECRET).session_leaf(NAME)
+    assert first.session_leaf(NAME) != second.session_leaf(NAME)
+    assert first.erased_leaf("local", None) != second.erased_leaf("local", None)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"seeds", bytes(8) + bytes([LEAF_BITS + 1]) + bytes(16)])
+def test_damaged_seeds_are_no_bucket(damaged: bytes) -> None:
+    """An empty bucket would make every session look erased that has its leaf there."""
+    assert all(map(is_bucket, KeyTree.create().buckets.values()))
+    assert not is_bucket(damaged)
 
 
 def test_an_incomplete_tree_is_not_used() -> None:

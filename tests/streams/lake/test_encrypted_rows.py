@@ -14,7 +14,7 @@ from support.erased_sessions import KEPT, MARKER, SESSION, records_of_session
 from support.kafka_sinks import samples
 from support.sample_records import SampleMaker
 
-from analytics.deletion.text_keys import KeyTree, erased_leaf
+from analytics.deletion.text_keys import KeyTree
 from analytics.lake import ENCRYPTED, TEXTS, Lake, rows_of
 from analytics.store.store import Store
 from audit.policy import Policy
@@ -94,7 +94,7 @@ def test_rows_of_an_erased_session_are_told_apart(encryption: TextEncryption) ->
     """They are neither texts nor damage."""
     records = [exchange(name, number) for name in (SESSION, KEPT) for number in (1, 2)]
     plain, encrypted = rows_for("Exchange", records, encryption)
-    encryption.keys.forget([erased_leaf("local", SESSION)])
+    encryption.keys.forget([encryption.keys.erased_leaf("local", SESSION)])
     decrypted = decrypt_rows("Exchange", "exchanges", encrypted, encryption)
     assert decrypted.rows.equals(plain.filter(pl.col("session_id") == KEPT))
     assert decrypted.forgotten["session_id"].to_list() == [SESSION] * 2
