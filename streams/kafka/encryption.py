@@ -70,7 +70,6 @@ _BUCKET, _PROOF, _ERASED, _ROLL = b"S", b"P", b"E", b"R"
 _BUCKET_KEY = struct.Struct(f">1s{TREE_ID_BYTES}sH")
 _LEAF_KEY = struct.Struct(">1sQ")
 _RETRY_SECONDS = 0.5
-_ROLL_RETRY_SECONDS = 60.0
 _START_SECONDS = 60.0
 _SENT_AT_ONCE = 500
 log = logging.getLogger(__name__)
@@ -358,8 +357,8 @@ class TextEncryption:
             self._rolls_at = at + KEYS_SEGMENT_SECONDS
         elif at > self._changed_at + KEYS_SEGMENT_SECONDS:
             self._rolls_at = None
-        else:  # our clock is ahead of the broker's, so the record has begun no segment
-            self._rolls_at = time.time() + _ROLL_RETRY_SECONDS
+        else:  # our clock is ahead of the broker's, or there was another change since, so the record has begun no segment
+            self._rolls_at = max(self._changed_at + KEYS_SEGMENT_SECONDS, _roll_retry())
 
     def _require_proof(self, tree_id: bytes, proof: bytes) -> None:
         """Raise SettingsError unless a tree belongs to our secret."""
@@ -395,7 +394,7 @@ class TextEncryption:
         # A bucket that another erasure has changed meanwhile is still to be stored.
         self._unstored_buckets -= {part for part, bucket in buckets.items() if self._bucket(part) == bucket}
         if self._rolls_at is not None and time.time() >= self._rolls_at:
-            self._rolls_at = time.time() + _ROLL_RETRY_SECONDS  # until the record itself is read: see `_note_change`
+            self._rolls_at = _roll_retry()  # until the record itself is read: see `_note_change`
             await self._send([(_ROLL, b"")])
 
     def _bucket(self, part: tuple[bytes, int]) -> bytes:
@@ -431,6 +430,11 @@ async def open_encryption(connection: KafkaConnection, *, keeps_keys: bool = Fal
 def decrypter_of(encryption: TextEncryption | None) -> Decrypter:
     """Return what decrypts the records that a reader reads."""
     return require_plain if encryption is None else encryption.decrypt
+
+
+def _roll_retry() -> float:
+    """Return the Unix time at which to write a record again that begins a segment."""
+    return time.time() + KEYS_SEGMENT_SECONDS / 60
 
 
 _INCIDENTS, _ANCHORS_TOPIC, _REVIEWS = "incidents", "anchors", "reviews"
