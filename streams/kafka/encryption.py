@@ -34,6 +34,7 @@ import msgspec
 from analytics.deletion.deleting import ERASURES, REDACTED
 from analytics.deletion.retention import ANCHOR_COPIES
 from analytics.deletion.text_keys import (
+    BUCKETS,
     TREE_ID_BYTES,
     KeyTree,
     TextKeys,
@@ -125,7 +126,7 @@ class TextEncryption:
     async def start(self) -> None:
         """Read the seeds, and create them if there are none.
 
-        Raises SettingsError if the topic is missing or belongs to another secret, BrokerError if no broker answers.
+        Raises SettingsError if the topic is missing, lacks parts or belongs to another secret, BrokerError if no broker answers.
         """
         erasures = [ERASURES] if self._keeps_keys else []
         self._loop = asyncio.get_running_loop()
@@ -135,6 +136,7 @@ class TextEncryption:
         try:
             await self.catch_up()
             if not self.keys.are_usable:
+                self._require_no_damage()
                 await self._create_tree()
                 await self.catch_up()
             self._is_started = True
@@ -400,6 +402,16 @@ class TextEncryption:
     def _bucket(self, part: tuple[bytes, int]) -> bytes:
         tree_id, number = part
         return self.keys.trees[tree_id].buckets[number]
+
+    def _require_no_damage(self) -> None:
+        """Raise SettingsError if there was a complete tree: with a new one, the records so far would look as if their keys never existed."""
+        if self._proven:
+            tree = self.keys.trees.get(min(self._proven))
+            missing = BUCKETS - (0 if tree is None else len(tree.buckets))
+            raise SettingsError(
+                f"topic {self._connection.topic(TEXT_KEYS)}: {missing} of the {BUCKETS} parts of its keys are missing",
+                hint="Its records were deleted, so records encrypted with them cannot be read. Begin again under another prefix.",
+            )
 
     async def _create_tree(self) -> None:
         """Create a tree. The proof comes last, so that nobody uses a tree whose creation was interrupted."""

@@ -424,6 +424,21 @@ def test_a_record_that_begins_no_segment_is_followed_by_another(
     asyncio.run(run())
 
 
+def test_no_new_keys_are_created_over_damaged_ones(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """The proof is written last: where it is, every part was there, and something has deleted some of them."""
+    make_topics(TEXT_KEYS, partitions=1, configs={"cleanup.policy": "compact"})
+    connection = dataclasses.replace(kafka, text_secret=SECRET)
+
+    async def run() -> None:
+        damaging = TextEncryption(connection, SECRET)
+        await damaging._send([(encryption_module._PROOF + b"tree", damaging.keys.proof(b"tree"))])
+        await damaging.stop()
+        with pytest.raises(SettingsError, match="1024 of the 1024 parts"):
+            await started(connection)
+
+    asyncio.run(run())
+
+
 def test_records_are_read_again_if_their_keys_could_not_be_read(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """The client is past records that it has delivered: without another read they would be lost."""
     make_topics("exchanges", partitions=1)
