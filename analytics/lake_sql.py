@@ -15,6 +15,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from analytics.adhoc import ATTACHED_LATER, READ_ONLY_SETTINGS, LimitedResult, fetch_limited
 from analytics.lake import ORIGIN, Lake
@@ -79,17 +80,30 @@ def _fetch(lake: Lake, statement: str, limit: int, limits: LakeQueryLimits) -> L
         raise
 
 
+def readable_folder(lake: Lake) -> Path | None:
+    """Return the absolute folder of a lake; None if DuckDB cannot read it, in an object store or under a path that looks like a pattern."""
+    folder = None if lake.folder is None else lake.folder.absolute()
+    return folder if _GLOB_CHARACTERS.isdisjoint(str(folder)) else None
+
+
+def require_readable(lake: Lake) -> Path:
+    """Return the absolute folder of a lake. Raises LakeError if DuckDB cannot read it."""
+    folder = readable_folder(lake)
+    if folder is None:
+        raise LakeError(
+            f"{lake.root}: DuckDB reads a lake only in a folder whose path has none of * ? [",
+            hint="Read an object store with Polars or Spark: see the guide to the lake.",
+        )
+    return folder
+
+
 @contextlib.contextmanager
 def open_lake(lake: Lake, statement: str, limits: LakeQueryLimits) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a connection with the tables that a statement names, which can only read their files of the lake's present version.
 
     Raises LakeError if there is no lake.
     """
-    if lake.folder is None or _GLOB_CHARACTERS & set(lake.root):
-        raise LakeError(
-            f"{lake.root}: DuckDB reads a lake only in a folder whose path has none of * ? [",
-            hint="Read an object store with Polars or Spark: see the guide to the lake.",
-        )
+    require_readable(lake)
     lake.require()
     config = {name: value for name, value in READ_ONLY_SETTINGS.items() if name not in ATTACHED_LATER}
     with duckdb.connect(":memory:", config=config) as connection:

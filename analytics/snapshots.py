@@ -7,9 +7,9 @@
    suspended meanwhile. If the header changed during a copy, the copy is repeated.
 3. Another process, at low priority, builds the analysts' tables from the copy, with one row per identity.
 4. Readers of some projects have snapshots of their own, which contain no other rows.
-5. A snapshot of a lake has the same tables and views. `failure_groups` and the numbers of runs come from the database of a server beside it,
-   and are missing without one; records that it has come from it, too. The rows of a lake are in the order of their projects and
-   days, so a statement about some of them reads only theirs.
+5. A snapshot of a lake has the same tables and views. With the database of a server beside the lake, records that the database has come
+   from it, and so do `failure_groups` and the numbers of runs, which are missing otherwise. Rows are in the order of projects and
+   days, so a statement about some of these skips the others.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
 def build_lake_snapshot(root: str, target: Path, spill: Path, copy: Path | None = None) -> None:
     """Build the analysts' file from the present version of a lake in a folder, and from a copy of the database of a server beside it.
 
-    The database comes first: the lake adds the records that have left it. Sums and the numbers of runs are of the database.
+    Records of the database take precedence; the lake adds those that have left it. Sums and numbers of runs are the database's.
 
     Raises LakeError if there is no lake, StoreError if files cannot be read or the snapshot cannot be written.
     """
@@ -152,7 +152,7 @@ def build_lake_snapshot(root: str, target: Path, spill: Path, copy: Path | None 
             _write_progress(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
             done += rows[schema.table]
             if schema.topics:
-                sources = _lake_rows(lake, schema) if copy is None else _spanning_rows(lake, schema)
+                sources = _select_lake_rows(lake, schema) if copy is None else _select_spanning_rows(lake, schema)
                 statements = _table_statements(schema, sources)
             elif copy is not None:
                 statements = _create_table_statements(schema, f"FROM source.{LOG}.{quote(schema.table)}")
@@ -169,22 +169,23 @@ def build_lake_snapshot(root: str, target: Path, spill: Path, copy: Path | None 
             _copy_run_numbers(connection, "true")
 
 
-def _lake_rows(lake: Lake, schema: RecordSchema) -> list[str]:
+def _select_lake_rows(lake: Lake, schema: RecordSchema) -> list[str]:
     """Return the statement that selects the rows of a table of a lake; none if there are none."""
     # The paths begin with the project and the day.
     files = sorted(lake.table(schema.name).file_uris())
     return [select_rows(schema, files, lake.columns(schema.name))] if files else []
 
 
-def _spanning_rows(lake: Lake, schema: RecordSchema) -> list[str]:
+def _select_spanning_rows(lake: Lake, schema: RecordSchema) -> list[str]:
     """Return the statements that select the rows of a database, and those of a lake that it lacks.
 
-    The database comes first: texts in a lake may be encrypted.
+    A record that both have is taken from the database, because texts in a lake may be encrypted.
     """
     rows = f"source.{LOG}.{quote(schema.table)}"
     columns = ", ".join(map(quote, [*ORIGIN, *column_types(schema)]))
     missing = [
-        f"SELECT {columns} FROM ({rest}) ANTI JOIN {rows} USING ({', '.join(ORIGIN)})" for rest in _lake_rows(lake, schema)
+        f"SELECT {columns} FROM ({rest}) ANTI JOIN {rows} USING ({', '.join(ORIGIN)})"
+        for rest in _select_lake_rows(lake, schema)
     ]
     return [*missing, f"SELECT {columns} FROM {rows}"]
 
@@ -200,7 +201,7 @@ def _table_statements(schema: RecordSchema, sources: Sequence[str]) -> Iterator[
     table = f"main.{quote(schema.table)}"
     kept = _UNLESS_ERASED if schema in schemas_of_sessions() else ""
     columns = ", ".join(map(quote, [*ORIGIN, *snapshot_columns(schema)]))
-    # Rows are read and written once, and superseded ones deleted: there are many files with few rows, or many rows.
+    # Copy all rows and delete the superseded ones: finding these in the files first would read all files again.
     yield f"CREATE TABLE {table} AS SELECT {columns} FROM ({' UNION ALL '.join(sources)}) {kept}"
     # A topic may have a record twice, and the first one counts.
     yield from _superseded_statements(schema, table, current_order(schema).replace("_offset DESC", "_partition, _offset"))

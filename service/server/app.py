@@ -53,7 +53,10 @@ log = logging.getLogger(__name__)
 def create_app(
     engine: RecordIntake, access: AccessStore, settings: ApiSettings, statements_over: SnapshotSource | None = None
 ) -> FastAPI:
-    """Build the application over a started engine and its token store. Statements run over the engine's database, or another source."""
+    """Build the application over a started engine and its token store.
+
+    Analysts' statements run over `statements_over`, by default the engine's database.
+    """
     app = _build_app(access, redoc_url=None)
     metrics = Metrics()
     app.state.context = ApiContext(engine, access, settings, metrics)

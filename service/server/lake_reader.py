@@ -1,7 +1,7 @@
 """A reader of a lake: a server that only answers statements, over snapshots of the lake. Any number may run beside sinks and each other.
 
-Tokens, rights and the audit log are in the access file of a database that other readers and a server may use, too. There is no engine and
-no database.
+Tokens, rights and the audit log are in the access file of a database, which other readers and a server may share. A reader has no engine,
+and does not open the database.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from analytics.lake import Lake
-from schemas.errors import LakeError
+from analytics.lake_sql import require_readable
 from service.read.queries.pool import LakeSource, QueryPool
 from service.server.app import create_reader_app, prepare_routes
 from service.server.server_lifecycle import NO_OPERATOR, api_settings, build_server, listen, listener_url, run
@@ -44,18 +44,15 @@ class ReaderOptions:
 
 
 def serve_lake(settings: Settings, options: ReaderOptions, *, names: Sequence[str], expose: bool, announce: Announce) -> None:
-    """Answer statements until a stop signal. Raises LakeError if there is no lake in a folder, SettingsError as `listen` does."""
+    """Answer statements until a stop signal. Raises LakeError if DuckDB cannot read the lake, SettingsError as `listen` does."""
     lake = options.lake
-    if lake.folder is None:
-        raise LakeError(
-            f"{lake.root}: a reader reads only a lake in a folder", hint="Read an object store with Polars or Spark."
-        )
+    root = require_readable(lake)
     lake.require()
     with listen(settings.host, settings.port, expose=expose) as listener:
         folder = options.scratch.absolute() / f"{SNAPSHOTS}-{listener.getsockname()[1]}"
         api = api_settings(settings, names)
         limits = msgspec.structs.replace(api.queries, at_once=options.at_once)
-        pool = QueryPool(LakeSource(lake.folder.absolute(), folder), utc_now, limits)
+        pool = QueryPool(LakeSource(root, folder), utc_now, limits)
         run(_serve(settings, api, pool, listener, announce))
 
 

@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from analytics.deletion.compaction import compact_at_start
+from analytics.lake_sql import readable_folder
 from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.read.queries.pool import DatabaseSource, LakeSource, SnapshotSource, SpanningSource
@@ -103,7 +104,7 @@ async def _serve(
     """Serve until a stop is requested. Return whether to start again."""
     policy = policy_of(settings)
     check_waiting(policy, kafka=settings.kafka is not None)
-    hot_days_of(settings, policy)
+    hot_days_of(settings, policy)  # reports wrong settings before a file is opened
     api = api_settings(settings, names)
     # Open the judge first: if its API key is missing, no file is created or opened.
     if settings.kafka is not None:
@@ -147,14 +148,17 @@ def _enter_workspace(stack: contextlib.AsyncExitStack, settings: Settings, as_of
 
 
 def source_of_statements(settings: Settings, database: DatabaseSource) -> SnapshotSource:
-    """Return what analysts' statements run over: the database, and a lake in a folder if there is one."""
+    """Return what analysts' statements run over: the database, and the lake if there is one that DuckDB can read."""
     lake = lake_of(settings)
     if lake is None:
         return database
-    if lake.folder is None:
-        log.warning("SQL sees only the database: the lake %s is not in a folder", lake.root)
+    root = readable_folder(lake)
+    if root is None:
+        log.warning(
+            "SQL sees only the database: DuckDB reads no lake in %s, only one in a folder without * ? [ in its path", lake.root
+        )
         return database
-    return SpanningSource(LakeSource(lake.folder.absolute(), database.folder), database)
+    return SpanningSource(LakeSource(root, database.folder), database)
 
 
 def listener_url(listener: socket.socket) -> str:
@@ -250,7 +254,7 @@ def _open_engine(workspace: Workspace, opened: OpenedJudge) -> Engine:
 
 
 def _open_engine_over_kafka(workspace: Workspace) -> tuple[Engine, Recall | None]:
-    """Open the engine that passes records to workers through Kafka, and what fetches details from the lake, if there is one."""
+    """Open the engine that passes records to workers through Kafka, and the recall from the lake, if there is one."""
     from streams.kafka.kafka_log import KafkaLog  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
 
     store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now

@@ -172,7 +172,7 @@ class ApiContext:
             if "score_id" in names:
                 await self.recall.score(project, names["score_id"])
         except BusyError as error:
-            raise ApiError(503, "busy", f"{error}. Ask again in a moment.", {"Retry-After": RETRY_AFTER}) from error
+            raise ApiError(503, "busy", f"{error}. {error.hint}", {"Retry-After": RETRY_AFTER}) from error
         except LakeError as error:
             log.warning("details could not be fetched from the lake: %s", error)
             message = "the details are in the lake, which cannot be read at the moment"

@@ -1,11 +1,11 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted values and parameters
-"""Recall: details of cold days come back from the lake into the database when somebody asks for them.
+"""Recall: details of cold days come back from the lake into the database when somebody opens them.
 
 1. The unit is a session: its exchanges, scores, judgements, events and what belongs to them, at the positions that they had. It is found by
    its id, its run, or an id of one of its exchanges or scores. Whole days of a project come back for commands that read a period.
 2. Rows that are there already, and rows of erased sessions, are not written. Sums do not change: these positions were counted.
-3. The rows are cold like before, so the next cooling deletes them: at the beginning of the next day (UTC), or at the next start.
-4. One recall runs at a time. Who waits for longer than `WAIT_SECONDS` is told so, while the recall goes on.
+3. The rows are still cold, so the next cooling deletes them: at the beginning of the next day (UTC), or at the next start.
+4. One recall runs at a time. A caller that has waited for `WAIT_SECONDS` gets BusyError, and the recall continues.
 5. What the lake does not have is not looked up again until the border between hot and cold days moves.
 """
 
@@ -74,21 +74,21 @@ class Recall:
 
         Raises BusyError if that takes too long, and LakeError if the lake cannot be read; so do the other methods.
         """
-        await self._run(project, ("session", session_id), lambda _: self._recall_sessions(project, session_id, None))
+        await self._recall(project, ("session", session_id), lambda _: self._recall_sessions(project, session_id, None))
 
     async def run(self, project: str, number: int) -> None:
         """Have the details of a run in the database, by its number."""
-        await self._run(project, ("run", number), lambda _: self._recall_sessions(project, None, number))
+        await self._recall(project, ("run", number), lambda _: self._recall_sessions(project, None, number))
 
     async def exchange(self, project: str, exchange_id: str) -> None:
         """Have the details of an exchange and its session in the database."""
-        await self._run(
+        await self._recall(
             project, ("exchange", exchange_id), lambda border: self._recall_by(project, "Exchange", exchange_id, border)
         )
 
     async def score(self, project: str, score_id: str) -> None:
         """Have the details of a score and its session in the database."""
-        await self._run(project, ("score", score_id), lambda border: self._recall_by(project, "Score", score_id, border))
+        await self._recall(project, ("score", score_id), lambda border: self._recall_by(project, "Score", score_id, border))
 
     async def days(self, project: str, first: date, last: date) -> int:
         """Have the details of these days (UTC, both included) in the database; return the number of restored rows.
@@ -98,7 +98,7 @@ class Recall:
         border = await asyncio.to_thread(self._read_border, project)
         if border is None:
             return 0
-        await asyncio.to_thread(self._require_few, project, first, last)
+        await asyncio.to_thread(self._check_size, project, first, last)
         restored = 0
         day = first
         while day <= min(last, border.date() - timedelta(days=1)):
@@ -107,7 +107,7 @@ class Recall:
             day += timedelta(days=1)
         return restored
 
-    def _require_few(self, project: str, first: date, last: date) -> None:
+    def _check_size(self, project: str, first: date, last: date) -> None:
         since, until = (datetime.combine(day, time(), UTC) for day in (first, last + timedelta(days=1)))
         with contextlib.closing(self._store.cursor()) as cursor:
             rows = query_rows(cursor, "cold_days", {"project": project, "since": since, "until": until})
@@ -131,8 +131,8 @@ class Recall:
                     restored += self._writer.restore([self._build_batch(topic, name, self._lake.read(name, window))])
         return restored
 
-    async def _run(self, project: str, item: tuple[str, str | int], recall: Callable[[datetime], int | None]) -> None:
-        """Run a recall in a thread, or wait for the one of the same item that runs.
+    async def _recall(self, project: str, item: tuple[str, str | int], recall: Callable[[datetime], int | None]) -> None:
+        """Run a recall in a thread, or wait for a running one of the same item.
 
         `recall` gets the border of the project, and returns the number of restored rows; None if the database has the item.
         """
@@ -142,14 +142,14 @@ class Recall:
             return
         task = self._running.get(key)
         if task is None:
-            task = self._running[key] = asyncio.create_task(self._run_alone(key, recall, border))
+            task = self._running[key] = asyncio.create_task(self._recall_alone(key, recall, border))
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await asyncio.shield(task)
         except TimeoutError as error:
             raise BusyError("this is being fetched from the lake", hint="Ask again in a moment.") from error
 
-    async def _run_alone(self, key: Hashable, recall: Callable[[datetime], int | None], border: datetime) -> None:
+    async def _recall_alone(self, key: Hashable, recall: Callable[[datetime], int | None], border: datetime) -> None:
         try:
             async with self._lock:
                 restored = await asyncio.to_thread(recall, border)

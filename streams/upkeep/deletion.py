@@ -108,12 +108,12 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None, 
         Outbox(store).delete_settled(kept_from(""))
         delete_hours(store, sums_kept_from)
         delete_cold_days(store, kept_from)
-        if hot is not None:
-            _cool(store, hot, now, kept_from)
         if purged.rows.total():
             store.checkpoint()
-    if purged.rows.total():
-        log.info("retention: %d exchanges, %d scores and what belongs to them deleted", purged.exchanges, purged.scores)
+            log.info("retention: %d exchanges, %d scores and what belongs to them deleted", purged.exchanges, purged.scores)
+        # Cooling comes last: a lake that cannot be read must not keep retention from its end.
+        if hot is not None:
+            _cool(store, hot, now, kept_from)
     return purged
 
 

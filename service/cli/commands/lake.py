@@ -99,8 +99,8 @@ def serve(
 ) -> None:
     """Answer SQL over a lake at POST /api/audit/query, with the limits and rights that a server has. Start as many as you like.
 
-    Statements run on a snapshot, which is made anew a minute after the lake has changed. The tokens are those of the database, which need not exist:
-    `driftline operators add NAME`. Press Ctrl-C or send SIGTERM to stop.
+    Statements run on a snapshot. A statement has the next one made if the lake has changed and the snapshot is over a minute old. The tokens
+    are those of the database, which need not exist: `driftline operators add NAME`. Press Ctrl-C or send SIGTERM to stop.
     """
     require_lake()
     from service.server.lake_reader import ReaderOptions, serve_lake  # noqa: PLC0415 - the web framework takes half a second to load
@@ -127,9 +127,9 @@ def fetch(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have the running server fetch details of days (UTC) that it keeps in the lake only, for an export or a replay of these days.
+    """Have the running server fetch the details of days (UTC) from the lake, for an export or a replay of these days.
 
-    They are in its database until the next day begins (UTC). Sessions, runs and exchanges that are opened one by one need no command.
+    They stay in its database until the next day begins (UTC). Sessions, runs and exchanges that are opened one by one need no command.
     """
     start, end = since_of(since), until_of(until) or utc_now()
     if start is None or start >= end:
@@ -139,7 +139,7 @@ def fetch(
         require_known(workspace, project)
         if workspace.server is None:
             raise SettingsError(
-                f"no server has {workspace.settings.database}",
+                f"no server is running over {workspace.settings.database}",
                 hint="Start it: driftline serve --kafka … --lake LAKE --hot-days N",
             )
         restored = workspace.server.call("recall_days", int, project, first, last)

@@ -1,8 +1,7 @@
 """Analysts' statements: a bounded number run concurrently, each in its own process over the current snapshot.
 
 A process is forked from a template, which has loaded everything and run nothing (`service.read.queries.template`). It ends when it is
-done, overdue, or its caller has gone. The snapshot is made on the first request, and again when it is old
-and records have changed:
+done, overdue, or its caller has gone. The snapshot is made on the first request, and again when it is old and records have changed:
 
 1. Only one snapshot is built at a time: one task copies and builds, and all requests wait for that task.
 2. A finished snapshot is opened and unlinked, so its disk space is freed when the last statement that reads it ends. A crash leaves
@@ -241,13 +240,13 @@ def _request(requests: socket.socket, request: bytes, *files: int) -> socket.soc
 
 
 async def _exchange(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: bytes, limits: QueryLimits
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: bytes, limits: QueryLimits
 ) -> tuple[Outcome, bytes]:
-    """Send a task, and return the answer."""
+    """Send an encoded question, and return the answer."""
     answer = bytearray()
-    # A process that ended before it read the task gives the reason by its exit status.
+    # A process that ended before it read the question gives the reason by its exit status.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        writer.write(task)
+        writer.write(question)
         writer.write_eof()
         await writer.drain()
         while chunk := await reader.read(CHUNK):
@@ -337,18 +336,18 @@ class LakeSource:
         return max((log.stat().st_mtime_ns for log in self.root.glob("*/_delta_log")), default=0)
 
     def space(self) -> int:
-        """Return nothing: the size of a snapshot is known when it is made."""
+        """Return 0, because the size of a snapshot is known only when it is made."""
         return 0
 
     async def prepare(self, report: Report) -> tuple[BuildSource, Hashable]:
-        """Copy nothing: a version of a lake stays as it is while it is read, except for files that an erasure removes."""
+        """Copy nothing: the files of a version of a lake do not change. If an erasure removes them meanwhile, the build fails."""
         report("reading the lake", str)
         return BuildSource("lake", str(self.root)), self.state()
 
 
 @dataclass(frozen=True, slots=True)
 class SpanningSource:
-    """A lake, and the database of a server beside it: its records come first, and it has sums and numbers of runs."""
+    """A lake, and the database of a server beside it, whose records take precedence and which has the sums and the numbers of runs."""
 
     lake: LakeSource
     database: DatabaseSource
@@ -368,9 +367,9 @@ class SpanningSource:
 
     async def prepare(self, report: Report) -> tuple[BuildSource, Hashable]:
         """Copy the database first, so the lake has every record that leaves the database meanwhile."""
-        database, state = await self.database.prepare(report)
-        lake, commit = await self.lake.prepare(report)
-        return lake._replace(database=database.path), (commit, state)
+        database, database_state = await self.database.prepare(report)
+        lake, lake_state = await self.lake.prepare(report)
+        return lake._replace(database=database.path), (lake_state, database_state)
 
 
 class Snapshots:

@@ -1,12 +1,12 @@
-"""The process from which the process of each statement is forked: `python -m service.read.queries.template SOCKET`.
+"""The process from which the process of each statement is forked: `python -m service.read.queries.template SOCKET LIMITS`.
 
-1. It loads what a statement needs. From it, a process is forked for each snapshot, which opens the snapshot, and from that one a process
-   for each statement. Loading and opening take most of the time of a small statement. Neither process runs a statement, so each statement
-   has a process as clean as one that was started for it.
+1. It loads what a statement needs. From it, a process is forked for each snapshot, which opens the snapshot, and from that process
+   another one for each statement: loading and opening take most of the time of a small statement. Neither the first nor the second
+   process runs statements, so that of a statement is as clean as a process that was started for it.
 2. A fork has only the thread that forked. So DuckDB has one thread, and polars, which starts threads when it computes, only computes in the
    process of a statement.
 3. A request is one byte on a socket, with descriptors: `OPEN` with a socket for requests about a snapshot, and the snapshot's file;
-   `ANSWER` with the connection of a statement. The forked process closes the descriptors of all others.
+   `ANSWER` with the connection of a statement. A forked process closes the descriptors of all others.
 4. When the process of a statement has ended, its exit status follows its answer. A socket or connection that the server closes ends its
    process. All of them end with the server.
 """
@@ -81,9 +81,9 @@ def _serve(requests: socket.socket, limits: QueryLimits, snapshot: duckdb.DuckDB
                 fork = Fork(pid, socket.socket(fileno=files[0]), os.pidfd_open(pid))
                 forks[fork.end] = forks[fork.socket.fileno()] = fork
                 events.register(fork.end, select.POLLIN)
-                events.register(fork.socket, 0)  # only that the other end was closed
+                events.register(fork.socket, 0)  # reports only that the other end was closed
             elif descriptor not in forks:
-                continue  # the process has ended in this round
+                continue  # its end was reported earlier in this round
             elif descriptor == forks[descriptor].end:
                 fork = forks.pop(descriptor)
                 del forks[fork.socket.fileno()]
@@ -95,7 +95,7 @@ def _serve(requests: socket.socket, limits: QueryLimits, snapshot: duckdb.DuckDB
 
 
 def _run_request(request: bytes, files: Sequence[int], limits: QueryLimits, snapshot: duckdb.DuckDBPyConnection | None) -> None:
-    """Do in a forked process what was requested."""
+    """Open a snapshot and serve requests about it, or answer a statement, in a forked process."""
     if request == OPEN:
         requests, file = files
         opened = open_snapshot(f"/proc/self/fd/{file}", memory=limits.memory, seconds=limits.seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import subprocess
 import sys
@@ -88,11 +89,11 @@ def test_readers_answer_with_the_rights_of_a_token(tmp_path: Path) -> None:
         assert {line.name for line in access.audit_log.lines(limit=100)} == {"every", "ops", "none"}
 
 
-@pytest.mark.parametrize("root", ["missing", "s3://bucket/lake"])
+@pytest.mark.parametrize("root", ["missing", "a*", "s3://bucket/lake"])
 def test_a_reader_needs_a_lake_in_a_folder(root: str, tmp_path: Path) -> None:
     """A typing error in a path must not look like an empty lake."""
     lake = Lake(root if "://" in root else str(tmp_path / root))
-    with pytest.raises(LakeError, match=root):
+    with pytest.raises(LakeError, match=re.escape(root)):
         serve_lake(
             Settings(database=tmp_path / "d.duckdb", port=0),
             ReaderOptions(lake, tmp_path, 2),
