@@ -100,12 +100,17 @@ class Recall:
             return 0
         await asyncio.to_thread(self._check_size, project, first, last)
         restored = 0
-        day = first
-        while day <= min(last, border.date() - timedelta(days=1)):
+        for day in await asyncio.to_thread(self._list_days, project, first, min(last, border.date() - timedelta(days=1))):
             async with self._lock:
                 restored += await asyncio.to_thread(self._recall_day, project, day)
-            day += timedelta(days=1)
         return restored
+
+    def _list_days(self, project: str, first: date, last: date) -> list[str]:
+        """Return the days of a period, in order, of which the lake has details."""
+        self._lake.reload()
+        partitions = (partition for name in _DETAILS for partition in self._lake.table(name).partitions())
+        days = {partition[DAY] for partition in partitions if partition[PROJECT] == project}
+        return sorted(day for day in days if first.isoformat() <= day <= last.isoformat())
 
     def _check_size(self, project: str, first: date, last: date) -> None:
         since, until = (datetime.combine(day, time(), UTC) for day in (first, last + timedelta(days=1)))
@@ -118,7 +123,7 @@ class Recall:
                 hint="Name fewer days, or read the lake with `driftline sql --lake`.",
             )
 
-    def _recall_day(self, project: str, day: date) -> int:
+    def _recall_day(self, project: str, day: str) -> int:
         self._lake.reload()
         condition = f"{PROJECT} = {literal(project)} AND {DAY} = '{day}'"
         restored = 0
