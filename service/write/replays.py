@@ -110,6 +110,7 @@ class PartJob:
 
             connection = connection_of(self.settings)
             producer = RecordProducer(connection)
+            await producer.start()
             try:
                 async with SpendingTopic(connection, producer, utc_now, reads=has_shared_caps(policy)) as spending:
                     yield SharedCaps(policy, spending)

@@ -4,6 +4,7 @@
 2. After a failure the client is discarded and the next call makes a new one. aiokafka's idempotent producer retries indefinitely, and a single
    refused batch leaves a gap in its sequence numbers that makes the broker refuse all later batches.
 3. So a failed message may still arrive, even after messages that were sent later: readers of a topic drop repetitions.
+4. Without the key file, a producer refuses to connect to an installation that encrypts: its texts could be read for as long as the topics exist.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from aiokafka.errors import KafkaError
 from aiokafka.partitioner import murmur2
 
 from schemas.codec.single_object import decode
-from schemas.errors import BrokerError
+from schemas.errors import BrokerError, SettingsError
 from schemas.records import Record
 from schemas.registry import schema_of
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.reading import Connections, words_of
+from streams.kafka.reading import Connections, PartitionReader, keep_encrypted, words_of
+from streams.kafka.topics import TEXT_KEYS
 from streams.stage_batches import session_key
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -95,9 +97,11 @@ class RecordProducer:
         self._client: AIOKafkaProducer | None = None
         self._connections = Connections()
         self._client_lock = asyncio.Lock()
+        self._has_required_key = False
+        """Whether `require_text_key` has passed."""
 
     async def start(self) -> None:
-        """Connect. Raises BrokerError if no broker answers in time."""
+        """Connect. Raises BrokerError if no broker answers in time, and SettingsError if the installation encrypts and no key file is set."""
         with self._broker_errors("the topics"):
             async with asyncio.timeout(self._time_limit):
                 await self._connected()
@@ -111,7 +115,7 @@ class RecordProducer:
 
         A message goes to the partition that Kafka's default partitioner gives its key, or to `partition` if given. Messages of one
         partition keep their order. Raises BrokerError if the time limit is over or the broker refuses a message. The broker may
-        then have some of the messages; all of them may be sent again.
+        then have some of the messages; all of them may be sent again. Raises SettingsError as `start` does.
         """
         client: AIOKafkaProducer | None = None
         try:
@@ -163,6 +167,9 @@ class RecordProducer:
                 try:
                     with connections.tracked():
                         await client.start()
+                    if not self._has_required_key:
+                        await require_text_key(self._connection)
+                        self._has_required_key = True
                 except BaseException:
                     await asyncio.shield(_close(client, connections))
                     raise
@@ -185,6 +192,22 @@ class RecordProducer:
             raise BrokerError(f"{what}: the broker did not take the records in {self._time_limit:g} s") from error
         except KafkaError as error:
             raise BrokerError(f"{what}: {words_of(error)}") from error
+
+
+async def require_text_key(connection: KafkaConnection) -> None:
+    """Raise SettingsError if the installation encrypts texts, so its topic of keys has or had records, and the connection has no secret."""
+    if connection.text_secret is not None:
+        return
+    async with PartitionReader(connection, keep_encrypted) as reader:
+        if not await reader.has_topic(TEXT_KEYS):
+            return
+        partition = (TEXT_KEYS, 0)
+        bounds = (await reader.ranges([partition]))[partition]
+    if bounds.end > 0:
+        raise SettingsError(
+            f"topic {connection.topic(TEXT_KEYS)}: this installation encrypts texts, and DRIFTLINE_TEXT_KEY_FILE is not set",
+            hint="Set it to the key file of this installation.",
+        )
 
 
 def _not_sent(partition: int) -> asyncio.Future[Any]:

@@ -222,6 +222,13 @@ class PartitionReader:
                 beginnings = await consumer.beginning_offsets(tps)
         return {partition: Range(beginnings[tp], ends[tp]) for partition, tp in zip(partitions, tps, strict=True)}
 
+    async def has_topic(self, topic: str) -> bool:
+        """Tell whether the cluster has a topic, without creating it. Raises BrokerError if there is no answer in time."""
+        name = self._connection.topic(topic)
+        with explained(f"topic {name}"):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return name in await self._started().topics()
+
     async def offsets_at(self, milliseconds: int, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
         """Return the offset of each partition's first record since a Unix time; None if it has none."""
         tps = [self._tp_of(partition) for partition in partitions]

@@ -116,12 +116,14 @@ class LakeSink:
     async def start(self) -> None:
         """Create the missing tables, connect, and join the group.
 
-        Raises LakeError if the folder cannot be used, BrokerError if no broker answers, SettingsError if a topic is missing.
+        Raises LakeError if the folder cannot be used, BrokerError if no broker answers, SettingsError if a topic is missing, and
+        if the installation encrypts and no key file is set.
         """
         await asyncio.to_thread(partitions_on, self._connection, topics())
         await asyncio.to_thread(self._lake.create)
         if self.encryption is not None:
             await self.encryption.start()
+        await self._producer.start()
         group = f"{GROUP}-{await asyncio.to_thread(self._lake.identity)}"
         self._reader = GroupReader(self._connection, group, self._change_partitions, decrypter_of(self.encryption))
         await self._reader.start()

@@ -27,7 +27,7 @@ from support.erased_sessions import records_of_session, records_referring_to
 from support.kafka_brokers import Broker, quick
 from support.kafka_sinks import MakeTopics, gateway_over, land_all, tables, until
 from support.kafka_workers import processing
-from support.lakes import completed, rows, sinking
+from support.lakes import completed, lake_sink, rows, sinking
 from support.maven import UnavailableError
 from support.processes import skip_or_fail
 from support.sample_records import SampleMaker, lawful
@@ -520,6 +520,45 @@ def test_a_process_without_the_right_key_is_refused(secret_kafka: KafkaConnectio
 
     with Store(None) as store:
         asyncio.run(run(store))
+
+
+def test_a_producer_without_a_key_is_refused_by_an_installation_that_encrypts(
+    kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path
+) -> None:
+    """It would write texts that everybody can read, for as long as it reads no encrypted record."""
+    make_topics(*topics(), "intake-state", "diagnosis-state", partitions=1)
+
+    async def send_plain() -> None:
+        await send(None, kafka, [("exchanges", exchange("plain", 1))])
+
+    async def start_lake() -> None:
+        sink = lake_sink(tmp_path / "lake", kafka)
+        try:
+            await sink.start()
+        finally:
+            await sink.stop()
+
+    async def start_server() -> None:
+        with Store(None) as store:
+            async with gateway_over(store, kafka):
+                pass
+
+    async def encrypt() -> None:
+        await (await started(dataclasses.replace(kafka, text_secret=SECRET))).stop()
+
+    asyncio.run(send_plain())
+    make_topics(TEXT_KEYS, partitions=1, configs={"cleanup.policy": "compact"})
+    asyncio.run(send_plain())
+    asyncio.run(encrypt())
+    for produce in (send_plain, start_lake, start_server):
+        with pytest.raises(SettingsError, match="DRIFTLINE_TEXT_KEY_FILE"):
+            asyncio.run(produce())
+    home = Home(tmp_path, DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
+    with nursery() as children:
+        code, _ = children.run(home, "worker", "--stages", "intake", "--kafka", kafka.bootstrap)
+    assert (code, "DRIFTLINE_TEXT_KEY_FILE" in home.log.read_text()) == (USAGE, True), home.log.read_text()
+    counts_by_topic = {topic: len(records) for (topic, _), records in asyncio.run(raw_records(kafka)).items() if records}
+    assert counts_by_topic == {"exchanges": 2}
 
 
 def test_every_process_of_an_installation_encrypts(kafka: KafkaConnection, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from simulation.world import START, World
 from streams.judging.judged_stages import SCORING, STATE
 from streams.kafka.partitions import SESSION_SECONDS
 from streams.kafka.states import DECODE, StoredState
-from streams.kafka.topics import TOPICS, state_topic
+from streams.kafka.topics import TEXT_KEYS, TOPICS, state_topic
 
 PARTITIONS = 2
 """Of topics that are keyed by session; the others have one."""
@@ -72,6 +72,7 @@ class Cluster:
         self.partitions = {
             TopicPartition(name, number): list[SimulatedRecord | None]()
             for name, spec in TOPICS.items()
+            if name != TEXT_KEYS  # nobody encrypts
             for number in range(PARTITIONS if spec.is_keyed else 1)
         }
         """The records by offset; None where none is any more, or never was: a mark of a transaction."""
@@ -335,6 +336,10 @@ class SimulatedConsumer:
     async def position(self, place: TopicPartition) -> int:
         """The next position."""
         return self._positions[place]
+
+    async def topics(self) -> set[str]:
+        """The topics that there are."""
+        return {place.topic for place in self._cluster.partitions}
 
     def partitions_for_topic(self, topic: str) -> set[int]:
         """The partitions of a topic."""

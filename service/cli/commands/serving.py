@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated
@@ -119,8 +120,11 @@ def worker(
 
         end_with(run_worker(settings, selected, sys.stdin.fileno(), collected))
     from service.server.supervisor import partitions_of, supervise  # noqa: PLC0415 - children need no administration client
+    from streams.kafka.producing import require_text_key  # noqa: PLC0415 - the client of Kafka takes half a second to load
 
-    partitions = partitions_of(connection_of(settings), selected, collected)
+    connection = connection_of(settings)
+    partitions = partitions_of(connection, selected, collected)
+    asyncio.run(require_text_key(connection))  # the children would end with this error, and be started again and again
     _announce_workers(processes, partitions, collected)
     if any(stage.judged for stage in selected):
         _announce_judge(describe_judge(settings, policy_in_force), policy_in_force)
