@@ -36,7 +36,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe, TopicBatch, decode_topics, received_at
 from streams.kafka.encryption import TextEncryption, decrypter_of
 from streams.kafka.producing import RecordProducer, keyed
-from streams.kafka.reading import Chunk, GroupReader, OutOfRangeError, Range
+from streams.kafka.reading import Chunk, GroupReader, OutOfRangeError, Range, Read
 from streams.kafka.sink import DEAD_LETTER_SECONDS, build_gap_letters
 from streams.lake.encrypted_rows import encrypt_rows
 from streams.lake.maintenance import LakeMaintenance
@@ -183,18 +183,17 @@ class LakeSink:
             # Some of it may belong to an earlier assignment, and the client is past the rest.
             self._is_stale = True
             return
-        for chunk in read.chunks:
-            self._pending.add(chunk)
+        self._pending.add(read)
         if self._pending.is_due(self._limits):
             await self._commit_pending()
 
     async def _commit_pending(self) -> None:
         """Commit what was read, unless it must be read again. Raises DriftlineError; some topics may then be committed, others not."""
-        chunks = self._pending.take()
-        if not self._is_stale and chunks:
-            await self._commit(chunks)
+        read = self._pending.take()
+        if not self._is_stale and read.positions:
+            await self._commit(read.chunks, read.positions)
 
-    async def _commit(self, chunks: Sequence[Chunk]) -> None:
+    async def _commit(self, chunks: Sequence[Chunk], positions: Mapping[Partition, int]) -> None:
         if self._reframe is not None:
             for chunk in chunks:
                 chunk.values = await self._reframe(chunk.values)
@@ -202,8 +201,13 @@ class LakeSink:
         dead_letters = [letter for batch in batches for letter in batch.build_dead_letters(self._redactor)]
         if dead_letters:
             await self._producer.send(DEAD_LETTERS, keyed(dead_letters))
-        for batch in batches:
-            ends = {(chunk.topic, chunk.partition): chunk.next_offset for chunk in chunks if chunk.topic == batch.topic}
+        # A partition also advances over records of erased sessions, which are in no chunk.
+        empty = [
+            TopicBatch(topic, [], [], {}, [])
+            for topic in {topic for topic, _ in positions} - {batch.topic for batch in batches}
+        ]
+        for batch in [*batches, *empty]:
+            ends = {partition: position for partition, position in positions.items() if partition[0] == batch.topic}
             await asyncio.to_thread(self._commit_topic, batch, ends)
             self._stored.update(ends)
             self.committed += len(batch.records)
@@ -311,30 +315,32 @@ class LakeSink:
 
 
 class _Pending:
-    """Chunks that were read and not committed."""
+    """What was read and not committed: chunks, and the next positions of their partitions."""
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
+        self._positions: dict[Partition, int] = {}
         self._records = 0
         self._size = 0
         self._since = 0.0
 
-    def add(self, chunk: Chunk) -> None:
-        """Add a chunk."""
-        if not self._chunks:
+    def add(self, read: Read) -> None:
+        """Add the result of a read."""
+        if not self._positions:
             self._since = time.monotonic()
-        self._chunks.append(chunk)
-        self._records += len(chunk.records)
-        self._size += sum(map(len, chunk.values))
+        self._chunks += read.chunks
+        self._positions |= read.positions
+        self._records += sum(len(chunk.records) for chunk in read.chunks)
+        self._size += sum(len(value) for chunk in read.chunks for value in chunk.values)
 
     def is_due(self, limits: LakeLimits) -> bool:
-        """Tell whether the chunks are to be committed."""
-        return bool(self._chunks) and (
+        """Tell whether it is to be committed."""
+        return bool(self._positions) and (
             self._records >= limits.records or self._size >= limits.size or time.monotonic() - self._since >= limits.seconds
         )
 
-    def take(self) -> Sequence[Chunk]:
-        """Remove all chunks, and return them."""
-        chunks = self._chunks
-        self._chunks, self._records, self._size = [], 0, 0
-        return chunks
+    def take(self) -> Read:
+        """Remove everything, and return it."""
+        read = Read(self._chunks, self._positions)
+        self._chunks, self._positions, self._records, self._size = [], {}, 0, 0
+        return read

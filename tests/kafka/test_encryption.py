@@ -561,6 +561,23 @@ def test_a_producer_without_a_key_is_refused_by_an_installation_that_encrypts(
     assert counts_by_topic == {"exchanges": 2}
 
 
+def test_a_lake_is_complete_when_only_records_of_erased_sessions_are_left(
+    secret_kafka: KafkaConnection, tmp_path: Path
+) -> None:
+    """Otherwise each start would read them again, and retention would report them as removed before they were read."""
+
+    async def run() -> None:
+        encryption = await started(secret_kafka, keeps_keys=True)
+        await encryption.forget([f"local/{GONE}"])
+        async with sinking(tmp_path / "lake", secret_kafka) as sink:
+            await send(None, secret_kafka, [("exchanges", exchange(GONE, number)) for number in (1, 2)])
+            await completed(tmp_path / "lake", secret_kafka, sink)
+            assert sink.committed == 0
+        await encryption.stop()
+
+    asyncio.run(run())
+
+
 def test_every_process_of_an_installation_encrypts(kafka: KafkaConnection, tmp_path: Path) -> None:
     """Server, workers and the sink of the lake get the key file as a setting; the answer to an erasure says what is left."""
     key_file = tmp_path / "text-key"
