@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,11 +16,11 @@ from support.kafka_sinks import samples
 from support.sample_records import SampleMaker
 
 from analytics.deletion.text_keys import KeyTree
-from analytics.lake import ENCRYPTED, TEXTS, Lake, rows_of
+from analytics.lake import ENCRYPTED, TEXTS, Lake, all_types, rows_of
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from schemas.codec.arrow import INDEX, decode_batch
+from schemas.codec.arrow import INDEX, decode_batch, empty_frame
 from schemas.codec.single_object import encode
 from schemas.errors import LakeError, SettingsError
 from schemas.records import Record
@@ -117,3 +118,78 @@ def test_a_session_that_is_fetched_from_a_lake_is_decrypted(encryption: TextEncr
         batches = recall._read_session("ops", ColdSession("local", KEPT, day, day))
         (batch,) = (batch for batch in batches if batch.frames)
     assert batch.frames["Exchange"]["agent_response"].to_list() == plain["agent_response"].to_list() == ["It was said."]
+
+
+def test_every_column_with_strings_either_has_texts_or_is_listed_as_without() -> None:
+    """A new text column that nobody adds to `TEXTS` would be readable in an encrypted lake for ever."""
+    for name in all_types():
+        columns = sorted(string_columns(empty_frame(name).schema))
+        hidden = [path for path in columns if {path, path.partition(".")[0]} & {*TEXTS.get(name, ())}]
+        assert sorted({*columns} - {*hidden}) == sorted(WITHOUT_TEXTS[name].split()), name
+        assert {path.partition(".")[0] for path in hidden} == {path.partition(".")[0] for path in TEXTS.get(name, ())}, name
+
+
+def string_columns(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the columns with strings or bytes; a dot names a member of a struct."""
+    for name, kind in schema.items():
+        inner = kind.inner if isinstance(kind, pl.List) else kind
+        if isinstance(inner, pl.Struct):
+            yield from string_columns(dict(inner), f"{prefix}{name}.")
+        elif inner in {pl.String, pl.Binary}:
+            yield prefix + name
+
+
+WITHOUT_TEXTS = {
+    "AgentEvent": (
+        "connection project agent session_id event_id event tool call_key action status source exchange_id labels.name "
+        "labels.value"
+    ),
+    "Anchor": "anchor_id project connection exchange_id chosen_by",
+    "Baseline": "baseline_id project policy_digest yardstick",
+    "DeadLetter": "dead_letter_id source stage reason digest",
+    "Deployment": "deployment_id project label version agent deployed_by comment url",
+    "Diagnosis": (
+        "connection project agent session_id closed_reason readiness_level failure_causes.type failure_causes.severity "
+        "failure_causes.causal_chain failure_causes.evidence.event_id primary_failure_type primary_severity "
+        "event_counts.event rule_version policy_digest evidence_digest threshold_profile threshold_changes "
+        "dimensions.dimension"
+    ),
+    "Erasure": "erasure_id connection session_id requested_by comment",
+    "Evaluation": (
+        "evaluation_id request_id connection project session_id case_id subject_model fingerprint status "
+        "dimensions.dimension dimensions.policy dimensions.source aggregation_method judgement_ids agent judge_run_id "
+        "judge_model yardstick tags iterations.outcome iterations.judgement_id checks.check_id checks.kind "
+        "checks.dimensions checks.outcome rule_version"
+    ),
+    "EvaluationRequest": (
+        "request_id connection project session_id case_id fingerprint evaluation_id subject_model agent judge_run_id "
+        "judge_model yardstick tags rule_version"
+    ),
+    "Exchange": (
+        "exchange_id connection project agent session_id agent_model stop_reason outcome tags redactions.kind "
+        "content_digest labels.name labels.value tool_calls.name tool_calls.outcome"
+    ),
+    "Heartbeat": "connection project agent session_id",
+    "Incident": (
+        "incident_id project type tier direction status severity title description baseline_id resolved_by rule cause "
+        "confidence agent acknowledged_by resolution assignee snoozed_by woken_because"
+    ),
+    "Judgement": (
+        "judgement_id fingerprint connection project session_id subject_id purpose requested_model answering_model "
+        "outcome stop_reason reservation_ids repairs"
+    ),
+    "JudgingRequest": "connection project session_id exchange_id sampling_reason",
+    "Reservation": "reservation_id fingerprint connection project session_id subject_id purpose requested_model",
+    "Review": "review_id project kind subject_id reviewer status assignee queue dimensions.dimension",
+    "Score": (
+        "score_id exchange_id connection project agent session_id disposition sampling_reason tier1_flags tier2_state "
+        "tier2_reason tier2_dimensions.dimension tier2_5_state tier2_5_reason tier3_state tier3_reason "
+        "tier3_dimensions.dimension judge_model judgement_ids methodology methodology_version methodology_digest "
+        "rule_version policy_digest evidence_digest labels.name labels.value"
+    ),
+    "ScoringTask": "connection project session_id exchange_id sampling_reason tier1_flags methodology rule_version policy_digest",
+    "SessionClosed": "connection project agent session_id reason",
+    "Span": "connection project session_id trace_id span_id parent_span_id content_digest",
+    "TraceAssembly": "connection project agent session_id trace_id reason unused_spans.state unused_spans.scope",
+}
+"""The other columns: ids, names, digests, codes, and what is readable on the topics, too."""
