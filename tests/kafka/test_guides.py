@@ -33,7 +33,7 @@ def test_an_installation_of_one_machine_is_set_up_fed_and_restored_as_the_guides
     kafka: KafkaConnection, tmp_path: Path
 ) -> None:
     """The guide covers topics, worker, server, an example producer, a rebuild from the topics, and the topics of a cluster."""
-    _, alone, checked = blocks_in(DOCS / "deploying.md")
+    _, alone, checked, _ = blocks_in(DOCS / "deploying.md")  # the last one encrypts: tests/kafka/test_encryption.py
     (produced,) = blocks_in(DOCS / "producing.md")
     for name, content in files_in((DOCS / "producing.md").read_text("utf-8")).items():
         (tmp_path / name).write_text(content, "utf-8")
