@@ -204,7 +204,7 @@ def _table_statements(schema: RecordSchema, sources: Sequence[str]) -> Iterator[
     # Copy all rows and delete the superseded ones: finding these in the files first would read all files again.
     yield f"CREATE TABLE {table} AS SELECT {columns} FROM ({' UNION ALL '.join(sources)}) {kept}"
     # A topic may have a record twice, and the first one counts.
-    yield from _superseded_statements(schema, table, current_order(schema).replace("_offset DESC", "_partition, _offset"))
+    yield from _superseded_statements(schema, table, current_order(schema, "_partition, _offset"))
     or_withdrawn = f" OR {WITHDRAWN}" if can_be_withdrawn(schema) else ""
     yield f"DELETE FROM {table} WHERE rowid IN (SELECT row FROM superseded){or_withdrawn}"
     for column in ORIGIN:

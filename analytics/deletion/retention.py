@@ -482,10 +482,17 @@ MAX_IDS = 10_000
 MAX_INCIDENTS = 1_000
 """Maximum number of incident revisions in memory, each with some ten kilobytes of evidence."""
 _POSITION = ", ".join(POSITION)
-_IS_ERASED = (
-    "(connection IN (SELECT connection FROM erased WHERE session_id IS NULL) "
-    "OR (connection, session_id) IN (SELECT (connection, session_id) FROM erased WHERE session_id IS NOT NULL))"
-)
+
+
+def _is_erased_sql(erased: str) -> str:
+    """Return the condition that a row belongs to a session or connection in the table `erased`."""
+    return (
+        f"(connection IN (SELECT connection FROM {erased} WHERE session_id IS NULL) "
+        f"OR (connection, session_id) IN (SELECT (connection, session_id) FROM {erased} WHERE session_id IS NOT NULL))"
+    )
+
+
+_IS_ERASED = _is_erased_sql("erased")
 _SUBJECTS = (
     f"SELECT score_id AS subject_id FROM log.scores WHERE {_IS_ERASED} "
     f"UNION ALL SELECT evaluation_id FROM log.evaluations WHERE {_IS_ERASED}"
@@ -516,10 +523,7 @@ _SUMS_OF_SESSIONS = tuple(
     if {"connection", "session_id"} <= {field["name"] for field in schema.fields}
 )
 """Sums that name sessions. On hot days they are recomputed, and cold days have no records to compute them from."""
-_IS_ERASED_KEY = (
-    "(connection IN (SELECT connection FROM erased_keys WHERE session_id IS NULL) "
-    "OR (connection, session_id) IN (SELECT (connection, session_id) FROM erased_keys WHERE session_id IS NOT NULL))"
-)
+_IS_ERASED_KEY = _is_erased_sql("erased_keys")
 _DELETE_FAILURES = (
     "DELETE FROM log.daily_failures WHERE rowid IN (SELECT row FROM "
     "(SELECT rowid AS row, unnest(examples, recursive := true) FROM log.daily_failures) "

@@ -42,11 +42,11 @@ _STATEMENT = re.compile(r"^(?=CREATE VIEW |COMMENT ON )", re.MULTILINE)
 _CREATE = "CREATE VIEW "
 
 
-def current_order(schema: RecordSchema) -> str:
-    """Return the sort order that puts the current row of an identity first."""
+def current_order(schema: RecordSchema, position: str = "_offset DESC") -> str:
+    """Return the sort order that puts the current row of an identity first; `position` decides between rows of the same revision."""
     if not schema.has_revisions:
-        return "_topic, _offset DESC"
-    order = "revision DESC, _offset DESC"
+        return f"_topic, {position}"
+    order = f"revision DESC, {position}"
     return f"{_ORDER_PREFIXES[schema.table]}, {order}" if schema.table in _ORDER_PREFIXES else order
 
 

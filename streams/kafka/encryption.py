@@ -238,16 +238,14 @@ class TextEncryption:
             key, value = record.key or b"", record.value
             if value is None:
                 plain: bytes | None = b""
-            elif is_encrypted(value):
+            elif has_sessions and not is_encrypted(value) and self.keys.is_erased(key):
+                plain = None
+            else:
                 try:
-                    plain = self.keys.decrypt(value, _context(topic, key), key)
+                    plain = self.decrypt_value(topic, key, value)
                 except UnreadableTextError as error:
                     log.warning("topic %s, offset %d: %s", topic, record.offset, error)
                     plain = value
-            elif topic == _INCIDENTS:
-                plain = self._decrypt_incident(value)
-            else:
-                plain = None if has_sessions and self.keys.is_erased(key) else value
             if plain is not None:
                 decrypted.append(
                     record
@@ -339,8 +337,10 @@ class TextEncryption:
             self._note_change(record.timestamp / 1000, is_roll=key == _ROLL)
             if key[:1] == _BUCKET and len(key) == _BUCKET_KEY.size and is_bucket(value):
                 _, tree_id, number = _BUCKET_KEY.unpack(key)
-                has_erased = self.keys.set_bucket(tree_id, number, value)
-                (self._unstored_buckets.add if has_erased else self._unstored_buckets.discard)((tree_id, number))
+                if self.keys.set_bucket(tree_id, number, value):
+                    self._unstored_buckets.add((tree_id, number))
+                else:
+                    self._unstored_buckets.discard((tree_id, number))
             elif key[:1] == _ERASED and len(key) == _LEAF_KEY.size:
                 forgotten.append(_LEAF_KEY.unpack(key)[1])
             elif key[:1] == _PROOF and len(key) == 1 + TREE_ID_BYTES:
